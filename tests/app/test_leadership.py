@@ -1,4 +1,4 @@
-"""A server that is asked to end finishes what is in hand, whatever becomes of its term meanwhile."""
+"""A stopping server finishes its running work, even if its term ends meanwhile."""
 
 import asyncio
 from types import SimpleNamespace
@@ -10,7 +10,7 @@ from lattice.app.leadership import Leadership
 
 
 class Busy:
-    """A loop with one thing in hand, which is done when somebody has looked; by then the term is over."""
+    """A loop with one running item, which ends when the test says so; by then the term is over."""
 
     def __init__(self, lead: Any) -> None:
         self.lead, self.looks = lead, 0

@@ -1,4 +1,4 @@
-"""Settings become the times of the rules."""
+"""Settings become the timeouts of the controllers."""
 
 import pytest
 

@@ -1,11 +1,12 @@
-"""What the checklist of the control plane asks of the running loops: disk is counted, looks recur, figures rise, the record is whole."""
+"""Demands of specification 004 on the running loops: disk accounting, periodic rechecks, counters, and the
+stored record."""
 
 from datetime import datetime, timedelta
 
 import msgspec
 from build.scheduling_world import a_node as a_free_node
 from build.scheduling_world import a_workload as an_asking
-from build.scheduling_world import a_world, acting
+from build.scheduling_world import a_world, running_scheduler
 from build.workload_world import a_workload, running_world
 
 from lattice.controllers.runtime.loop import Requeue
@@ -26,25 +27,25 @@ async def test_disk_is_requested_counted_and_released() -> None:
                 for name in ("a", "b")
             )
         )
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             [first] = await world.bindings()
             other = "b" if first == "a" else "a"
             told = {each.type: each.message for each in (await world.workload(other)).status.conditions}
             assert told["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
             await world.delete(LatticeWorkload, first)
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(2)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {other: "n1"}
 
 
 async def test_scheduling_attempts_and_failures_are_counted() -> None:
-    async with a_world() as (world, clock), acting(world.store, clock) as one:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
         before = [each._value.get() for each in counters]
         await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
-        await one.look()
+        await scheduler.run_cycle()
         assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
 
 

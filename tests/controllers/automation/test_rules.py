@@ -1,4 +1,5 @@
-"""Rules act once per crossing: on busy nodes, failing workloads, budgets and full pools; another server does not act again."""
+"""Automation rules act once per crossing, on busy nodes, failing workloads, budgets and full pools; a new
+leader does not repeat an action."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -6,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from build.offices import Scene, a, acting, revision_after
+from build.control_plane import ControlPlane, make_object, revision_after, running_loops
 from build.virtual import VirtualClock
 
 from lattice.controllers.automation.rules import AutomationController
@@ -29,108 +30,108 @@ DEAD = {"webhook": {"url": "https://dead.example/hook"}}
 
 
 @dataclass
-class Ear:
-    """A webhook that remembers, or does not answer."""
+class WebhookReceiver:
+    """A webhook receiver that records calls, or does not answer."""
 
     clock: VirtualClock
-    heard: list[dict[str, Any]] = field(default_factory=list)
-    deaf: int = 0
-    dead: str = ""  # an address at which nobody answers until the time is up
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    failures: int = 0
+    dead: str = ""  # an address that does not answer within the timeout
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
         if url == self.dead:
             await self.clock.sleep(timeout)
             raise Unavailable(f"dead.example did not answer within {timeout:g} s")
-        if self.deaf:
-            self.deaf -= 1
+        if self.failures:
+            self.failures -= 1
             raise Unavailable("hooks.example cannot be reached")
-        self.heard.append({**body, "url": url, "timeout": timeout})
+        self.calls.append({**body, "url": url, "timeout": timeout})
 
 
 @dataclass
-class Stage:
-    scene: Scene = field(default_factory=Scene)
-    most: int = 1000  # calls that may wait for one address
+class RuleWorld:
+    plane: ControlPlane = field(default_factory=ControlPlane)
+    max_queued: int = 1000  # calls that may wait for one address
 
     def __post_init__(self) -> None:
-        self.ear = Ear(self.scene.clock)
-        self.presence = Presence(self.scene.clock)
+        self.receiver = WebhookReceiver(self.plane.clock)
+        self.presence = Presence(self.plane.clock)
 
     async def controllers(self) -> tuple[ControllerContext, Loop, Loop]:
-        office = await self.scene.office(self.presence)
-        calls = WebhookQueue(office, self.ear, max_queued=self.most)
-        return office, calls.loop(), AutomationController(office, calls).loop()
+        context = await self.plane.new_term(self.presence)
+        calls = WebhookQueue(context, self.receiver, max_queued=self.max_queued)
+        return context, calls.loop(), AutomationController(context, calls).loop()
 
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[None]:
         """Another server leads until the block ends."""
-        async with acting(*await self.controllers()):
+        async with running_loops(*await self.controllers()):
             yield
 
     async def rule(self) -> AutomationRule:
-        found = await self.scene.get(AutomationRule, "r")
+        found = await self.plane.get(AutomationRule, "r")
         assert found is not None
         return found
 
     def burn(self, node: str, milli: int) -> None:
         self.presence.record_heartbeat(self.presence.start_session(node), Heartbeat(usage=Usage(cpu=milli)))
 
-    async def passes(self, seconds: float) -> None:
-        await self.scene.clock.advance(seconds)
+    async def advance(self, seconds: float) -> None:
+        await self.plane.clock.advance(seconds)
 
 
 def a_rule(when: dict[str, Any], *actions: dict[str, Any], **spec: Any) -> AutomationRule:
-    rule = a(AutomationRule, "r", spec={"when": when, "actions": list(actions), **spec})
+    rule = make_object(AutomationRule, "r", spec={"when": when, "actions": list(actions), **spec})
     assert not list(rule.problems())
     return rule
 
 
 @asynccontextmanager
-async def running_rules(*objects: Any) -> AsyncIterator[Stage]:
+async def running_rules(*objects: Any) -> AsyncIterator[RuleWorld]:
     """A leading server with these objects in its store, until the block ends."""
-    stage = Stage()
-    await stage.scene.put(*objects)
-    async with stage.leading():
-        yield stage
+    world = RuleWorld()
+    await world.plane.put(*objects)
+    async with world.leading():
+        yield world
 
 
-NODE = a(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
+NODE = make_object(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
 BUSY = a_rule({"nodeCpu": {"above": 0.85, "for": "5m"}}, HOOK)
 
 
 async def test_busy_node_calls_webhook_once() -> None:
-    async with running_rules(NODE, BUSY) as stage:
-        stage.burn("n1", 3900)
-        await stage.passes(290)
-        assert stage.ear.heard == []
-        await stage.passes(20)
-        assert [(each["rule"], each["object"], each["url"], each["timeout"]) for each in stage.ear.heard] == [
-            ("r", "latticenode/n1", "https://hooks.example/scale", 5.0)
-        ]
-        assert "3900m of 4000m cpu are in use (98 %)" in stage.ear.heard[0]["message"]
-        await stage.passes(3600)
-        assert len(stage.ear.heard) == 1, "it is still the same crossing"
-        stage.burn("n1", 100)
-        await stage.passes(10)
-        stage.burn("n1", 3900)
-        await stage.passes(310)
-        assert len(stage.ear.heard) == 2
-        assert (await stage.rule()).status.fired == 2
+    async with running_rules(NODE, BUSY) as world:
+        world.burn("n1", 3900)
+        await world.advance(290)
+        assert world.receiver.calls == []
+        await world.advance(20)
+        assert [
+            (each["rule"], each["object"], each["url"], each["timeout"]) for each in world.receiver.calls
+        ] == [("r", "latticenode/n1", "https://hooks.example/scale", 5.0)]
+        assert "3900m of 4000m cpu are in use (98 %)" in world.receiver.calls[0]["message"]
+        await world.advance(3600)
+        assert len(world.receiver.calls) == 1, "it is still the same crossing"
+        world.burn("n1", 100)
+        await world.advance(10)
+        world.burn("n1", 3900)
+        await world.advance(310)
+        assert len(world.receiver.calls) == 2
+        assert (await world.rule()).status.fired == 2
 
 
 async def test_intermittently_busy_node_does_not_fire() -> None:
-    async with running_rules(NODE, BUSY) as stage:
+    async with running_rules(NODE, BUSY) as world:
         for _ in range(5):
-            stage.burn("n1", 3900)
-            await stage.passes(200)
-            stage.burn("n1", 100)
-            await stage.passes(20)
-        assert stage.ear.heard == []
+            world.burn("n1", 3900)
+            await world.advance(200)
+            world.burn("n1", 100)
+            await world.advance(20)
+        assert world.receiver.calls == []
 
 
 def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     status = {"retry": {"attempts": attempts}, "failureReason": "RUNTIME_ERROR"}
-    return a(
+    return make_object(
         LatticeWorkload,
         name,
         "default",
@@ -141,27 +142,27 @@ def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
 
 
 async def test_failing_workload_raises_one_alert() -> None:
-    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT)) as stage:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT)) as world:
         for attempts in (1, 2, 3, 4, 5):
-            await stage.scene.put(a_failing(attempts))
-            await stage.passes(1)
-        events = await stage.scene.events()
+            await world.plane.put(a_failing(attempts))
+            await world.advance(1)
+        events = await world.plane.events()
         assert events.count("Alert w") == 1
         assert events.count("RuleFired r") == 1
-        await stage.scene.put(a_failing(0))
-        await stage.passes(1)
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        assert (await stage.scene.events()).count("Alert w") == 2
+        await world.plane.put(a_failing(0))
+        await world.advance(1)
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        assert (await world.plane.events()).count("Alert w") == 2
 
 
 async def test_rule_ignores_objects_outside_its_selector() -> None:
     async with running_rules(
         a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
-    ) as stage:
-        await stage.scene.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
-        await stage.passes(1)
-        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
+    ) as world:
+        await world.plane.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
+        await world.advance(1)
+        assert [each for each in await world.plane.events() if each.startswith("Alert")] == ["Alert mine"]
 
 
 async def test_rule_retries_and_stops_workload() -> None:
@@ -171,10 +172,10 @@ async def test_rule_retries_and_stops_workload() -> None:
             {"retryWorkload": {}},
             {"setDesiredState": {"state": "Stopped"}},
         )
-    ) as stage:
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        found = await stage.scene.get(LatticeWorkload, "w", "default")
+    ) as world:
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        found = await world.plane.get(LatticeWorkload, "w", "default")
         assert found is not None
         assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
         assert found.spec.desired_state == "Stopped"
@@ -190,104 +191,104 @@ def a_ledger(rate: int) -> LatticeLedger:
         "asOf": "2026-01-01T00:00:00.000000Z",
         "machines": lots,
     }
-    return a(LatticeLedger, "pool.p", spec=spec, status=status)
+    return make_object(LatticeLedger, "pool.p", spec=spec, status=status)
 
 
 async def test_budget_above_threshold_fires_rule() -> None:
-    async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as stage:
-        await stage.scene.put(a_ledger(800_000))
-        await stage.passes(1)
-        assert stage.ear.heard == []
-        await stage.scene.put(a_ledger(950_000))
-        await stage.passes(1)
-        assert [each["object"] for each in stage.ear.heard] == ["latticeledger/pool.p"]
-        assert "95.0 % of the budget" in stage.ear.heard[0]["message"]
-        assert "Alert pool.p" in await stage.scene.events()
+    async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as world:
+        await world.plane.put(a_ledger(800_000))
+        await world.advance(1)
+        assert world.receiver.calls == []
+        await world.plane.put(a_ledger(950_000))
+        await world.advance(1)
+        assert [each["object"] for each in world.receiver.calls] == ["latticeledger/pool.p"]
+        assert "95.0 % of the budget" in world.receiver.calls[0]["message"]
+        assert "Alert pool.p" in await world.plane.events()
 
 
 async def test_pool_above_threshold_fires_rule() -> None:
-    async with running_rules(a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK)) as stage:
-        pool = a(
+    async with running_rules(a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK)) as world:
+        pool = make_object(
             LatticePool,
             "p",
             spec={"provider": {"type": "local"}},
             status={"utilization": {"nodes": 0.5, "cores": "0.95"}},
         )
-        await stage.scene.put(pool)
-        await stage.passes(1)
-        assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
+        await world.plane.put(pool)
+        await world.advance(1)
+        assert [each["message"] for each in world.receiver.calls] == ["95 % of its cores are in use"]
 
 
 async def test_suspended_rule_does_not_act_after_resume() -> None:
     rule = a_rule({"workloadFailures": {"count": 3}}, ALERT, suspend=True)
 
-    async with running_rules(rule) as stage:
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        now = await stage.rule()
+    async with running_rules(rule) as world:
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        now = await world.rule()
         assert list(now.status.crossed) == ["latticeworkload/default/w"]
-        await stage.scene.put(
+        await world.plane.put(
             msgspec.structs.replace(
                 rule, spec=msgspec.structs.replace(rule.spec, suspend=False), status=now.status
             )
         )
-        await stage.passes(1)
-        assert await stage.scene.events() == []
+        await world.advance(1)
+        assert await world.plane.events() == []
 
 
 async def test_failing_webhook_is_reported_after_three_attempts() -> None:
-    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, HOOK)) as stage:
-        stage.ear.deaf = 2
-        await stage.scene.put(a_failing(3))
-        await stage.passes(10)
-        assert len(stage.ear.heard) == 1
-        assert (await stage.rule()).status.last_error == ""
-        stage.ear.deaf = 3
-        await stage.scene.put(a_failing(3, "v"))
-        await stage.passes(10)
-        assert len(stage.ear.heard) == 1
-        assert "cannot be reached" in (await stage.rule()).status.last_error
-        assert "WebhookFailed r" in await stage.scene.events()
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, HOOK)) as world:
+        world.receiver.failures = 2
+        await world.plane.put(a_failing(3))
+        await world.advance(10)
+        assert len(world.receiver.calls) == 1
+        assert (await world.rule()).status.last_error == ""
+        world.receiver.failures = 3
+        await world.plane.put(a_failing(3, "v"))
+        await world.advance(10)
+        assert len(world.receiver.calls) == 1
+        assert "cannot be reached" in (await world.rule()).status.last_error
+        assert "WebhookFailed r" in await world.plane.events()
 
 
 async def test_new_leader_does_not_repeat_action_nor_write_at_rest() -> None:
-    stage = Stage()
-    await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
+    world = RuleWorld()
+    await world.plane.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
     for _ in range(2):
-        async with stage.leading():
-            await stage.passes(5)
-            first, *later = await revision_after(stage.scene, [40, 40])
+        async with world.leading():
+            await world.advance(5)
+            first, *later = await revision_after(world.plane, [40, 40])
             assert set(later) == {first}
-    assert len(stage.ear.heard) == 1
+    assert len(world.receiver.calls) == 1
 
 
 async def test_new_leader_keeps_crossing_until_node_reports_usage() -> None:
-    stage = Stage()
-    await stage.scene.put(NODE, BUSY)
-    async with stage.leading():
-        stage.burn("n1", 3900)
-        await stage.passes(400)
-    stage.presence = Presence(stage.scene.clock)
-    async with stage.leading():
-        await stage.passes(10)
-        assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
-        stage.presence.start_session("n1")  # it is back, and has not measured anything yet
-        await stage.passes(10)
-        stage.burn("n1", 3900)
-        await stage.passes(400)
-        assert len(stage.ear.heard) == 1
-        stage.burn("n1", 100)
-        await stage.passes(10)
-        assert (await stage.rule()).status.crossed == {}
+    world = RuleWorld()
+    await world.plane.put(NODE, BUSY)
+    async with world.leading():
+        world.burn("n1", 3900)
+        await world.advance(400)
+    world.presence = Presence(world.plane.clock)
+    async with world.leading():
+        await world.advance(10)
+        assert list((await world.rule()).status.crossed) == ["latticenode/n1"]
+        world.presence.start_session("n1")  # connected, without a usage report yet
+        await world.advance(10)
+        world.burn("n1", 3900)
+        await world.advance(400)
+        assert len(world.receiver.calls) == 1
+        world.burn("n1", 100)
+        await world.advance(10)
+        assert (await world.rule()).status.crossed == {}
 
 
 async def test_crossing_of_deleted_node_is_removed() -> None:
-    async with running_rules(NODE, BUSY) as stage:
-        stage.burn("n1", 3900)
-        await stage.passes(310)
-        await stage.scene.remove(NODE)
-        await stage.passes(10)
-        assert (await stage.rule()).status.crossed == {}
+    async with running_rules(NODE, BUSY) as world:
+        world.burn("n1", 3900)
+        await world.advance(310)
+        await world.plane.remove(NODE)
+        await world.advance(10)
+        assert (await world.rule()).status.crossed == {}
 
 
 async def test_simultaneous_crossings_fire_once_per_object() -> None:
@@ -296,49 +297,51 @@ async def test_simultaneous_crossings_fire_once_per_object() -> None:
     async with running_rules(
         a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
         *(a_failing(3, f"w{index}") for index in range(count)),
-    ) as stage:
+    ) as world:
         for _ in range(20):
-            await stage.passes(1)
-        events = await stage.scene.events()
+            await world.advance(1)
+        events = await world.plane.events()
         assert {f"Alert w{index}" for index in range(count)} == {
             each for each in events if each.startswith("Alert")
         }
         assert sum(each == "RuleFired r" for each in events) == count
-        assert len(stage.ear.heard) == count
-        rule = await stage.rule()
+        assert len(world.receiver.calls) == count
+        rule = await world.rule()
         assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
-        await stage.passes(60)
-        assert await stage.scene.events() == events
+        await world.advance(60)
+        assert await world.plane.events() == events
 
 
 async def test_dead_webhook_does_not_delay_others_and_is_reported() -> None:
     other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
     other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
 
-    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, DEAD), other) as stage:
-        stage.ear.dead = DEAD["webhook"]["url"]
-        await stage.scene.put(*(a_failing(3, f"w{index}") for index in range(10)))
-        await stage.passes(1)
-        assert len({each["object"] for each in stage.ear.heard}) == 10, "the other address is called at once"
-        await stage.scene.put(a_failing(3, "late"))
-        await stage.passes(1)
-        assert "RuleFired r" in await stage.scene.events(), "and the rule goes on looking"
-        assert (await stage.rule()).status.fired == 11
-        await stage.passes(120)
-        assert (await stage.scene.events()).count("WebhookFailed r") == 11
-        assert "dead.example" in (await stage.rule()).status.last_error
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, DEAD), other) as world:
+        world.receiver.dead = DEAD["webhook"]["url"]
+        await world.plane.put(*(a_failing(3, f"w{index}") for index in range(10)))
+        await world.advance(1)
+        assert len({each["object"] for each in world.receiver.calls}) == 10, (
+            "the other address is called at once"
+        )
+        await world.plane.put(a_failing(3, "late"))
+        await world.advance(1)
+        assert "RuleFired r" in await world.plane.events(), "and the rule goes on looking"
+        assert (await world.rule()).status.fired == 11
+        await world.advance(120)
+        assert (await world.plane.events()).count("WebhookFailed r") == 11
+        assert "dead.example" in (await world.rule()).status.last_error
 
 
 async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
-    stage = Stage(most=4)
-    stage.ear.dead = DEAD["webhook"]["url"]
-    await stage.scene.put(
+    world = RuleWorld(max_queued=4)
+    world.receiver.dead = DEAD["webhook"]["url"]
+    await world.plane.put(
         a_rule({"workloadFailures": {"count": 3}}, DEAD),
         *(a_failing(3, f"w{index}") for index in range(6)),
     )
-    async with stage.leading():
-        await stage.passes(60)
-    told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
+    async with world.leading():
+        await world.advance(60)
+    told = [each.message for each in await world.plane.all(Event) if each.reason == "WebhookFailed"]
     assert sorted(each.split(": ")[0] for each in told) == [
         f"latticeworkload/default/w{index}" for index in range(6)
     ]
@@ -349,28 +352,28 @@ async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
 
 
 async def test_cooldown_applies_per_object() -> None:
-    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m")) as stage:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m")) as world:
 
         async def flaps(*names: str) -> None:
             for count in (3, 0):
-                await stage.scene.put(*(a_failing(count, name) for name in names))
-                await stage.passes(1)
+                await world.plane.put(*(a_failing(count, name) for name in names))
+                await world.advance(1)
 
         await flaps("a", "b")
         await flaps("a", "b")
-        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == [
+        assert [each for each in await world.plane.events() if each.startswith("Alert")] == [
             "Alert a",
             "Alert b",
         ]
-        await stage.passes(600)
+        await world.advance(600)
         await flaps("a")
         await flaps("b")
         assert (
-            sorted(each for each in await stage.scene.events() if each.startswith("Alert"))
+            sorted(each for each in await world.plane.events() if each.startswith("Alert"))
             == ["Alert a"] * 2 + ["Alert b"] * 2
         )
-        await stage.passes(600)
+        await world.advance(600)
         await flaps("c")
-        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], (
+        assert list((await world.rule()).status.quiet) == ["latticeworkload/default/c"], (
             "what is over is not remembered"
         )

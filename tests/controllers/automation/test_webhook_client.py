@@ -1,4 +1,5 @@
-"""Webhooks reach public https addresses only: whatever a name, a redirect or a spelling tries, nothing inside is called (abuse case 16)."""
+"""Webhooks reach only public https addresses: names, redirects and address spellings cannot reach private
+hosts (abuse case 16)."""
 
 import asyncio
 import socket
@@ -46,7 +47,7 @@ def test_allow_list_admits_only_its_entries() -> None:
 
 @dataclass
 class Hook:
-    """A real https server on loopback."""
+    """An https server on loopback."""
 
     folder: Path
     seen: list[Any] = field(default_factory=list)

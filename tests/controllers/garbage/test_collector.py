@@ -1,6 +1,6 @@
-"""Garbage collection: owners, foreground, orphans, and what may go wrong."""
+"""Garbage collection by owner references: background, foreground and orphan deletion, and faults."""
 
-from build.garbage_world import START, blocking, collected, new_world, turn
+from build.garbage_world import START, blocking, collected, new_world, settle
 
 from lattice.clock import format_timestamp
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
@@ -233,7 +233,7 @@ async def test_unrelated_changes_cause_no_writes() -> None:
             obj = await world.get("ConfigMap/a/x") or {}
             await world.put("ConfigMap/a/x", {**obj, "data": {"i": str(i)}})
         before = await world.store.revision()
-        await world.clock.move(2000)
+        await world.clock.advance(2000)
         assert await world.store.revision() == before
 
 
@@ -242,11 +242,11 @@ async def test_fenced_collector_writes_nothing_and_ends() -> None:
     await world.make(
         "ConfigMap/a/x", {"apiVersion": "v1", "kind": "ConfigMap", "name": "gone", "uid": "gone"}
     )
-    await world.clock.move(60)
+    await world.clock.advance(60)
     assert await world.store.campaign("controllers", "another", 15)
     before = await world.store.revision()
     async with world.collecting() as running:
-        await world.clock.move(5)
+        await world.clock.advance(5)
         assert running.done()
         assert running.exception() is None
     assert await world.store.revision() == before
@@ -258,9 +258,9 @@ async def test_unavailable_store_is_retried() -> None:
     async with world.collecting():
         await world.delete("LatticePool/p")
         world.store.refusals = 8
-        await world.clock.move(1)
+        await world.clock.advance(1)
         assert await world.there("ConfigMap/a/x") == ["ConfigMap/a/x"]
-        await world.clock.move(60)
+        await world.clock.advance(60)
     assert await world.there("ConfigMap/a/x") == []
 
 
@@ -284,7 +284,7 @@ async def test_owner_stays_until_all_orphans_are_released() -> None:
     async with world.collecting():
         await world.delete("LatticePool/p", ORPHAN_FINALIZER)
         world.store.ahead = [lambda: world.touch("ConfigMap/a/x")] * 2
-        await turn()
+        await settle()
         assert await world.there("LatticePool/p") == ["LatticePool/p"]
         await world.settle()
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
@@ -296,9 +296,9 @@ async def test_orphan_missing_from_cache_is_kept() -> None:
     async with world.collecting():
         await world.make("ConfigMap/a/x", await world.make("LatticePool/p"))
         await world.delete("LatticePool/p", ORPHAN_FINALIZER)
-        await world.clock.move(4)
+        await world.clock.advance(4)
         assert await world.there("LatticePool/p") == ["LatticePool/p"]
-        await world.clock.move(20)
+        await world.clock.advance(20)
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["ConfigMap/a/x"]
 
 
@@ -308,5 +308,5 @@ async def test_owner_missing_from_cache_is_not_taken_for_deleted() -> None:
     async with world.collecting():
         await world.make("ConfigMap/a/x", await world.make("LatticePool/p"))
         await world.settle()
-        await world.clock.move(20)
+        await world.clock.advance(20)
     assert await world.there("LatticePool/p", "ConfigMap/a/x") == ["LatticePool/p", "ConfigMap/a/x"]

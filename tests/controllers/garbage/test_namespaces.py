@@ -1,4 +1,4 @@
-"""Namespaces that are to go."""
+"""Deletion of namespaces with their contents."""
 
 from build.garbage_world import collected, new_world
 
@@ -47,7 +47,7 @@ async def test_blocked_namespace_reports_reason_once() -> None:
             ("NamespaceFinalizersRemaining", "True", "waiting for finalizers: 2 team/clean, 1 team/tell"),
         ]
         before = await world.store.revision()
-        await world.clock.move(300)
+        await world.clock.advance(300)
         assert await world.store.revision() == before
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
@@ -83,7 +83,7 @@ async def test_event_finalizer_blocks_namespace() -> None:
     async with world.collecting():
         await world.settle()
         await world.release("Event/a/e", "team/clean")
-        await world.clock.move(31)
+        await world.clock.advance(31)
     assert await world.there("Namespace/a") == []
 
 

@@ -1,4 +1,4 @@
-"""Who owns whom: decided on values."""
+"""Ownership decisions on plain values."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""Any graph of owners ends as the obvious fixpoint says."""
+"""Any graph of owners converges to the fixpoint of a plain reference algorithm."""
 
 import asyncio
 from dataclasses import dataclass
@@ -37,7 +37,8 @@ def plans(draw: st.DrawFn) -> Plan:
 
 
 def survivors(plan: Plan) -> dict[str, list[str]]:
-    """The obvious way: delete, then strike whoever has lost all owners, until nobody is struck. Name -> owners left."""
+    """The reference algorithm: delete, then remove every object that has lost all its owners until none is
+    left to remove. Name -> remaining owners."""
     alive = {name: [owner for owner, _ in owners] for name, owners in plan.owners.items()}
     renewed: set[str] = set()
     _strike(alive)

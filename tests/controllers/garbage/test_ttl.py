@@ -1,4 +1,4 @@
-"""Events that are too old."""
+"""Expiry of events."""
 
 from datetime import timedelta
 from typing import Any
@@ -54,10 +54,10 @@ async def test_expired_events_are_swept_in_few_commits() -> None:
         await world.make(f"Event/a/{i}")
     made = await world.store.revision()
     async with world.collecting(event_ttl=timedelta(seconds=900)):
-        await world.clock.move(899)
+        await world.clock.advance(899)
         assert await world.store.revision() == made
         await world.make("Event/a/new")
-        await world.clock.move(302)
+        await world.clock.advance(302)
         assert [entry.key.name for entry in (await world.store.list("events")).entries] == ["new"]
         assert await world.store.revision() == made + 1 + 3
     assert collected("ttl") == before + 250

@@ -1,4 +1,4 @@
-"""Tokens go when their time is over, an hour late; nothing else in that namespace does."""
+"""Join tokens are removed an hour after they expire; other secrets of the namespace stay."""
 
 import asyncio
 from collections.abc import AsyncIterator

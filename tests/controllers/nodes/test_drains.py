@@ -1,10 +1,10 @@
-"""Several nodes that are emptied at once: a service is left what it must have, whatever the order."""
+"""Concurrent drains keep the disruption budget of a service, in any order."""
 
 from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_node, a_service, a_workload, obj, running_world
+from build.workload_world import BROKEN, DRAIN, World, a_node, a_service, a_workload, obj, running_world
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
@@ -13,12 +13,10 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 
-DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
-DOWN = Taint(key="broken", effect="NoExecute")
-
 
 async def spread_out(world: World, least: int, nodes: int) -> list[int]:
-    """One replica of `web` on each node; and the numbers that were ready, told with every change."""
+    """Run one replica of `web` on each node. Returns a list that receives the number of ready replicas with
+    every change."""
     await world.add(a_service("web", least))
     for number in range(1, nodes + 1):
         await world.join(f"n{number}")
@@ -27,13 +25,9 @@ async def spread_out(world: World, least: int, nodes: int) -> list[int]:
         await world.cordon(f"n{number}")
     await world.join("free")
     ready: list[int] = []
-    copy = world.office.cache(LatticeWorkload)
+    copy = world.context.cache(LatticeWorkload)
     copy.on_change(lambda _: ready.append(sum(bool(each.status.ready) for each in copy.objects())))
     return ready
-
-
-async def taint(world: World, name: str, *marks: Taint) -> None:
-    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=marks))
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
@@ -41,9 +35,9 @@ async def test_concurrent_drains_evict_one_replica_at_a_time(nodes: int) -> None
     async with running_world() as world:
         ready = await spread_out(world, nodes - 1, nodes)
         for number in range(1, nodes + 1):
-            await taint(world, f"n{number}", DRAIN)
+            await world.set_taints(f"n{number}", DRAIN)
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
         assert min(ready) == nodes - 1
 
 
@@ -51,13 +45,13 @@ async def test_concurrent_drains_wait_for_surge_replica() -> None:
     async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(60)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"n1", "n2"}
-        assert [*world.departures.surges] == ["default/web"]
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"n1", "n2"}
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
         assert min(ready) == 2
 
 
@@ -68,11 +62,11 @@ async def test_surge_choice_does_not_depend_on_reconciled_node(
     async with running_world() as world:
         await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(30)
         for _ in range(2):
-            await world.departures.reconcile(f"/{looked_at}")
-            assert world.departures.surges == {"default/web": "default/web-1"}
+            await world.evictions.reconcile(f"/{looked_at}")
+            assert world.evictions.surges == {"default/web": "default/web-1"}
 
 
 async def test_drain_waiting_for_surge_keeps_its_turn() -> None:
@@ -80,22 +74,22 @@ async def test_drain_waiting_for_surge_keeps_its_turn() -> None:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n2", "n1"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
             await world.run(30)
-            assert world.departures.surges == {"default/web": "default/web-2"}
+            assert world.evictions.surges == {"default/web": "default/web-2"}
 
 
 async def test_blocked_drain_passes_surge_turn_to_another() -> None:
-    """Both wait for one more; the first that is asked for finds no node, for ever."""
+    """Both drains wait for a surge replica; the first surge replica never finds a node."""
     async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(10)
         heard: list[str] = []
-        world.departures.on_surge_change(heard.extend)
-        first = world.departures.surges["default/web"]
+        world.evictions.on_surge_change(heard.extend)
+        first = world.evictions.surges["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(1)
         said = {
@@ -103,13 +97,13 @@ async def test_blocked_drain_passes_surge_turn_to_another() -> None:
             "status": "False",
             "reason": "NoNodeFits",
             "message": "none",
-            "lastTransitionTime": world.office.timestamp,
+            "lastTransitionTime": world.context.timestamp,
         }
         await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
         turns = [first]
         for _ in range(100):
             await world.run(10)
-            turns += [each for each in world.departures.surges.values() if each != turns[-1]]
+            turns += [each for each in world.evictions.surges.values() if each != turns[-1]]
         assert {*turns} == {"default/web-1", "default/web-2"}
         assert 2 <= len(turns) <= 4, "now and then, not all the time"
         assert "default/web" in heard
@@ -119,7 +113,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)
         await world.cordon("free")
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(5)
         pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
         await world.add(obj(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
@@ -132,7 +126,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
             "status": "False",
             "reason": "NoNodeFits",
             "message": message,
-            "lastTransitionTime": world.office.timestamp,
+            "lastTransitionTime": world.context.timestamp,
         }
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
         await world.run(15)
@@ -147,7 +141,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         assert said is not None
         assert (said.reason, said.message.rpartition("; ")[2]) == ("Leaving", "a machine is being made")
         assert await world.events("n1") == ["NodeReady", "NodeDraining"]
-        await world.doom(LatticeNode, "/late")
+        await world.delete(LatticeNode, "/late")
         await world.run(30)
         said = world.condition("n1", "Drained")
         needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
@@ -167,37 +161,37 @@ async def test_drain_waits_for_replica_evicted_by_other_taint() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
-        await taint(world, "n1", DOWN)
+        await world.set_taints("n1", BROKEN)
         await world.run(2)
         assert world.workload("default/web-1").status.last_action == "ApplyStopped", (
             "a mark that expels waits for nobody"
         )
-        await taint(world, "n2", DRAIN)
+        await world.set_taints("n2", DRAIN)
         await world.run(30)
-        assert world.where("default/web-2") == "n2"
+        assert world.node_of("default/web-2") == "n2"
         world.agents["n1"].hangs = set()
         world.agents["n1"].connect()
         await world.run(10)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
 
 async def test_replica_stays_when_drain_replaces_noexecute_taint() -> None:
-    """Nobody had told it to leave when a drain took the place of what expelled it."""
+    """The replica had not been stopped yet when the drain replaced the taint that evicts it."""
     async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         await world.cordon("free")
-        ears, world.departures._listeners = world.departures._listeners, []
-        await taint(world, "n1", DOWN)
+        ears, world.evictions._listeners = world.evictions._listeners, []
+        await world.set_taints("n1", BROKEN)
         await world.run(0.1)
-        assert world.departures.eviction_reason(world.workload("default/web-1"))
-        await taint(world, "n1", DRAIN)
+        assert world.evictions.eviction_reason(world.workload("default/web-1"))
+        await world.set_taints("n1", DRAIN)
         await world.run(0.1)
-        world.departures._listeners = ears
+        world.evictions._listeners = ears
         for ear in ears:
             ear(["default/web-1"])
         await world.run(30)
-        assert world.where("default/web-1") == "n1"
-        assert world.departures.surges == {"default/web": "default/web-1"}
+        assert world.node_of("default/web-1") == "n1"
+        assert world.evictions.surges == {"default/web": "default/web-1"}
         assert {*ready} <= {2}
 
 
@@ -210,9 +204,9 @@ async def test_drain_waits_for_preempted_replica() -> None:
             {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0])
         )
         await world.set_conditions("default/web-1", (*found.status.conditions, mark))
-        await taint(world, "n2", DRAIN)
+        await world.set_taints("n2", DRAIN)
         await world.run(30)
-        assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
+        assert (world.node_of("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
 
 
 async def test_reconnected_replica_on_draining_node_counts_again() -> None:
@@ -220,7 +214,7 @@ async def test_reconnected_replica_on_draining_node_counts_again() -> None:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(5)
         assert world.workload("default/web-1").status.actual_state == "Unknown"
         world.agents["n1"].connect()
@@ -231,14 +225,14 @@ async def test_reconnected_replica_on_draining_node_counts_again() -> None:
             True,
             "Apply",
         )
-        assert [*world.departures.surges] == ["default/web"]
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
 
 @pytest.mark.parametrize(
-    ("marks", "status", "is_up", "goes"),
+    ("taints", "status", "is_up", "goes"),
     [
         pytest.param((DRAIN,), {}, False, True, id="replica is down"),
         pytest.param((DRAIN,), {}, True, False, id="agent reports it up"),
@@ -256,21 +250,21 @@ async def test_reconnected_replica_on_draining_node_counts_again() -> None:
             True,
             id="stop was sent before it was up again",
         ),
-        pytest.param((DRAIN, DOWN), {}, True, True, id="a NoExecute taint evicts it in any state"),
+        pytest.param((DRAIN, BROKEN), {}, True, True, id="a NoExecute taint evicts it in any state"),
     ],
 )
 async def test_drain_evicts_replica_that_is_down(
-    marks: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
+    taints: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
 ) -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
-        await taint(world, "n1", *marks)
+        await world.set_taints("n1", *taints)
         await world.run(5)
         found = world.workload("default/web-1")
         found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
-        assert bool(world.departures.eviction_reason(found, is_up=is_up)) == goes
+        assert bool(world.evictions.eviction_reason(found, is_up=is_up)) == goes
 
 
 async def test_failed_replica_leaves_draining_node_without_surge() -> None:
@@ -279,6 +273,6 @@ async def test_failed_replica_leaves_draining_node_without_surge() -> None:
         world.agents["n1"].end("default/web-1")
         await world.run(0.5)
         assert not world.workload("default/web-1").status.ready
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(30)
-        assert world.where("default/web-1") == "free"
+        assert world.node_of("default/web-1") == "free"

@@ -1,11 +1,12 @@
-"""A workload whose node is silent says what it waits for: the time, a zone that is cut off, its turn, a machine that ends it."""
+"""A workload on a silent node reports what it waits for: a timeout, a zone outage, its eviction turn, or the
+end of a removed machine."""
 
 import msgspec
 from build.workload_world import (
     World,
     a_workload,
-    its_node_is_removed,
-    most_of_a_zone_is_cut_off,
+    disconnect_most_of_a_zone,
+    remove_node_of_workload,
     running_world,
 )
 
@@ -20,7 +21,7 @@ def why(world: World, name: str = "default/w") -> str:
 
 async def test_workload_waits_for_node_then_for_zone() -> None:
     async with running_world() as world:
-        await most_of_a_zone_is_cut_off(world)
+        await disconnect_most_of_a_zone(world)
         await world.run(60)
         assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
         await world.run(90)
@@ -42,7 +43,7 @@ async def test_workload_waits_for_eviction_turn() -> None:
             await world.cordon(name)
         for name in ("n3", "n4", "n5"):
             await world.join(name)
-        assert sorted(world.where(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
+        assert sorted(world.node_of(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
         for name in ("n1", "n2"):
             world.agents[name].cut()
         await world.run(122)
@@ -65,8 +66,8 @@ async def test_workload_waits_for_eviction_turn() -> None:
 
 async def test_workload_waits_until_removed_machine_has_stopped() -> None:
     async with running_world() as world:
-        await its_node_is_removed(world, "stop")
+        await remove_node_of_workload(world, "stop")
         await world.run(10)
         assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
         await world.run(120)
-        assert world.where() == "n2"
+        assert world.node_of() == "n2"

@@ -1,22 +1,20 @@
-"""Nodes that join, fall silent, come back, are drained, tainted and removed, and what becomes of what runs on them."""
-
-from collections.abc import Callable
-from typing import Any
+"""Nodes that join, go silent, return, are drained, tainted and removed, and their workloads."""
 
 import msgspec
 import pytest
 from build.workload_world import (
+    BROKEN,
+    DRAIN,
     World,
     a_service,
     a_workload,
-    its_node_is_removed,
-    most_of_a_zone_is_cut_off,
+    disconnect_most_of_a_zone,
+    remove_node_of_workload,
     running_world,
 )
 
 from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced
-from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Disconnect
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import NODE_FINALIZER, LatticeNode
@@ -26,12 +24,6 @@ from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.store.protocol import Key
 
 W = "default/w"
-DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
-DOWN = Taint(key="broken", effect="NoExecute")
-
-
-def tainted(*taints: Taint) -> Callable[[Any], Any]:
-    return lambda spec: msgspec.structs.replace(spec, taints=taints)
 
 
 def ready(world: World, name: str) -> tuple[str, str]:
@@ -116,9 +108,9 @@ async def test_new_leader_restarts_eviction_timeout() -> None:
         await world.run(100)
         await world.lead("two")
         await world.run(110)
-        assert world.where() == "n1"
+        assert world.node_of() == "n1"
         await world.run(20)
-        assert (world.where(), world.live()) == ("n2", ["n1", "n2"])
+        assert (world.node_of(), world.live()) == ("n2", ["n1", "n2"])
 
 
 @pytest.mark.parametrize(("before", "places"), [
@@ -137,20 +129,20 @@ async def test_disconnected_node_follows_last_received_policy(
         strict = Disconnect(policy="stop", stop_after="12s")
         await world.change(LatticeWorkload, W, lambda spec: msgspec.structs.replace(spec, disconnect=strict))
         await world.run(130)
-        assert world.where() == places[0]
+        assert world.node_of() == places[0]
         await world.run(30)
-        assert world.where() == places[1]
+        assert world.node_of() == places[1]
 
 
 async def test_zone_outage_moves_nothing_until_nodes_return() -> None:
     async with running_world() as world:
-        await most_of_a_zone_is_cut_off(world)
+        await disconnect_most_of_a_zone(world)
         await world.run(900)
-        assert (world.where(), world.workload().status.actual_state) == ("a1", "Unknown")
+        assert (world.node_of(), world.workload().status.actual_state) == ("a1", "Unknown")
         world.agents["a2"].connect()
         world.agents["a3"].connect()
         await world.run(15)
-        assert world.where() == "a2"
+        assert world.node_of() == "a2"
 
 
 async def test_lost_nodes_of_one_zone_are_evicted_one_by_one() -> None:
@@ -170,7 +162,7 @@ async def test_lost_nodes_of_one_zone_are_evicted_one_by_one() -> None:
             moved |= {
                 f"w{n}": world.clock.monotonic() - silent
                 for n in (1, 2)
-                if f"w{n}" not in moved and world.where(f"default/w{n}") == "n5"
+                if f"w{n}" not in moved and world.node_of(f"default/w{n}") == "n5"
             }
         first, second = sorted(moved.values())
         assert 110 <= first <= 122
@@ -180,16 +172,16 @@ async def test_lost_nodes_of_one_zone_are_evicted_one_by_one() -> None:
 @pytest.mark.parametrize("policy", ["keep", "stop"])
 async def test_workloads_of_removed_node_are_rescheduled(policy: str) -> None:
     async with running_world() as world:
-        await its_node_is_removed(world, policy)
+        await remove_node_of_workload(world, policy)
         await world.run(2)
         assert world.presence.get("n1") is None
         if (
             policy == "stop"
-        ):  # what was removed is told nothing any more, and ends its strict copies by itself
+        ):  # a removed node gets no orders, and stops workloads with the policy `stop` by itself
             await world.run(100)
-            assert (world.where(), world.live()) == ("n1", [])
+            assert (world.node_of(), world.live()) == ("n1", [])
             await world.run(15)
-        assert (world.where(), world.workload().status.actual_state, bool(world.overlaps)) == (
+        assert (world.node_of(), world.workload().status.actual_state, bool(world.overlaps)) == (
             "n2",
             "Running",
             policy == "keep",
@@ -197,7 +189,7 @@ async def test_workloads_of_removed_node_are_rescheduled(policy: str) -> None:
 
 
 async def hold(world: World, name: str) -> None:
-    """As joining does with a machine that came by itself."""
+    """Add the node finalizer, as a join of a self-registered machine does."""
     entry = await world.entry(LatticeNode, f"/{name}")
     await world.store.commit(
         [
@@ -217,10 +209,10 @@ async def test_connected_node_is_emptied_before_removal(policy: str) -> None:
         await world.add(a_workload(disconnect={"policy": policy}))
         await world.run(1)
         await world.join("n2")
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert "NodeRemoved" in await world.events("n1")
 
 
@@ -232,10 +224,10 @@ async def test_removed_silent_node_releases_terminating_workloads() -> None:
         await world.run(1)
         agent.cut()
         await world.run(60)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(60)
         assert world.workload().metadata.deletion_timestamp, "its node may still run it"
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
         assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
@@ -250,7 +242,7 @@ async def test_node_keeps_finalizers_of_others() -> None:
         )
         await world.run(1)
         await hold(world, "n1")
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert world.node("n1").metadata.finalizers == ("team/clean",)
 
@@ -261,7 +253,7 @@ async def test_recreated_node_of_same_name_is_another_node() -> None:
         await world.add(a_workload())
         await world.run(1)
         uid = world.node("n1").metadata.uid
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         agent.cut()
         await world.run(1)
         agent.holds.clear()
@@ -285,7 +277,7 @@ async def test_cordoned_node_keeps_workloads_and_gets_no_new_ones() -> None:
         await world.cordon("n1")
         await world.add(a_workload("new"))
         await world.run(60)
-        assert (world.where(), world.where("default/new"), world.node("n1").status.phase) == (
+        assert (world.node_of(), world.node_of("default/new"), world.node("n1").status.phase) == (
             "n1",
             "",
             "Ready",
@@ -306,23 +298,23 @@ async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
         await world.run(1)
         await world.join("n2")
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
         found = world.condition("n1", "Drained")
         assert found is not None
         assert (found.status, world.node("n1").status.phase) == ("False", "Draining")
-        assert (world.where("default/stopped"), world.where()) == ("", "n1")
+        assert (world.node_of("default/stopped"), world.node_of()) == ("", "n1")
         first.hangs = set()
         first.connect()
         await world.run(3)
         found = world.condition("n1", "Drained")
         assert found is not None
         assert (found.status, found.message) == ("True", "nothing is bound to it any more")
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert world.workload().status.retry is not None
         assert world.workload().status.retry.attempts == 0
         await world.stop()
-        await world.change(LatticeNode, "/n1", tainted())
+        await world.set_taints("n1")
         await world.lead("two")
         await world.run(2)
         assert (world.condition("n1", "Drained"), world.node("n1").status.phase) == (None, "Ready")
@@ -337,19 +329,19 @@ async def test_drain_keeps_budget_and_requests_surge_replica() -> None:
         await world.run(2)
         await world.join("n2")
         least: list[int] = []
-        world.office.cache(LatticeWorkload).on_change(
+        world.context.cache(LatticeWorkload).on_change(
             lambda _: least.append(
-                sum(bool(each.status.ready) for each in world.office.cache(LatticeWorkload).objects())
+                sum(bool(each.status.ready) for each in world.context.cache(LatticeWorkload).objects())
             )
         )
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(60)
-        assert {world.where(f"default/web-{slot}") for slot in (0, 1)} == {"n1"}
-        assert [*world.departures.surges] == ["default/web"]
+        assert {world.node_of(f"default/web-{slot}") for slot in (0, 1)} == {"n1"}
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(5)
-        assert {world.where(f"default/web-{slot}") for slot in (0, 1, 2)} == {"n2"}
-        assert (world.departures.surges, min(least)) == ({}, 2)
+        assert {world.node_of(f"default/web-{slot}") for slot in (0, 1, 2)} == {"n2"}
+        assert (world.evictions.surges, min(least)) == ({}, 2)
 
 
 async def test_drain_continues_under_new_leader() -> None:
@@ -359,13 +351,13 @@ async def test_drain_continues_under_new_leader() -> None:
         await world.run(1)
         await world.join("n2")
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
         assert world.workload().status.last_action == "ApplyStopped"
         first.hangs = set()
         await world.lead("two")
         await world.run(3)
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
 
 
 async def test_cancelled_drain_restarts_stopped_workload() -> None:
@@ -374,12 +366,12 @@ async def test_cancelled_drain_restarts_stopped_workload() -> None:
         await world.add(a_workload())
         await world.run(1)
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
-        await world.change(LatticeNode, "/n1", tainted())
+        await world.set_taints("n1")
         first.hangs = set()
         await world.run(3)
-        assert (world.where(), world.live(), world.workload().status.actual_state) == (
+        assert (world.node_of(), world.live(), world.workload().status.actual_state) == (
             "n1",
             ["n1"],
             "Running",
@@ -403,17 +395,17 @@ async def test_noexecute_toleration_seconds(seconds: int | None, leaves: int | N
         await world.add(a_workload(constraints={"tolerations": [toleration]}))
         await world.run(1)
         await world.join("n2")
-        await world.change(LatticeNode, "/n1", tainted(DOWN))
+        await world.set_taints("n1", BROKEN)
         came = world.clock.monotonic()
         await world.run(10)
-        await world.lead("two")  # which does not begin to count anew
-        while world.where() == "n1" and world.clock.monotonic() < came + 100:
+        await world.lead("two")  # the new leader does not restart the timeout
+        while world.node_of() == "n1" and world.clock.monotonic() < came + 100:
             await world.run(0.5)
         if leaves is None:
-            assert world.where() == "n1"
+            assert world.node_of() == "n1"
         else:
             await world.run(1)
-            assert (world.where(), world.overlaps) == ("n2", [])
+            assert (world.node_of(), world.overlaps) == ("n2", [])
             assert leaves <= world.clock.monotonic() - came <= max(leaves, 10) + 4
 
 
@@ -442,8 +434,8 @@ async def test_reports_of_previous_session_are_not_drift() -> None:
         await world.join("n2")
         first.cut()
         await world.run(200)
-        assert world.where() == "n2"
-        world.office.presence.start_session("n1")  # connected, and nothing said yet
+        assert world.node_of() == "n2"
+        world.context.presence.start_session("n1")  # connected, without a report yet
         await world.run(1)
         assert "DriftDetected" not in await world.events("w")
 

@@ -1,4 +1,4 @@
-"""A node that claims what cannot be gets nothing, and goes on where it was once it says something better."""
+"""A node with an implausible capacity gets no workloads until it reports a plausible one."""
 
 from build.workload_world import World, a_workload, running_world
 from msgspec.structs import replace
@@ -11,7 +11,7 @@ WHY = "cpu is -1, which no machine has: it must be 0 to 10000000"
 
 
 async def mark(world: World, *conditions: Condition) -> None:
-    """As registering does."""
+    """Write conditions, as registration does."""
     entry = await world.entry(LatticeNode, "/n1")
     status = world.node("n1").status
     others = tuple(each for each in status.conditions if each.type != QUARANTINED)
@@ -30,8 +30,8 @@ async def test_quarantined_node_gets_no_workloads_and_one_event() -> None:
         assert ready is not None
         assert (ready.status, ready.reason, ready.message) == ("False", "Quarantined", WHY)
         assert (await world.events("n1")).count("NodeQuarantined") == 1
-        assert world.where() == ""
+        assert world.node_of() == ""
         await mark(world)
         await world.run(5)
         assert (await world.events("n1"))[-1] == "NodeReady"
-        assert world.where() == "n1"
+        assert world.node_of() == "n1"

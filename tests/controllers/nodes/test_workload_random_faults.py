@@ -1,4 +1,5 @@
-"""Whatever happens in whatever order: strict copies never overlap, no run starts twice on a node, and in the end all is as wanted."""
+"""Under random faults, workloads with the policy `stop` never overlap, no run starts twice on a node, and the
+fleet converges."""
 
 import random
 from contextlib import suppress
@@ -8,7 +9,6 @@ import pytest
 from build.workload_world import World, a_workload, running_world
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import RevisionConflict
 
@@ -48,17 +48,13 @@ async def storm(world: World, chance: random.Random, number: int) -> None:
         case "lead":
             await world.lead(f"server-{number}")
         case "drain":
-            await set_taints(world, agent.name, Taint(key="lattice.dev/draining", effect="NoSchedule"))
+            await world.set_taints(agent.name, Taint(key="lattice.dev/draining", effect="NoSchedule"))
         case "undrain":
-            await set_taints(world, agent.name)
+            await world.set_taints(agent.name)
         case "delete" if world.is_there(path):
-            await world.doom(LatticeWorkload, path)
+            await world.delete(LatticeWorkload, path)
         case "make" if not world.is_there(path):
             await world.add(a_workload(path.removeprefix("default/"), disconnect=STRICT))
-
-
-async def set_taints(world: World, name: str, *taints: Taint) -> None:
-    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=taints))
 
 
 def desired(world: World, path: str) -> str:
@@ -80,7 +76,7 @@ async def test_random_faults_converge_without_overlap(seed: int) -> None:
                 await storm(world, chance, number)
             await world.run(chance.choice((0.2, 1, 5, 5, 5, 20, 60)))
         for agent in world.agents.values():
-            await set_taints(world, agent.name)
+            await world.set_taints(agent.name)
             agent.cut()
             agent.connect()
         await world.run(400)
@@ -88,7 +84,7 @@ async def test_random_faults_converge_without_overlap(seed: int) -> None:
             runs = (
                 desired(world, path) == "Running" and world.workload(path).status.last_action != "MarkFailed"
             )
-            assert world.live(path) == ([world.where(path)] if runs else []), (path, world.workload(path))
+            assert world.live(path) == ([world.node_of(path)] if runs else []), (path, world.workload(path))
             assert desired(world, path) != "Deleted"
         gone = [path for agent in world.agents.values() for path in agent.holds if not world.is_there(path)]
         assert (world.overlaps, gone) == ([], [])

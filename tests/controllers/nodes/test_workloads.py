@@ -1,4 +1,4 @@
-"""The life of a workload, from its record to its end, with real controllers, a store, and agents that do as they are told."""
+"""The lifecycle of a workload with the controllers, a store and scripted agents."""
 
 import itertools
 from collections.abc import Callable
@@ -25,11 +25,6 @@ STOPS = {"policy": "stop", "stopAfter": "60s"}
 def shown(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
     status = world.workload(path).status
     return status.actual_state, status.ready, status.last_action, status.failure_reason
-
-
-def attempts(world: World, path: str = W) -> int:
-    retry = world.workload(path).status.retry
-    return (retry.attempts or 0) if retry else 0
 
 
 def wants(state: str) -> Callable[[Any], Any]:
@@ -87,7 +82,7 @@ async def test_exiting_workload_backs_off_and_fails_after_five() -> None:
         waits = [round(later - earlier) for earlier, later in itertools.pairwise(times)]
         assert waits == pytest.approx([5, 10, 20, 40], abs=1)
         assert shown(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
-        assert (attempts(world), set(agent.starts.values())) == (5, {1})
+        assert (world.attempts(), set(agent.starts.values())) == (5, {1})
         told = await world.events("w")
         assert told == ["WorkloadApplied", *["WorkloadBackOff", "RetryTriggered"] * 4, "WorkloadFailed"]
         assert WORKLOAD_RETRIES._value.get() - tried == 4
@@ -101,7 +96,7 @@ async def test_back_off_continues_under_new_leader() -> None:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 3})
         await world.add(a_workload())
         await world.run(17)  # failed at 0, 5, 15: waits until 35
-        assert attempts(world) == 3
+        assert world.attempts() == 3
         await world.lead("two")
         await world.run(15)
         assert len(agent.starts) == 3
@@ -114,12 +109,12 @@ async def test_failures_reset_after_long_run() -> None:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
-        assert (attempts(world), shown(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
+        assert (world.attempts(), shown(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
         await world.run(250)
-        assert (attempts(world), shown(world)) == (0, ("Running", True, "Forgive", ""))
+        assert (world.attempts(), shown(world)) == (0, ("Running", True, "Forgive", ""))
         agent.end(W, log="a\nb\n")
         await world.run(1)
-        assert (attempts(world), world.workload().status.last_log) == (1, "a\nb\n")
+        assert (world.attempts(), world.workload().status.last_log) == (1, "a\nb\n")
 
 
 async def test_permanent_failure_can_be_retried_on_request() -> None:
@@ -184,7 +179,7 @@ async def test_deleted_workload_leaves_node_then_store() -> None:
         await world.add(a_workload())
         await world.run(1)
         agent.hangs = {W}
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(100)
         assert (world.workload().status.last_action, world.live()) == ("Delete", ["n1"])
         agent.hangs, agent.sent = set(), {}
@@ -209,7 +204,7 @@ async def test_delete_workload(state: str) -> None:
         if state == "silent":
             agent.cut()
             await world.run(60)
-            await world.doom(LatticeWorkload, W)
+            await world.delete(LatticeWorkload, W)
             await world.run(600)
             assert (world.is_there(W), world.live()) == (True, ["n1"])
             agent.connect()
@@ -229,9 +224,13 @@ async def test_workload_with_foreign_finalizer_is_released_once() -> None:
             )
         )
         await world.run(1)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(3)
-        assert (world.workload().metadata.finalizers, world.where(), world.live()) == (("other/one",), "", [])
+        assert (world.workload().metadata.finalizers, world.node_of(), world.live()) == (
+            ("other/one",),
+            "",
+            [],
+        )
         assert world.node("n1").status.workloads == 0
         before = await world.store.revision()
         await world.run(100)
@@ -248,7 +247,7 @@ async def test_workload_of_lost_node_starts_elsewhere_in_two_minutes(
         first, second = await world.join("n1"), await world.join("n2")
         await world.add(a_workload(disconnect=disconnect))
         await world.run(1)
-        assert world.where() == "n1"
+        assert world.node_of() == "n1"
         first.cut()
         silent = world.clock.monotonic() - (world.clock.monotonic() - 1) % 10
         while world.clock.monotonic() < silent + 39:
@@ -261,12 +260,12 @@ async def test_workload_of_lost_node_starts_elsewhere_in_two_minutes(
         assert world.clock.monotonic() - silent >= earliest
         assert world.clock.monotonic() - silent <= earliest + 12
         await world.run(1)
-        assert (world.where(), shown(world)[:2]) == ("n2", ("Running", True))
+        assert (world.node_of(), shown(world)[:2]) == ("n2", ("Running", True))
         assert "Rescheduled" in await world.events("w")
         assert bool(world.overlaps) == (disconnect is KEEPS)
         first.connect()
         await world.run(2)
-        assert (world.live(), world.where()) == (["n2"], "n2")
+        assert (world.live(), world.node_of()) == (["n2"], "n2")
         assert ("DriftDetected" in await world.events("w")) == (disconnect is KEEPS)
 
 
@@ -280,7 +279,7 @@ async def test_node_reconnecting_in_time_keeps_workload() -> None:
         await world.run(100)
         agent.connect()
         await world.run(200)
-        assert (world.where(), sum(agent.starts.values()), attempts(world), shown(world)[0]) == (
+        assert (world.node_of(), sum(agent.starts.values()), world.attempts(), shown(world)[0]) == (
             "n1",
             1,
             0,
@@ -298,7 +297,7 @@ async def test_stop_on_disconnect_is_no_failure() -> None:
         assert world.live() == []
         agent.connect()
         await world.run(10)
-        assert (world.live(), attempts(world)) == (["n1"], 0)
+        assert (world.live(), world.attempts()) == (["n1"], 0)
 
 
 async def test_undelivered_order_counts_no_failed_attempt() -> None:
@@ -307,10 +306,10 @@ async def test_undelivered_order_counts_no_failed_attempt() -> None:
         agent.cut()
         await world.add(a_workload())
         await world.run(35)
-        assert (world.workload().status.last_action, attempts(world)) == ("Apply", 0)
+        assert (world.workload().status.last_action, world.attempts()) == ("Apply", 0)
         agent.connect()
         await world.run(1)
-        assert (shown(world)[0], attempts(world)) == ("Running", 0)
+        assert (shown(world)[0], world.attempts()) == ("Running", 0)
 
 
 async def test_start_timeout_is_retried() -> None:
@@ -318,10 +317,10 @@ async def test_start_timeout_is_retried() -> None:
         agent = await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(25)
-        assert (shown(world)[0], attempts(world)) == ("Starting", 0)
+        assert (shown(world)[0], world.attempts()) == ("Starting", 0)
         agent.hangs = set()
         await world.run(30)
-        assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
+        assert (shown(world), world.attempts()) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
 
 async def test_node_error_reschedules_to_another_node() -> None:
@@ -329,9 +328,9 @@ async def test_node_error_reschedules_to_another_node() -> None:
         await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
         await world.add(a_workload())
         await world.run(1)
-        assert (world.where(), shown(world)[0]) == ("", "Pending")
+        assert (world.node_of(), shown(world)[0]) == ("", "Pending")
         await world.run(10)
-        assert (world.where(), shown(world)[0], attempts(world)) == ("n1", "Running", 1)
+        assert (world.node_of(), shown(world)[0], world.attempts()) == ("n1", "Running", 1)
 
 
 async def test_recreated_workload_of_same_name_is_another_workload() -> None:
@@ -340,7 +339,7 @@ async def test_recreated_workload_of_same_name_is_another_workload() -> None:
         await world.add(a_workload())
         await world.run(1)
         agent.cut()
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(5)
         entry = await world.entry(LatticeWorkload, W)
         await world.store.commit([Delete(entry.key, entry.revision)])
@@ -380,7 +379,7 @@ async def test_each_action_is_counted_once() -> None:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(2)
         assert {
             name: RECONCILIATION_ACTIONS.labels(name)._value.get() - before

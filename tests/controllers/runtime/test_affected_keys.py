@@ -1,4 +1,5 @@
-"""Which changes are worth a look? With thousands of replicas bound, looking at each change of each object would be all there is to do."""
+"""Which changes wake which keys: with thousands of bound replicas, waking on every change would starve the
+controllers."""
 
 import asyncio
 from collections.abc import Callable, Iterable
@@ -6,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.offices import Scene
+from build.control_plane import ControlPlane
 from build.virtual import settle
 
 from lattice.controllers.nodes.eviction import EvictionController
@@ -62,17 +63,17 @@ def service(replicas: int = 1, **status: Any) -> LatticeService:
     return found
 
 
-def workloads_loop(office: ControllerContext) -> Loop:
+def workloads_loop(context: ControllerContext) -> Loop:
     return WorkloadController(
-        office, NodeHealthController(office, NodeTimeouts()), EvictionController(office)
+        context, NodeHealthController(context, NodeTimeouts()), EvictionController(context)
     ).loop()
 
 
 LOOPS: dict[str, Callable[[ControllerContext], Loop]] = {
     "workloads": workloads_loop,
-    "nodes": lambda office: NodeHealthController(office, NodeTimeouts()).loop(),
-    "departures": lambda office: EvictionController(office).loop(),
-    "replicas": lambda office: ReplicaController(office).loop(),
+    "nodes": lambda context: NodeHealthController(context, NodeTimeouts()).loop(),
+    "departures": lambda context: EvictionController(context).loop(),
+    "replicas": lambda context: ReplicaController(context).loop(),
 }
 DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
 
@@ -126,19 +127,19 @@ DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)
     ],
 )
 async def test_only_relevant_changes_wake_keys(loop: str, states: list[Kind], looked_at: list[bool]) -> None:
-    scene = Scene()
-    office = await scene.office()
-    feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
-    built = LOOPS[loop](office)
+    plane = ControlPlane()
+    context = await plane.new_term()
+    feeds = [asyncio.create_task(copy.run()) for copy in context.caches]
+    built = LOOPS[loop](context)
     woken: list[str] = []
-    for copy in office.caches:
+    for copy in context.caches:
         await copy.wait_for()
     for source in built.sources:
         source.cache.on_change(lambda change, keys=source.keys: _extend(woken, keys(change)))
     found = []
     for state in states:
         woken.clear()
-        await scene.put(state)
+        await plane.put(state)
         await settle()
         found.append(bool(woken))
     for feed in feeds:

@@ -1,4 +1,4 @@
-"""A thought that takes for ever holds up nobody, not even who ends."""
+"""Decisions on a background thread block neither the event loop nor the exit of the process."""
 
 import asyncio
 import subprocess

@@ -1,4 +1,4 @@
-"""Many writes in few commits."""
+"""Many writes are packed into few commits."""
 
 from lattice.controllers.runtime.commit_batches import GarbageWrite, batch_garbage_writes
 from lattice.store.protocol import MAX_COMMIT_BYTES, MAX_COMMIT_OPERATIONS, Delete, Key, Put

@@ -1,9 +1,9 @@
-"""Many writes in several commits at once: all are through before anybody hears of it, and what one raises is not lost."""
+"""Concurrent commits of one batch: the call returns after the last commit, and an error of one is raised."""
 
 from typing import Any
 
 import pytest
-from build.offices import Scene, a
+from build.control_plane import ControlPlane, make_object
 from build.virtual import settle
 
 from lattice.controllers.runtime.context import MAX_CONCURRENT_COMMITS
@@ -15,7 +15,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 
 def puts(count: int) -> list[list[Put]]:
     return [
-        [put_new(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
+        [put_new(make_object(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
         for number in range(count)
     ]
 
@@ -29,9 +29,9 @@ def puts(count: int) -> list[list[Put]]:
     ],
 )
 async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -> None:
-    scene = Scene()
-    office = await scene.office()
-    commit, begun, most, under_way = office.store.commit, 0, 0, 0
+    plane = ControlPlane()
+    context = await plane.new_term()
+    commit, begun, most, under_way = context.store.commit, 0, 0, 0
 
     async def slow(*words: Any, **more: Any) -> int:
         nonlocal begun, most, under_way
@@ -41,11 +41,11 @@ async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -
         under_way -= 1
         return await commit(*words, **more)
 
-    office.store.commit = slow  # type: ignore[method-assign]
-    newest = await office.commit_groups_concurrently(puts(writes))
+    context.store.commit = slow  # type: ignore[method-assign]
+    newest = await context.commit_groups_concurrently(puts(writes))
     assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
-    assert len(await scene.all(Namespace)) == writes
-    assert newest == (await scene.store.revision() if writes else 0)
+    assert len(await plane.all(Namespace)) == writes
+    assert newest == (await plane.store.revision() if writes else 0)
 
 
 @pytest.mark.parametrize("fatal", [1, 3, 11])
@@ -53,9 +53,9 @@ async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -
     "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
 )
 async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exception) -> None:
-    scene = Scene()
-    office = await scene.office()
-    commit, begun, under_way = office.store.commit, 0, 0
+    plane = ControlPlane()
+    context = await plane.new_term()
+    commit, begun, under_way = context.store.commit, 0, 0
 
     async def failing(*words: Any, **more: Any) -> int:
         nonlocal begun, under_way
@@ -67,8 +67,8 @@ async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exce
             raise error
         return await commit(*words, **more)
 
-    office.store.commit = failing  # type: ignore[method-assign]
+    context.store.commit = failing  # type: ignore[method-assign]
     with pytest.raises(type(error)):
-        await office.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
+        await context.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
     assert under_way == 0
     assert begun < fatal + MAX_CONCURRENT_COMMITS + 1

@@ -1,4 +1,5 @@
-"""The loop that runs every controller: one key at a time, bounded, patient with trouble, deaf to nothing, idle when all is done."""
+"""The controller loop: one reconcile per key at a time, bounded workers, back-off, no lost wake-ups, idle
+when converged."""
 
 import asyncio
 import math
@@ -6,7 +7,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from build.scripted import Answer, Scripted, a_loop, ended
+from build.scripted_controller import Answer, ScriptedController, a_loop, cancel_and_wait
 from build.virtual import VirtualClock, settle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -23,16 +24,16 @@ from lattice.store.protocol import Key, Put
 
 async def test_all_keys_are_reconciled_once_at_start() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock)
+    controller = ScriptedController(clock)
     task = asyncio.create_task(a_loop(controller, ["a", "b", "c"]).run())
     await clock.advance(1000)
     assert [key for key, _ in controller.begun] == ["a", "b", "c"]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_key_woken_during_reconcile_is_reconciled_again() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, seconds={"a": 10})
+    controller = ScriptedController(clock, seconds={"a": 10})
     loop = a_loop(controller, ["a"])
     task = asyncio.create_task(loop.run())
     await clock.advance(1)
@@ -40,7 +41,7 @@ async def test_key_woken_during_reconcile_is_reconciled_again() -> None:
         loop.wake(["a"])
     await clock.advance(100)
     assert controller.times("a") == [0, 10]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_key_waking_itself_is_never_reconciled_twice_at_once() -> None:
@@ -48,7 +49,7 @@ async def test_key_waking_itself_is_never_reconciled_twice_at_once() -> None:
     left = [3]
     loop: Loop
 
-    class Restless(Scripted):
+    class Restless(ScriptedController):
         async def reconcile(self, key: str) -> Requeue | None:
             await super().reconcile(key)
             assert len(loop.in_flight) <= 1
@@ -64,14 +65,14 @@ async def test_key_waking_itself_is_never_reconciled_twice_at_once() -> None:
     task = asyncio.create_task(loop.run())
     await clock.advance(10)
     assert (len(controller.begun), loop.in_flight, loop.pending, wrong) == (3, (), 0, [])
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_slow_key_does_not_block_others_and_times_out() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, seconds={"slow": 1e9})
+    controller = ScriptedController(clock, seconds={"slow": 1e9})
     loop = a_loop(
-        controller, ["slow", *"abcde"], pace=Concurrency(workers=2, resync_s=math.inf, timeout_s=60)
+        controller, ["slow", *"abcde"], concurrency=Concurrency(workers=2, resync_s=math.inf, timeout_s=60)
     )
     task = asyncio.create_task(loop.run())
     with capture_logs() as logs:
@@ -83,7 +84,7 @@ async def test_slow_key_does_not_block_others_and_times_out() -> None:
         ("slow", "slow: took longer than 60 s")
     ]
     assert len(controller.times("slow")) == 2
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 @settings(max_examples=40, deadline=None)
@@ -109,8 +110,8 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
             key: random.Random(seed).choices([None, Requeue(1), Conflict("x"), Unavailable("y")], k=6)
             for key in "abc"
         }
-        controller = Scripted(clock, answers, seconds)
-        loop = a_loop(controller, pace=Concurrency(workers=workers, resync_s=math.inf))
+        controller = ScriptedController(clock, answers, seconds)
+        loop = a_loop(controller, concurrency=Concurrency(workers=workers, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         await settle()
         last: dict[str, int] = {}
@@ -126,7 +127,7 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
             assert key in [name for name, _ in controller.begun[count:]], (
                 f"nobody looked at {key} after it was woken"
             )
-        await ended(task)
+        await cancel_and_wait(task)
 
     with capture_logs():
         asyncio.run(script(VirtualClock()))
@@ -134,20 +135,20 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
 
 async def test_earlier_wake_up_replaces_requeue() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, answers={"a": [Requeue(300), Requeue(300), None]})
+    controller = ScriptedController(clock, answers={"a": [Requeue(300), Requeue(300), None]})
     loop = a_loop(controller, ["a"])
     task = asyncio.create_task(loop.run())
     await clock.advance(100)
     loop.wake(["a"])
     await clock.advance(1000)
     assert controller.times("a") == [0, 100, 400]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_errors_back_off_with_jitter_until_success() -> None:
     clock = VirtualClock()
     trouble: list[Answer] = [Unavailable("no answer") for _ in range(12)]
-    controller = Scripted(clock, answers={"a": [*trouble, None, Unavailable("once more"), None]})
+    controller = ScriptedController(clock, answers={"a": [*trouble, None, Unavailable("once more"), None]})
     loop = a_loop(controller, ["a"])
     with capture_logs() as logs:
         task = asyncio.create_task(loop.run())
@@ -165,11 +166,11 @@ async def test_errors_back_off_with_jitter_until_success() -> None:
         await clock.advance(0.2)
     assert [line["failures"] for line in logs] == [1]
     assert len(controller.times("a")) == 15
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_reconcile_cancelled_from_within_is_retried() -> None:
-    class Torn(Scripted):
+    class Torn(ScriptedController):
         async def reconcile(self, key: str) -> Requeue | None:
             await super().reconcile(key)
             if len(self.begun) == 1:
@@ -183,23 +184,23 @@ async def test_reconcile_cancelled_from_within_is_retried() -> None:
     await clock.advance(1)
     assert len(controller.begun) == 2
     assert loop.pending == 0
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_conflict_requeues_soon_without_log() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, answers={"a": [Conflict("revision is 4, not 3")] * 3})
+    controller = ScriptedController(clock, answers={"a": [Conflict("revision is 4, not 3")] * 3})
     with capture_logs() as logs:
         task = asyncio.create_task(a_loop(controller, ["a"]).run())
         await clock.advance(0.2)
     assert logs == []
     assert len(controller.times("a")) == 4
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_unexpected_error_is_logged_and_loop_continues() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, answers={"a": [ZeroDivisionError("by nought")]})
+    controller = ScriptedController(clock, answers={"a": [ZeroDivisionError("by nought")]})
     with capture_logs() as logs:
         task = asyncio.create_task(a_loop(controller, ["a", "b"]).run())
         await clock.advance(1)
@@ -207,7 +208,7 @@ async def test_unexpected_error_is_logged_and_loop_continues() -> None:
         ("error", "ZeroDivisionError('by nought')")
     ]
     assert [key for key, _ in controller.ended] == ["a", "b", "a"]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 @pytest.mark.parametrize(
@@ -226,25 +227,30 @@ async def test_unexpected_error_is_logged_and_loop_continues() -> None:
 )
 async def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool) -> None:
     clock = VirtualClock()
-    first, second = Scripted(clock, answers={"a": [error]}), Scripted(clock, seconds={"b": 1e6})
+    first, second = (
+        ScriptedController(clock, answers={"a": [error]}),
+        ScriptedController(clock, seconds={"b": 1e6}),
+    )
     with capture_logs() as logs:
         task = asyncio.create_task(run_all([a_loop(first, ["a"]), a_loop(second, ["b"])]))
         await clock.advance(1)
     assert task.done() == is_over
     assert [line["event"] for line in logs] == (["controllers end"] if is_over else [])
     assert second.running == (set() if is_over else {"b"})
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_resync_leaves_failing_keys_to_their_back_off() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, answers={"bad": [Unavailable("gone")] * 100})
+    controller = ScriptedController(clock, answers={"bad": [Unavailable("gone")] * 100})
     with capture_logs():
-        task = asyncio.create_task(a_loop(controller, ["good", "bad"], pace=Concurrency(resync_s=1.0)).run())
+        task = asyncio.create_task(
+            a_loop(controller, ["good", "bad"], concurrency=Concurrency(resync_s=1.0)).run()
+        )
         await clock.advance(120)
     assert 118 <= len(controller.times("good")) <= 121
     assert len(controller.times("bad")) < 20
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 @pytest.mark.parametrize(
@@ -261,7 +267,7 @@ async def test_resync_leaves_failing_keys_to_their_back_off() -> None:
 )
 async def test_waking_key_in_back_off(lane: Priority, longest: float) -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, answers={"a": [Unavailable("no")] * 10})
+    controller = ScriptedController(clock, answers={"a": [Unavailable("no")] * 10})
     loop = a_loop(controller, ["a"])
     with capture_logs():
         task = asyncio.create_task(loop.run())
@@ -272,13 +278,15 @@ async def test_waking_key_in_back_off(lane: Priority, longest: float) -> None:
         await clock.advance(30)
     waited = controller.times("a")[10] - before
     assert longest / 3 <= waited <= longest
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_stop_finishes_running_keys_within_its_timeout() -> None:
     clock = VirtualClock()
-    controller = Scripted(clock, seconds={"quick": 0.3, "slow": 1e6})
-    loop = a_loop(controller, ["quick", "slow", "next"], pace=Concurrency(workers=2, resync_s=math.inf))
+    controller = ScriptedController(clock, seconds={"quick": 0.3, "slow": 1e6})
+    loop = a_loop(
+        controller, ["quick", "slow", "next"], concurrency=Concurrency(workers=2, resync_s=math.inf)
+    )
     task = asyncio.create_task(loop.run())
     await clock.advance(0.1)
     loop.stop(timeout_s=0.5)
@@ -295,7 +303,7 @@ async def test_stop_finishes_running_keys_within_its_timeout() -> None:
 async def test_stopping_idle_loop_takes_no_time() -> None:
     clock = VirtualClock()
     cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
-    loops = [a_loop(Scripted(clock), ["a"]) for _ in range(3)]
+    loops = [a_loop(ScriptedController(clock), ["a"]) for _ in range(3)]
     task = asyncio.create_task(run_all(loops, [cache]))
     await clock.advance(1)
     for loop in loops:
@@ -310,15 +318,15 @@ async def test_cancelled_loop_leaves_no_workers_or_listeners() -> None:
     store = MemoryStore(clock)
     cache = Cache(store, "nodes", lambda entry: entry, clock, random.Random(1))
     feed = asyncio.create_task(cache.run())
-    controller = Scripted(clock, seconds={"a": 1e6})
+    controller = ScriptedController(clock, seconds={"a": 1e6})
     await store.commit([Put(Key("nodes", "", "n1"), b"")])
     task = asyncio.create_task(a_loop(controller, ["a"], (Source(cache),)).run())
     await clock.advance(1)
     assert controller.running == {"a"}
-    await ended(task)
+    await cancel_and_wait(task)
     assert controller.running == set()
     assert cache._listeners == []
-    await ended(feed)
+    await cancel_and_wait(feed)
     assert asyncio.all_tasks() == tasks_of_the_runner
 
 
@@ -330,12 +338,14 @@ async def trace_of_run() -> list[tuple[str, float]]:
     answers: dict[str, list[Answer]] = {
         key: choice.choices([Requeue(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
     }
-    controller = Scripted(clock, answers, {key: choice.random() for key in keys})
+    controller = ScriptedController(clock, answers, {key: choice.random() for key in keys})
     with capture_logs():
-        task = asyncio.create_task(a_loop(controller, keys, pace=Concurrency(workers=3, resync_s=5)).run())
+        task = asyncio.create_task(
+            a_loop(controller, keys, concurrency=Concurrency(workers=3, resync_s=5)).run()
+        )
         await clock.advance(60)
         begun = list(controller.begun)
-        await ended(task)
+        await cancel_and_wait(task)
     return begun
 
 
@@ -351,8 +361,8 @@ def figure(name: str, **labels: str) -> float:
 async def test_metrics_count_reconciles() -> None:
     clock = VirtualClock()
     answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Requeue(1000)]}
-    controller = Scripted(clock, answers, {"b": 2.0}, name="counted")
-    loop = a_loop(controller, ["a", "b", "c", "d"], pace=Concurrency(workers=1, resync_s=math.inf))
+    controller = ScriptedController(clock, answers, {"b": 2.0}, name="counted")
+    loop = a_loop(controller, ["a", "b", "c", "d"], concurrency=Concurrency(workers=1, resync_s=math.inf))
     with capture_logs():
         task = asyncio.create_task(loop.run())
         await settle()
@@ -368,7 +378,7 @@ async def test_metrics_count_reconciles() -> None:
     assert figure("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
     assert figure("lattice_controller_queue_depth") == 0
     assert loop.last_reconciled_at is not None
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_converged_controller_of_10000_keys_is_idle() -> None:
@@ -380,8 +390,8 @@ async def test_converged_controller_of_10000_keys_is_idle() -> None:
             await super().sleep(seconds)
 
     clock = Counting()
-    controller = Scripted(clock, answers={str(index): [Requeue(1e6)] for index in range(10_000)})
-    loop = a_loop(controller, map(str, range(10_000)), pace=Concurrency(workers=8, resync_s=math.inf))
+    controller = ScriptedController(clock, answers={str(index): [Requeue(1e6)] for index in range(10_000)})
+    loop = a_loop(controller, map(str, range(10_000)), concurrency=Concurrency(workers=8, resync_s=math.inf))
     task = asyncio.create_task(loop.run())
     while len(controller.ended) < 10_000:
         await settle()
@@ -390,4 +400,4 @@ async def test_converged_controller_of_10000_keys_is_idle() -> None:
     await clock.advance(100_000)
     assert clock.slept <= before + 1  # the alarm for the patience with what is long over
     assert len(controller.ended) == 10_000
-    await ended(task)
+    await cancel_and_wait(task)

@@ -1,10 +1,10 @@
-"""Changes in copies wake the keys that they are about; nothing is looked at before the copies are filled."""
+"""Cache changes wake the affected keys; no key is reconciled before the caches are filled."""
 
 import asyncio
 import random
 from collections.abc import Iterable
 
-from build.scripted import Scripted, a_loop, ended
+from build.scripted_controller import ScriptedController, a_loop, cancel_and_wait
 from build.virtual import VirtualClock
 from structlog.testing import capture_logs
 
@@ -27,7 +27,7 @@ async def test_changes_wake_affected_keys() -> None:
         Cache(store, name, lambda entry: entry, clock, random.Random(1)) for name in ("nodes", "workloads")
     ]
     await store.commit([Put(Key("nodes", "", "n1"), b"")])
-    controller = Scripted(clock)
+    controller = ScriptedController(clock)
     sources = (Source(caches[0]), Source(caches[1], nodes_of))
     loop = Loop(
         controller,
@@ -45,14 +45,14 @@ async def test_changes_wake_affected_keys() -> None:
     await store.commit([Delete(key)])
     await clock.advance(1)
     assert [name for name, _ in controller.begun] == ["/n1", "/n1", "/n2", "/n1", "/n2"]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_undecodable_change_is_logged_and_others_are_handled() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     cache = Cache(store, "workloads", lambda entry: entry, clock, random.Random(1))
-    controller = Scripted(clock)
+    controller = ScriptedController(clock)
     await store.commit([Put(Key("workloads", "", "first"), b"")])
     task = asyncio.create_task(run_all([a_loop(controller, (), (Source(cache, nodes_of),))], [cache]))
     await clock.advance(1)
@@ -63,13 +63,13 @@ async def test_undecodable_change_is_logged_and_others_are_handled() -> None:
         await clock.advance(1)
     assert [(line["event"], line["object"]) for line in logs] == [("change not understood", "workloads/odd")]
     assert [key for key, _ in controller.begun] == ["/n1"]
-    await ended(task)
+    await cancel_and_wait(task)
 
 
 async def test_no_reconcile_before_caches_are_filled() -> None:
     clock = VirtualClock()
     cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
-    controller = Scripted(clock)
+    controller = ScriptedController(clock)
     loop = a_loop(controller, ["a"], (Source(cache),))
     task = asyncio.create_task(loop.run())
     await clock.advance(5)
@@ -80,7 +80,7 @@ async def test_no_reconcile_before_caches_are_filled() -> None:
 
 
 async def test_no_reconcile_before_unwatched_caches_are_filled() -> None:
-    """Machines that nobody seems to pay for, since the ledgers have not been read yet, are no machines that nobody pays for."""
+    """A machine must not count as unpaid only because the ledgers have not been read yet."""
 
     clock = VirtualClock()
     store = MemoryStore(clock)
@@ -95,10 +95,10 @@ async def test_no_reconcile_before_unwatched_caches_are_filled() -> None:
         await read()
 
     ledgers.run = late  # type: ignore[method-assign]
-    controller = Scripted(clock)
+    controller = ScriptedController(clock)
     task = asyncio.create_task(run_all([a_loop(controller, ["a"], (Source(nodes),))], [nodes, ledgers]))
     await clock.advance(2)
     assert controller.begun == []
     await clock.advance(2)
     assert [key for key, _ in controller.begun] == ["a"]
-    await ended(task)
+    await cancel_and_wait(task)

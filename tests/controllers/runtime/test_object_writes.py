@@ -1,4 +1,4 @@
-"""What controllers write can be read by the API, which is strict about what a number is."""
+"""The API, which is strict about numbers, can read the objects that controllers write."""
 
 from decimal import Decimal
 

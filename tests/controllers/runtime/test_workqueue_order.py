@@ -1,4 +1,4 @@
-"""Whose turn is it? Keys in lanes, each once, with waits that grow and never get longer by being woken."""
+"""The order of the work queue: priority lanes, one entry per key, and back-off that a wake-up never prolongs."""
 
 import random
 
@@ -57,7 +57,7 @@ def test_user_requests_go_first_and_no_lane_starves() -> None:
 
 
 def test_wait_below_clock_resolution_still_waits() -> None:
-    """What is left of a time that is counted down may be less than the smallest step of a clock: that must not make a key spin."""
+    """The rest of a countdown may be below the resolution of the clock; the key must not spin."""
     clock = VirtualClock()
     turns = WorkQueue(clock, random.Random(1))
     turns.wake("a")

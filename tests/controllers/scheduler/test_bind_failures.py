@@ -1,10 +1,10 @@
-"""A binding that comes to nothing is told with the reason, and a storm of rivals is not a storm of events."""
+"""A failed binding is reported with its reason, and many lost races make few events."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_workload, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.scheduler.unschedulable import EVENT_INTERVAL_S
@@ -25,8 +25,8 @@ async def told(world: World) -> list[tuple[str, str, str]]:
     ]
 
 
-class Contested(MemoryStore):
-    """Somebody else writes right before a commit of the controller does; nobody can have seen it."""
+class ContestedStore(MemoryStore):
+    """Another writer commits right before a commit of the controller, unseen by any cache."""
 
     rival: Callable[[], Awaitable[None]] | None = None
 
@@ -44,9 +44,9 @@ class Contested(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def a_world() -> tuple[World, Contested, VirtualClock]:
+def a_world() -> tuple[World, ContestedStore, VirtualClock]:
     clock = VirtualClock()
-    store = Contested(clock)
+    store = ContestedStore(clock)
     return World(store, clock), store, clock
 
 
@@ -75,10 +75,10 @@ async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> No
             case "gone":
                 await world.delete(LatticeNode, "n1")
 
-    async with acting(store, clock) as one:
+    async with running_scheduler(store, clock) as scheduler:
         store.rival = writes
         for _ in range(3):
-            await one.look()
+            await scheduler.run_cycle()
     assert await told(world) == [("Warning", "w", f"not bound to node n1: {why}")]
     assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
 
@@ -93,19 +93,19 @@ async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
         number += 1
         await world.set_status(LatticeWorkload, "w", last_log=f"{number}")
 
-    async with acting(store, clock) as one:
+    async with running_scheduler(store, clock) as scheduler:
         for _ in range(20):
-            await one.caught_up()
-            await one.controller._apply_changes()
+            await scheduler.caught_up()
+            await scheduler.controller._apply_changes()
             store.rival = writes
-            decided = one.controller._decide()
+            decided = scheduler.controller._decide()
             assert decided is not None
-            await one.controller._bind_cycle(decided)
-            await one.controller.bind_failure_reporter.report()
+            await scheduler.controller._bind_cycle(decided)
+            await scheduler.controller.bind_failure_reporter.report()
             await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
         assert len(await told(world)) == 1
         store.rival = writes
-        await one.look()
+        await scheduler.run_cycle()
         first, second = await told(world)
         assert "(20 times)" not in first[2]
         assert second[2].endswith("first (20 times)")
@@ -114,10 +114,10 @@ async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
 async def test_many_lost_races_are_reported_in_batched_commits() -> None:
     world, store, clock = a_world()
     await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
-    async with acting(store, clock) as one:
+    async with running_scheduler(store, clock) as scheduler:
         store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)
         for _ in range(5):
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(1)
     assert len(await world.bindings()) == 130
     assert len({name for _, name, _ in await told(world)}) == 130

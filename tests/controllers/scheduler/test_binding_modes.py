@@ -1,4 +1,4 @@
-"""Modes, tie-breakers and groups in the running controller: what the profile names is what happens."""
+"""Binding modes, tie-breakers and groups in the running controller follow the profile."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_profile, a_workload, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -15,17 +15,16 @@ from lattice.errors import Fenced, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode, BindRequest
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
 
 
-class Mortal(MemoryStore):
-    """Its writer dies after so many fenced commits."""
+class DyingStore(MemoryStore):
+    """A store whose writer dies after so many fenced commits."""
 
     left: int | None = None
-    away: int = 0  # so many commits get no answer, though every other one of them is written
+    away: int = 0  # so many commits raise Unavailable, though every other one is written
 
     async def commit(
         self,
@@ -47,8 +46,8 @@ class Mortal(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-class Mute(Mortal):
-    """The commit that first binds somebody is made, and its answer is lost."""
+class LostResponseStore(DyingStore):
+    """A store that makes the first binding commit and loses the response."""
 
     hushed: bool = False
 
@@ -67,8 +66,8 @@ class Mute(Mortal):
         return revision
 
 
-class Losing(Mortal):
-    """While the commit that binds somebody is on its way, something else happens."""
+class ContestedStore(DyingStore):
+    """A store in which another write happens during the binding commit."""
 
     lose: Callable[[], Coroutine[Any, Any, None]] | None = None
 
@@ -89,13 +88,9 @@ class Losing(Mortal):
 
 
 @asynccontextmanager
-async def open_world(store: type[Mortal] = Mortal) -> AsyncIterator[tuple[World, VirtualClock]]:
+async def open_world(store: type[DyingStore] = DyingStore) -> AsyncIterator[tuple[World, VirtualClock]]:
     clock = VirtualClock()
     yield World(store(clock), clock), clock
-
-
-def profile(**fields: Any) -> ProfileSpec:
-    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), **fields})
 
 
 def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWorkload]:
@@ -113,11 +108,11 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
             a_node("n2", 2000),
             *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            assert one.controller.binder.mode is mode
-            await one.look()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            assert scheduler.controller.binder.mode is mode
+            await scheduler.run_cycle()
             before = await world.revision()
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.revision() == before
         bound = await world.bindings()
         assert sorted(bound.values()) == ["n1", "n1", "n2", "n2"]
@@ -131,13 +126,13 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
 async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: bool) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
             before = await world.revision()
             with pytest.raises(ExceptionGroup) as told:
-                await one.controller.reconcile("nodes")
+                await scheduler.controller.reconcile("nodes")
             assert told.value.subgroup(Fenced)
             assert await world.revision() == before
 
@@ -145,10 +140,10 @@ async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: 
 async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             for wait in (1, 2, 4):
-                await one.look()
-                again = await one.look()
+                await scheduler.run_cycle()
+                again = await scheduler.run_cycle()
                 assert again is not None
                 assert again.after == pytest.approx(wait), "each time it waits longer"
                 await clock.advance(again.after)
@@ -166,17 +161,17 @@ async def test_workload_changed_after_decision_is_rescheduled(
 ) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 2000), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.caught_up()
-            await one.controller._apply_changes()
-            decided = one.controller._decide()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
+            await scheduler.controller._apply_changes()
+            decided = scheduler.controller._decide()
             assert decided is not None
             assert [each.node for each in decided.scheduled] == ["n1"]
             await world.put(now)
-            await one.caught_up()
-            await one.controller._bind_cycle(decided)
+            await scheduler.caught_up()
+            await scheduler.controller._bind_cycle(decided)
             for _ in range(3):
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(70)
         assert await world.bindings() == {}
 
@@ -185,8 +180,8 @@ async def test_workload_changed_after_decision_is_rescheduled(
 async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("fits", 4, 4), *a_group("large", 4, 4))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.run_cycle()
             bound = await world.bindings()
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
             found = await world.workload("large-0")
@@ -196,7 +191,7 @@ async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
             )
             await world.add(a_node("n3", 300))
             await clock.advance(2)
-            await one.look()
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 8
 
 
@@ -204,16 +199,16 @@ async def test_incomplete_group_waits_and_reports_once() -> None:
     async with open_world() as (world, clock):
         members = a_group("slow", 4, 4)
         await world.add(a_node("n1"))
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             for member in members[:3]:
                 await world.add(member)
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(70)
-                await one.look()
+                await scheduler.run_cycle()
             assert await world.bindings() == {}
             assert await world.events() == [("FailedScheduling", f"slow-{number}") for number in range(3)]
             await world.add(members[3])
-            await one.look()
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
 
 
@@ -221,14 +216,14 @@ async def test_incomplete_group_waits_and_reports_once() -> None:
 async def test_group_losing_a_race_is_rescheduled_as_a_whole(touched: str) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("g", 4, 4))
-        async with acting(world.store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.caught_up()
             if touched == "workload":
                 await world.set_status(LatticeWorkload, "g-1", last_log="somebody wrote here")
             else:
                 await world.put(a_node("n1", 200))
-            await one.controller.reconcile("nodes")
-            await one.look()
+            await scheduler.controller.reconcile("nodes")
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
 
 
@@ -238,15 +233,15 @@ LARGE = 70  # with an event each that is more than one commit
 @pytest.mark.parametrize("commits", [1, 30, 70, 71, 72, 73])
 async def test_crash_never_leaves_group_half_bound(commits: int) -> None:
     async with open_world() as (world, clock):
-        assert isinstance(world.store, Mortal)
+        assert isinstance(world.store, DyingStore)
         await world.add(a_node("n1", 100_000), *a_group("g", LARGE, LARGE))
-        async with acting(world.store, clock) as dying:
+        async with running_scheduler(world.store, clock) as dying:
             world.store.left = commits
-            await asyncio.gather(dying.look(), return_exceptions=True)
+            await asyncio.gather(dying.run_cycle(), return_exceptions=True)
         world.store.left = None
-        async with acting(world.store, clock) as following:
+        async with running_scheduler(world.store, clock) as following:
             for _ in range(4):
-                await following.look()
+                await following.run_cycle()
                 assert len(await world.bindings()) in (0, LARGE)
                 await clock.advance(31)
         assert len(await world.bindings()) == LARGE
@@ -258,16 +253,16 @@ async def test_locks_of_earlier_term_are_released_despite_clock_skew(
     mode: BindingMode,
 ) -> None:
     async with open_world() as (world, clock):
-        assert isinstance(world.store, Mortal)
+        assert isinstance(world.store, DyingStore)
         await world.add(a_node("n1"), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as dying:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as dying:
             world.store.left = 1
-            await asyncio.gather(dying.look(), return_exceptions=True)
+            await asyncio.gather(dying.run_cycle(), return_exceptions=True)
         world.store.left = None
         assert await world.bindings() == {}
-        async with acting(world.store, clock, profile(binding=mode.value)) as following:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as following:
             for _ in range(3):
-                await following.look()
+                await following.run_cycle()
         assert await world.bindings() == {"w": "n1"}
         assert reservation_record(await world.workload("w")) is None
         assert (await world.node("n1")).status.workloads == 1
@@ -280,8 +275,8 @@ async def test_many_workloads_are_bound_in_few_commits() -> None:
             *(a_workload(f"w{number}", 100) for number in range(700)),
         )
         before = await world.revision()
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 700
         assert await world.revision() - before <= 40
         assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
@@ -290,8 +285,8 @@ async def test_many_workloads_are_bound_in_few_commits() -> None:
 async def test_large_records_are_bound_in_separate_commits() -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
 
 
@@ -307,14 +302,14 @@ def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
 @pytest.mark.parametrize("away", [1, 2, 3, 6])
 async def test_unavailable_store_only_delays_binding(mode: BindingMode, away: int) -> None:
     async with open_world() as (world, clock):
-        assert isinstance(world.store, Mortal)
+        assert isinstance(world.store, DyingStore)
         await world.add(
             a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3))
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
             world.store.away = away
             for _ in range(30):
-                await asyncio.gather(one.look(), return_exceptions=True)
+                await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
                 await clock.advance(5)
             assert len(await world.bindings()) == 2
             assert (await world.node("n1")).status.workloads == 2
@@ -327,19 +322,19 @@ async def test_unavailable_store_only_delays_binding(mode: BindingMode, away: in
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("members", [0, 3, 300], ids=["alone", "a group", "a large group"])
 async def test_binding_survives_lost_response(mode: BindingMode, members: int) -> None:
-    """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
-    async with open_world(Mute) as (world, clock):
+    """Its node may run the workload already: rolled back and bound elsewhere, it would run twice."""
+    async with open_world(LostResponseStore) as (world, clock):
         await world.add(
             a_node("n1", 100_000),
             a_node("n2", 100_000),
             *(a_group("g", members, members) if members else [a_workload("w")]),
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await asyncio.gather(one.look(), return_exceptions=True)
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
             first = await world.bindings()
             assert len(first) == (members or 1)
             for _ in range(30):
-                await asyncio.gather(one.look(), return_exceptions=True)
+                await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
                 await clock.advance(5)
                 now = await world.bindings()
                 assert {name: now.get(name) for name in first} == first
@@ -349,7 +344,7 @@ async def test_binding_survives_lost_response(mode: BindingMode, members: int) -
 
 
 async def test_bound_group_gives_up_only_terminating_members() -> None:
-    """The binding of its lead decided for all; what is left of it is finished."""
+    """The binding of the group's leader decides for all members; the remaining members are bound."""
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
         uid = (await world.node("n1")).metadata.uid
@@ -360,7 +355,7 @@ async def test_bound_group_gives_up_only_terminating_members() -> None:
             "gang": "together",
             "lead": "default/lead",
         }
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             bound = {"reservation": "r-lead", "gang": "together"}
             await world.set_status(
                 LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound
@@ -375,7 +370,7 @@ async def test_bound_group_gives_up_only_terminating_members() -> None:
                 BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0)
                 for name in ("lead", "goes", "stays")
             ]
-            assert sorted(await one.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
+            assert sorted(await scheduler.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
         assert await world.bindings() == {"lead": "n1", "stays": "n1"}
         assert reservation_record(await world.workload("goes")) is None
         assert (await world.node("n1")).status.workloads == 2
@@ -388,46 +383,46 @@ async def _doomed(world: World, name: str) -> Put:
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 async def test_binding_after_lost_reservation_is_in_table_again(mode: BindingMode) -> None:
-    async with open_world(Losing) as (world, clock):
-        assert isinstance(world.store, Losing)
+    async with open_world(ContestedStore) as (world, clock):
+        assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
 
             async def forget() -> None:
-                one.controller.table.forget("default/w")
+                scheduler.controller.table.forget("default/w")
 
             world.store.lose = forget
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"w": "n1"}
             for _ in range(2):
-                await one.look()
-            assert one.controller.table.placements["default/w"].state == "bound"
+                await scheduler.run_cycle()
+            assert scheduler.controller.table.placements["default/w"].state == "bound"
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 async def test_slow_bind_keeps_capacity_after_reservation_expires(
     mode: BindingMode,
 ) -> None:
-    async with open_world(Losing) as (world, clock):
-        assert isinstance(world.store, Losing)
+    async with open_world(ContestedStore) as (world, clock):
+        assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w", 1000))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            control = one.controller
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            control = scheduler.controller
             later: list[str] = []
 
             async def decide_on_another() -> None:
                 await world.add(a_workload("y", 1000))
-                await one.caught_up()
+                await scheduler.caught_up()
                 await clock.advance(31)
                 await control._apply_changes()
                 decided = control._decide()
                 later.extend(each.ask.name for each in (decided.scheduled if decided else ()))
 
             world.store.lose = decide_on_another
-            await one.look()
+            await scheduler.run_cycle()
             assert later == []
             for _ in range(4):
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(5)
         assert await world.bindings() == {"w": "n1"}
         assert "BindingFailed" not in [reason for reason, _ in await world.events()]

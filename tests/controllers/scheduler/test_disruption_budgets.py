@@ -1,4 +1,4 @@
-"""Who makes room for others: never so many replicas that their service has fewer than it must keep."""
+"""Preemption never takes more replicas than the disruption budget of their service allows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
+from build.scheduling_world import (
+    RunningScheduler,
+    World,
+    a_context,
+    a_node,
+    a_workload,
+    a_world,
+    running_scheduler,
+)
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
@@ -36,21 +44,21 @@ def a_service(least: int, placed: int) -> LatticeService:
 
 
 @asynccontextmanager
-async def a_full_house(
+async def a_full_cluster(
     least: int, placed: int, **more: Any
-) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
-    """Three nodes, each with one replica of `web` that takes all of it and is ready."""
-    async with a_world() as (world, clock), acting(world.store, clock, **more) as one:
-        feed = asyncio.create_task(one.office.cache(LatticeService).run())
+) -> AsyncIterator[tuple[World, VirtualClock, RunningScheduler]]:
+    """Three full nodes, each with one ready replica of `web`."""
+    async with a_world() as (world, clock), running_scheduler(world.store, clock, **more) as scheduler:
+        feed = asyncio.create_task(scheduler.context.cache(LatticeService).run())
         await world.add(a_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3)))
         for slot in range(3):
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
-        await one.look()
+        await scheduler.run_cycle()
         for slot in range(3):
             await ready(world, slot)
-        await one.office.cache(LatticeService).wait_for(await world.revision())
+        await scheduler.context.cache(LatticeService).wait_for(await world.revision())
         try:
-            yield world, clock, one
+            yield world, clock, scheduler
         finally:
             feed.cancel()
             await asyncio.gather(feed, return_exceptions=True)
@@ -63,7 +71,7 @@ async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
 
 
 async def placed_for(world: World, decided: int, *, generation: int) -> None:
-    """`web` was changed so often, and placed for that."""
+    """`web` has this generation, and a placement of the generation `decided`."""
     entry = await world.entry(LatticeService, "web")
     status = msgspec.json.decode(entry.value, type=LatticeService).status
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
@@ -98,54 +106,54 @@ def told(workload: LatticeWorkload) -> str:
     ],
 )
 async def test_preemption_respects_disruption_budget(least: int, gone: int) -> None:
-    async with a_full_house(least, 3) as (world, clock, one):
+    async with a_full_cluster(least, 3) as (world, clock, scheduler):
         await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
         for _ in range(3):
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(70)
         assert len(await leaving(world)) == gone
 
 
 async def test_blocked_preemption_resumes_when_replica_is_ready() -> None:
-    async with a_full_house(2, 3) as (world, clock, one):
+    async with a_full_cluster(2, 3) as (world, clock, scheduler):
         await ready(world, 2, is_ready=False)
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         why = "1 of lower priority on node"
         assert why in told(await world.workload("high"))
         assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
         await ready(world, 2)
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(1)
-        await one.look()
+        await scheduler.run_cycle()
         assert len(await leaving(world)) == 1
 
 
 async def test_no_preemption_during_rollout() -> None:
-    async with a_full_house(2, 2) as (world, _, one):
+    async with a_full_cluster(2, 2) as (world, _, scheduler):
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         assert await leaving(world) == []
 
 
 async def test_no_preemption_before_scale_down_is_placed() -> None:
-    async with a_full_house(2, 3) as (world, clock, one):
+    async with a_full_cluster(2, 3) as (world, clock, scheduler):
         await placed_for(world, 1, generation=2)
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         assert await leaving(world) == [], "one of three goes as it is, and two must stay"
         assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
         await placed_for(world, 2, generation=2)
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(1)
-        await one.look()
+        await scheduler.run_cycle()
         assert len(await leaving(world)) == 1, (
             "three were placed for good: one can be spared, and who waits hears of it"
         )
 
 
 async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
-    async with a_full_house(0, 3) as (world, clock, one):
+    async with a_full_cluster(0, 3) as (world, clock, scheduler):
         commit = world.store.commit
 
         async def away(writes: Any, **rest: Any) -> int:
@@ -157,21 +165,21 @@ async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
         world.store.commit = away  # type: ignore[method-assign]
         await world.add(a_workload("high", priority=10))
         with pytest.raises(Unavailable):
-            await one.look()
+            await scheduler.run_cycle()
         world.store.commit = commit  # type: ignore[method-assign]
         await world.delete(LatticeWorkload, "high")
-        await one.look()
+        await scheduler.run_cycle()
         assert await leaving(world) == []
         await world.add(a_workload("higher", priority=20))
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(1)
         assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
 
 
 async def test_terminating_victim_is_not_marked() -> None:
-    async with a_full_house(0, 3) as (world, _, one):
+    async with a_full_cluster(0, 3) as (world, _, scheduler):
         chosen: dict[str, str] = {}
-        mark = one.controller.unschedulable_reporter.mark_evicted
+        mark = scheduler.controller.unschedulable_reporter.mark_evicted
 
         async def deleted_first(leaving: Any) -> None:
             if not chosen:
@@ -185,12 +193,12 @@ async def test_terminating_victim_is_not_marked() -> None:
                         )
                     ]
                 )
-                await one.caught_up()
+                await scheduler.caught_up()
             await mark(leaving)
 
-        one.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
+        scheduler.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         assert len(chosen) == 1
         assert await leaving(world) == []
 
@@ -200,61 +208,61 @@ async def test_terminating_victim_is_not_marked() -> None:
     [pytest.param(20, 1, id="higher priority"), pytest.param(0, 0, id="equal priority")],
 )
 async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, gone: int) -> None:
-    async with a_full_house(0, 3) as (world, clock, one):
-        marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
+    async with a_full_cluster(0, 3) as (world, clock, scheduler):
+        marked, mark = [], scheduler.controller.unschedulable_reporter.mark_evicted
 
         async def not_yet(leaving: Any) -> None:
             if marked:
                 await mark(leaving)
             marked.append(leaving)
 
-        one.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
+        scheduler.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         assert marked, "one was chosen"
         await world.delete(LatticeWorkload, "high")
         await world.add(a_workload("next", priority=priority))
         for _ in range(3):
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(1)
         assert (await world.workload("next")).status.binding is None
         assert len(await leaving(world)) == gone
 
 
 async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
-    async with a_full_house(2, 3) as (world, _, one):
-        one.controller.disruption_budgets.eviction_reason = lambda each: (
+    async with a_full_cluster(2, 3) as (world, _, scheduler):
+        scheduler.controller.disruption_budgets.eviction_reason = lambda each: (
             "its node is drained" if each.metadata.name == "web-1" else ""
         )
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         assert await leaving(world) == []
 
 
 async def test_standalone_workloads_have_no_budget() -> None:
-    async with a_world() as (world, clock), acting(world.store, clock) as one:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         await world.add(a_node("n1", 1000), a_workload("low"))
-        await one.look()
+        await scheduler.run_cycle()
         await world.add(a_workload("high", priority=10))
-        await one.look()
+        await scheduler.run_cycle()
         found = await world.workload("low")
         assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
 
 
 async def test_new_leader_preempts_only_after_services_are_cached() -> None:
-    async with a_full_house(2, 3) as (world, clock, _):
+    async with a_full_cluster(2, 3) as (world, clock, _):
         await world.add(a_workload("high", priority=10))
         term = await world.store.campaign("two", "server-two", 15.0)
         assert term is not None
-        office = an_office(world.store, clock, term)
-        acts = SchedulingController(office, PRESETS[DEFAULT_PROFILE]).loop().run()
+        context = a_context(world.store, clock, term)
+        acts = SchedulingController(context, PRESETS[DEFAULT_PROFILE]).loop().run()
         tasks = [
             asyncio.create_task(each)
-            for each in (office.cache(LatticeNode).run(), office.cache(LatticeWorkload).run(), acts)
+            for each in (context.cache(LatticeNode).run(), context.cache(LatticeWorkload).run(), acts)
         ]
         await clock.advance(20)
         assert await leaving(world) == []
-        tasks.append(asyncio.create_task(office.cache(LatticeService).run()))
+        tasks.append(asyncio.create_task(context.cache(LatticeService).run()))
         await clock.advance(20)
         assert len(await leaving(world)) == 1
         for each in tasks:

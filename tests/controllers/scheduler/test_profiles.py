@@ -1,10 +1,10 @@
-"""Two ways to choose on one table: replicas of services by one profile, workloads that belong to none by another."""
+"""Two profiles on one table: one for replicas of services, one for standalone workloads."""
 
 import random
 from typing import Any
 
 import pytest
-from build.scheduling_world import a_node, a_workload, a_world, acting
+from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.app.leadership import build_dependencies
@@ -21,13 +21,16 @@ FULLEST, EMPTIEST = PRESETS["fullest-first"], PRESETS["lowest-utilisation"]
 
 
 async def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Where each goes, beside a node that is half full, and by which profile."""
+    """The node and the profile of each workload, with a half-full node in the cluster."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
-    async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=plain) as one:
+    async with (
+        a_world() as (world, clock),
+        running_scheduler(world.store, clock, FULLEST, plain=plain) as scheduler,
+    ):
         await world.add(a_node("full", 9000), a_workload("there", 4000))
-        await one.look()
+        await scheduler.run_cycle()
         await world.add(a_node("empty", 9000), *workloads)
-        await one.look()
+        await scheduler.run_cycle()
         for each in workloads:
             name = each.metadata.name
             record = await world.workload(name)
@@ -60,9 +63,12 @@ async def test_single_profile_applies_to_all_workloads() -> None:
 
 
 async def test_rejection_names_profile_of_workload() -> None:
-    async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=EMPTIEST) as one:
+    async with (
+        a_world() as (world, clock),
+        running_scheduler(world.store, clock, FULLEST, plain=EMPTIEST) as scheduler,
+    ):
         await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))
-        await one.look()
+        await scheduler.run_cycle()
         told = {name: (await world.workload(name)).status.decision["profile"] for name in ("bare", "web-0")}
         assert told == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
 
@@ -83,11 +89,11 @@ async def test_rejection_names_profile_of_workload() -> None:
 )
 def test_configured_profile_applies_to_all_workloads(said: str, profiles: tuple[str, str]) -> None:
     clock = VirtualClock()
-    office = ControllerContext(
+    context = ControllerContext(
         MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock)
     )
     scheduling = Controllers(
-        office, build_dependencies(Settings(profile=said), new_authority()[0], clock, {})
+        context, build_dependencies(Settings(profile=said), new_authority()[0], clock, {})
     ).scheduling
     asks = [scheduling.scheduler_cache.ask_of(a_workload("w", service=service)) for service in ("web", "")]
     assert tuple(scheduling.profiles[scheduling.scheduler.profile_of(ask)].name for ask in asks) == profiles

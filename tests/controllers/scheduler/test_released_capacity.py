@@ -1,22 +1,21 @@
-"""Room that is given back: not before it is known to be free, and whoever waited for it hears of it."""
+"""Released capacity is reused only once it is known to be free, and its release wakes unschedulable
+workloads."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import msgspec
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, acting
+from build.scheduling_world import RunningScheduler, World, a_node, a_profile, a_workload, running_scheduler
 from build.virtual import VirtualClock, settle
 
-from lattice.controllers.runtime.object_writes import with_metadata, with_spec
+from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.controllers.scheduler import scheduler as scheduling
 from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY
 from lattice.errors import Unavailable
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Entry, Key, Put, Term, Write
@@ -28,13 +27,14 @@ FAR = {
 }
 
 
-class Between(MemoryStore):
-    """Something happens `before`, or `after`, the first commit that has these words in it; and it may be away."""
+class InterruptedStore(MemoryStore):
+    """A store that calls `before` or `after` at the first commit that contains `word`, and that may be
+    unavailable."""
 
     word: bytes = b'"binding"'
     before: Callable[[], Awaitable[None]] | None = None
     after: Callable[[], None] | None = None
-    after_all: Callable[[], Awaitable[None]] | None = None  # and its answer is lost
+    after_all: Callable[[], Awaitable[None]] | None = None  # and its response is lost
     away: bool = False
 
     async def get(self, key: Key) -> Entry | None:
@@ -72,51 +72,43 @@ class Between(MemoryStore):
 
 
 @asynccontextmanager
-async def open_world() -> AsyncIterator[tuple[World, Between, VirtualClock]]:
+async def open_world() -> AsyncIterator[tuple[World, InterruptedStore, VirtualClock]]:
     clock = VirtualClock()
-    store = Between(clock)
+    store = InterruptedStore(clock)
     yield World(store, clock), store, clock
 
 
-def profile(mode: BindingMode) -> ProfileSpec:
-    return parse_profile(
-        {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": mode.value}
-    )
-
-
-async def resize(world: World, name: str, cpu: int) -> None:
-    spec = (await world.workload(name)).spec
-    asked = msgspec.structs.replace(spec, containers=a_workload(name, cpu).spec.containers)
-    await world.store.commit([with_spec(await world.entry(LatticeWorkload, name), asked)])
-
-
-async def seconds_until_bound(world: World, one: Acting, clock: VirtualClock, name: str) -> float:
+async def seconds_until_bound(
+    world: World, scheduler: RunningScheduler, clock: VirtualClock, name: str
+) -> float:
     begun = clock.monotonic()
     while name not in await world.bindings() and clock.monotonic() - begun < 400:
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(5)
     return clock.monotonic() - begun
 
 
-def deaf(one: Acting) -> None:
-    """Its copies hear nothing more."""
-    for feed in one.feeds:
+def stop_caches(scheduler: RunningScheduler) -> None:
+    """Stop the caches of the scheduler."""
+    for feed in scheduler.feeds:
         feed.cancel()
 
 
 async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
-    """Prepared, and bound; the answer is lost, and nobody can be asked what became of it."""
+    """The workload is prepared and bound; the response is lost, and the store is unavailable."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock, profile(BindingMode.TWO_PHASE)) as one:
-            await one.caught_up()
+        async with running_scheduler(
+            store, clock, a_profile(binding=BindingMode.TWO_PHASE.value)
+        ) as scheduler:
+            await scheduler.caught_up()
 
             async def another() -> None:
                 await world.add(a_workload("y", 600))
                 await settle()
 
             def prepared_it() -> None:
-                deaf(one)
+                stop_caches(scheduler)
                 store.word, store.after = b'"binding"', bound_it
 
             def bound_it() -> None:
@@ -124,11 +116,11 @@ async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
 
             store.word, store.before, store.after = b'"prepared":', another, prepared_it
             with pytest.raises(Unavailable):
-                await one.controller.reconcile(NODE_TABLE_KEY)
+                await scheduler.controller.reconcile(NODE_TABLE_KEY)
             store.away = False
             assert await world.bindings() == {"x": "n1"}
             for _ in range(3):
-                task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+                task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
                 await settle()
                 await clock.advance(5)
                 task.cancel()
@@ -145,12 +137,12 @@ async def test_cancelled_bind_ends_though_caches_are_stalled(
 ) -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock, profile(mode)) as one:
-            await one.caught_up()
-            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
+            task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
 
             def end() -> None:
-                deaf(one)
+                stop_caches(scheduler)
                 task.cancel()
 
             store.after = end
@@ -166,39 +158,39 @@ async def test_deletion_during_bind_wakes_unschedulable_workload(
 ) -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 1000, priority=5), a_workload("y", 1000))
-        async with acting(store, clock, profile(mode)) as one:
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
 
             async def gone() -> None:
                 await world.delete(LatticeWorkload, "x")
 
             store.before = gone
-            assert await seconds_until_bound(world, one, clock, "y") <= 30
+            assert await seconds_until_bound(world, scheduler, clock, "y") <= 30
 
 
 async def test_reduced_request_wakes_unschedulable_workload() -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("stays", 800))
-        async with acting(store, clock) as one:
-            await one.look()
+        async with running_scheduler(store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.add(a_workload("y", 500))
-            await one.look()
-            await resize(world, "stays", 300)
-            assert await seconds_until_bound(world, one, clock, "y") <= 30
+            await scheduler.run_cycle()
+            await world.resize("stays", 300)
+            assert await seconds_until_bound(world, scheduler, clock, "y") <= 30
 
 
 async def test_preemptor_respects_anti_affinity_added_meanwhile() -> None:
-    async with open_world() as (world, store, clock), acting(store, clock) as one:
+    async with open_world() as (world, store, clock), running_scheduler(store, clock) as scheduler:
         await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
-        await one.look()
+        await scheduler.run_cycle()
         await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
-        await one.look()
-        assert set(one.controller._awaiting_victims) == {"default/high"}
+        await scheduler.run_cycle()
+        assert set(scheduler.controller._awaiting_victims) == {"default/high"}
         entry = await world.entry(LatticeWorkload, "stays")
         await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
-        await one.look()
+        await scheduler.run_cycle()
         await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
         for _ in range(3):
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(3)
         assert "high" not in await world.bindings()
 
@@ -216,20 +208,20 @@ async def test_grown_request_invalidates_unwritten_decision(
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 3000, labels={"k": "1"}), a_node("n2", 30000, labels={"k": "2"}))
         await world.add(a_workload("stays", 1000, **on("1")))
-        async with acting(store, clock, profile(mode)) as one:
-            await one.look()
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.run_cycle()
             await world.add(
                 a_workload("a", 1000, priority=9, **on("1")), a_workload("x", 1000, priority=8, **on("1"))
             )
             await world.add(*(a_workload(f"z{number}", 10, **on("2")) for number in range(20)))
 
             async def grow() -> None:
-                await resize(world, "stays", 2000)
+                await world.resize("stays", 2000)
                 for _ in range(12):
                     await asyncio.sleep(0)
 
             store.before = grow
-            await one.look()
+            await scheduler.run_cycle()
             assert sorted(name for name, node in (await world.bindings()).items() if node == "n1") == [
                 "a",
                 "stays",
@@ -237,55 +229,59 @@ async def test_grown_request_invalidates_unwritten_decision(
 
 
 async def test_binding_does_not_clear_uncertainty_of_node() -> None:
-    """Another on that node may have been bound though nobody answered: only the copies know."""
+    """Another binding to that node may have been committed with a lost response: only the caches know."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(store, clock) as scheduler:
+            await scheduler.caught_up()
 
             async def doubt() -> None:
-                deaf(one)
-                one.controller.binder.node_revisions["n1"] = 0
+                stop_caches(scheduler)
+                scheduler.controller.binder.node_revisions["n1"] = 0
 
             store.before = doubt
-            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+            task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
             await clock.advance(5)
             task.cancel()
             assert await world.bindings() == {"x": "n1"}
-            assert one.controller.binder.node_revisions["n1"] == 0
+            assert scheduler.controller.binder.node_revisions["n1"] == 0
 
 
 @pytest.mark.parametrize("mode", BindingMode)
 async def test_confirmed_binding_counts_current_request(mode: BindingMode) -> None:
-    """Its answer is lost, and somebody makes it larger before it is asked for."""
+    """The response is lost, and the workload grows before the scheduler reads it again."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 300))
-        async with acting(store, clock, profile(mode)) as one:
-            store.after_all = lambda: resize(world, "x", 900)
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            store.after_all = lambda: world.resize("x", 900)
             with suppress(ExceptionGroup):
-                await one.look()
+                await scheduler.run_cycle()
             await world.add(a_workload("y", 600))
             for _ in range(5):
                 await clock.advance(10)
-                await one.look()
+                await scheduler.run_cycle()
             assert await world.bindings() == {"x": "n1"}
 
 
 @pytest.mark.parametrize("mode", BindingMode)
 async def test_preempted_waiter_does_not_block_preemptor(mode: BindingMode) -> None:
-    """One of the two that make room for `high` takes longer than its reservation; `low` is chosen for the rest meanwhile, and has to go."""
-    async with open_world() as (world, store, clock), acting(store, clock, profile(mode)) as one:
+    """One of the two victims of `high` outlives its reservation; `low`, which is nominated for the rest
+    meanwhile, is preempted."""
+    async with (
+        open_world() as (world, store, clock),
+        running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler,
+    ):
         await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
-        await one.look()
+        await scheduler.run_cycle()
         for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
             await world.add(each)
-            await one.look()
+            await scheduler.run_cycle()
         await world.delete(LatticeWorkload, "v1")
         for _ in range(150):
             await clock.advance(1)
-            await one.look()
+            await scheduler.run_cycle()
         await world.delete(LatticeWorkload, "v2")
         for _ in range(60):
             await clock.advance(1)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {"high": "n1"}

@@ -1,9 +1,10 @@
-"""A port that another program on the node has: others are chosen, that one is not given out for a while, and a fixed one fails for good."""
+"""A port that another program on the node uses: other ports are allocated, the port is excluded for a while,
+and a fixed port fails permanently."""
 
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from build.scheduling_world import a_node, a_world, acting
+from build.scheduling_world import a_node, a_world, running_scheduler
 from build.scheduling_world import a_workload as an_ask
 from build.workload_world import a_workload, running_world
 
@@ -54,20 +55,20 @@ async def test_taken_fixed_port_is_permanent_failure() -> None:
 
 
 async def test_taken_port_is_excluded_until_it_expires() -> None:
-    async with a_world() as (world, clock), acting(world.store, clock) as one:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
         await world.add(
             a_node("n1", ports=(30000, 30001), **taken),
             an_ask("one", ports=("http",)),
             an_ask("two", ports=("http",)),
         )
-        await one.look()
+        await scheduler.run_cycle()
         found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
         assert found == [{"http": 30001}, {}]
         await world.set_status(LatticeNode, "n1", taken_ports={})
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(1)
-        await one.look()
+        await scheduler.run_cycle()
         assert (await world.workload("two")).status.allocated_ports == {"http": 30000}
 
 

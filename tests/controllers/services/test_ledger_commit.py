@@ -1,4 +1,5 @@
-"""Machines and money in one commit: rivals at the edge of a budget, limits that change, answers that get lost, restarts."""
+"""Machines and their payment in one commit: races at the budget limit, changed limits, lost responses and
+restarts."""
 
 import asyncio
 import itertools
@@ -41,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Calendar(SystemClock):
-    """Waiting is real; the date is the test's."""
+    """A clock whose sleeps are real and whose date the test sets."""
 
     date: datetime = START
 
@@ -57,7 +58,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    """One store, as the processes that share it see it: SQLite has one owner, etcd four clients."""
+    """One store as its processes see it: SQLite has one owner, etcd four clients."""
     server: EtcdServer | None = request.getfixturevalue("etcd") if request.param == "etcd" else None
 
     async def one(number: int) -> Store:
@@ -141,7 +142,7 @@ def memory_ledger() -> tuple[MemoryStore, LedgerCommitter, Calendar]:
 
 
 async def history(store: Store, since: int, ledgers: int) -> list[tuple[int, LatticeLedger]]:
-    """Every state that any ledger ever had, with its revision; `ledgers` is how many there must be at least."""
+    """Every state of every ledger with its revision, at least `ledgers` of them."""
     watch = await store.watch(LEDGERS, since)
     found: list[tuple[int, LatticeLedger]] = []
     while len(found) < ledgers:
@@ -159,14 +160,14 @@ async def history(store: Store, since: int, ledgers: int) -> list[tuple[int, Lat
 
 
 async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
-    """What all clusters that were written until then cost, micro-dollars per hour."""
+    """The cost of all clusters written by that revision, in micro-dollars per hour."""
     page = await store.list(LatticeCluster.resource.id, revision=revision)
     clusters = [msgspec.json.decode(entry.value, type=LatticeCluster) for entry in page.entries]
     return sum(each.spec.desired_nodes * dollars[each.metadata.name] for each in clusters)
 
 
 async def compete(there: list[Store], payments: Sequence[Payment]) -> list[CommittedPayment | OverBudget]:
-    """Every payment by a scheduler of its own, all at once."""
+    """Commit every payment at once, each by its own committer."""
     rivals = [LedgerCommitter(there[number % len(there)], Calendar()) for number in range(len(payments))]
     return await asyncio.gather(
         *(rival.commit_with_charges(payment) for rival, payment in zip(rivals, payments, strict=True))
@@ -205,7 +206,7 @@ async def test_of_64_equal_payments_exactly_the_affordable_win(stores: Stores, l
 async def test_nested_budgets_refuse_no_affordable_payment(
     stores: Stores,
 ) -> None:
-    """Each pays from the whole cloud; half of them from the region too, a quarter from the overflow."""
+    """Every payment is charged to the cloud, half of them to the region too, a quarter to the overflow."""
     prices = {f"c{number:02}": 100_000 * (1 + number * 7 % 13) for number in range(64)}
     accounts = [(CLOUD,), (CLOUD, REGION), (CLOUD,), (CLOUD, REGION, OVERFLOW)]
     limits = {CLOUD: 720 * 25, REGION: 720 * 9, OVERFLOW: 720 * 4}
@@ -233,7 +234,7 @@ async def test_nested_budgets_refuse_no_affordable_payment(
             mine = [payment.charges[0].lot.rate for payment in won if account in payment.charges[0].accounts]
             assert last[account].status.committed_micros == sum(mine)
         for revision, state in states:
-            if state.spec.budget == CLOUD:  # which pays for every cluster there is
+            if state.spec.budget == CLOUD:  # the ledger that pays for every cluster
                 assert state.status.committed_micros == await placed(there[0], revision, prices)
         for payment, answer in zip(payments, answers, strict=True):
             if isinstance(answer, OverBudget):
@@ -362,7 +363,7 @@ async def test_limit_holds_from_the_commit_that_changes_it() -> None:
 
 async def test_limit_lowered_between_read_and_write_is_applied() -> None:
     class Busy(MemoryStore):
-        """Somebody lowers the budget just before the first commit that pays."""
+        """Another writer lowers the budget just before the first paying commit."""
 
         lowered = False
 
@@ -385,7 +386,7 @@ async def test_limit_lowered_between_read_and_write_is_applied() -> None:
 
 async def test_payment_losing_every_race_raises_conflict() -> None:
     class Crowded(MemoryStore):
-        """A rival pays before every payment of ours."""
+        """A rival pays before every payment of the committer under test."""
 
         rivals = 0
 
@@ -440,7 +441,7 @@ async def test_conflict_of_callers_writes_is_raised() -> None:
 
 
 async def test_pool_may_be_written_with_payment() -> None:
-    """As when it gives the next number to a cluster; but not whatever it states by then."""
+    """As when the pool gives the next number to a cluster; a stale revision of it is a conflict."""
     store, ledgers, _ = memory_ledger()
     revision = await store.commit([a_pool(7200)])
     payment = replace(a_payment("a"), writes=[a_cluster("a"), replace_expect(a_pool(7200), revision)])
@@ -473,7 +474,7 @@ async def test_former_leader_cannot_spend() -> None:
 @pytest.mark.parametrize("stage", ["charge", "release"])
 async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
     class Mute(MemoryStore):
-        """Commits with a request id succeed, and the answer is lost."""
+        """Commits with a request id succeed, and the response is lost."""
 
         async def commit(
             self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None
@@ -503,7 +504,7 @@ async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
     assert await store.revision() == revision
     assert (await ledger(store)).status.committed_micros == (1_000_000 if stage == "charge" else 0)
     refused = await ledgers.commit_with_charges(replace(a_payment("b", 2), request_id="r2"))
-    assert isinstance(refused, OverBudget)  # a new request is told so
+    assert isinstance(refused, OverBudget)  # a new request is refused
 
 
 async def test_inconsistent_ledger_pays_nothing() -> None:
@@ -520,7 +521,7 @@ async def test_inconsistent_ledger_pays_nothing() -> None:
 
 
 async def test_free_commit_needs_no_ledger() -> None:
-    """Replicas on machines that are paid for already."""
+    """Replicas on machines that are already paid."""
     store, ledgers, _ = memory_ledger()
     assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), CommittedPayment)
     assert (await store.list(LEDGERS)).entries == []

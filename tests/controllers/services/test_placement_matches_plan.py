@@ -1,11 +1,11 @@
-"""What is written for services is what `plan` said, and the same whenever the server dies on the way."""
+"""The committed placements equal those of `plan`, also after a crash at any commit."""
 
 import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from build.service_world import Town, a_town, contents, puts
+from build.service_world import RunningFleet, contents, puts, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, a_static, worlds
 from hypothesis import given, settings
@@ -29,28 +29,28 @@ def stored(world: World) -> list[Kind]:
     return [*world.objects.values()]
 
 
-async def committed(town: Town) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
-    """Where services are and for how much, machines, and what each ledger pays."""
+async def committed(fleet: RunningFleet) -> tuple[dict[str, Any], dict[str, Any], dict[str, int]]:
+    """Placements and cost of services, machines, and the rate of each ledger."""
     where = {
         f"default/{each.metadata.name}": {
             (placed.pool, placed.cluster, placed.node): placed.replicas for placed in each.status.placements
         }
-        for each in town.all(LatticeService)
+        for each in fleet.all(LatticeService)
     }
     machines = {
-        each.metadata.name: dict(each.spec.nodes) for each in town.all(LatticeCluster) if each.spec.nodes
+        each.metadata.name: dict(each.spec.nodes) for each in fleet.all(LatticeCluster) if each.spec.nodes
     }
     rates = {
         each.metadata.name: each.status.committed_micros
-        for each in town.all(LatticeLedger)
+        for each in fleet.all(LatticeLedger)
         if each.status.committed_micros
     }
     return where, machines, rates
 
 
-def shares(town: Town) -> dict[str, int]:
+def shares(fleet: RunningFleet) -> dict[str, int]:
     found: dict[str, int] = {}
-    for each in town.all(LatticeService):
+    for each in fleet.all(LatticeService):
         costs = [
             placed.cost.hourly
             for placed in each.status.placements
@@ -67,18 +67,18 @@ def test_committed_placements_match_plan(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
         said = converge(replace(world, now=clock.now()))
-        async with a_town(
+        async with running_fleet(
             *stored(world), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
-        ) as town:
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            where, machines, rates = await committed(town)
+        ) as fleet:
+            await fleet.services.reconcile(FLEET_KEY)
+            await fleet.wait_for_caches()
+            where, machines, rates = await committed(fleet)
             assert {name: each for name, each in where.items() if each} == {
                 name: dict(each) for name, each in said.replica_counts.items()
             }
             assert machines == {name: dict(each) for name, each in said.clusters.items()}
             assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
-            assert shares(town) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
+            assert shares(fleet) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
 
     asyncio.run(script())
 
@@ -86,24 +86,26 @@ def test_committed_placements_match_plan(world: World) -> None:
 @settings(max_examples=40, deadline=None)
 @given(world=worlds())
 def test_added_service_matches_plan_and_cost(world: World) -> None:
-    """Everything else is bound by then, so that both see the same machines."""
+    """All other replicas are bound by then, so that plan and controller see the same machines."""
 
     async def script() -> None:
         clock = VirtualClock()
         late = world.services["default/web"]
         rest = [each for each in stored(world) if each is not late]
-        async with a_town(*rest, clock=clock, pricing_tables=lambda: (world.price_book, "", "")) as town:
-            await town.look()
-            await town.bind()
-            await town.look()
-            objects = [each for copy in town.office.caches for each in copy.objects()]
+        async with running_fleet(
+            *rest, clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+        ) as fleet:
+            await fleet.converge()
+            await fleet.bind()
+            await fleet.converge()
+            objects = [each for copy in fleet.context.caches for each in copy.objects()]
             now = replace(World.of(objects, world.price_book), now=clock.now())
             said = plan(now, [late])
             assert said.state_after is not None
-            await town.apply(late)
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            where, machines, rates = await committed(town)
+            await fleet.apply(late)
+            await fleet.services.reconcile(FLEET_KEY)
+            await fleet.wait_for_caches()
+            where, machines, rates = await committed(fleet)
             assert {name: each for name, each in where.items() if each} == {
                 name: dict(each) for name, each in said.state_after.replica_counts.items()
             }
@@ -113,11 +115,9 @@ def test_added_service_matches_plan_and_cost(world: World) -> None:
     asyncio.run(script())
 
 
-# --- crashes ---
-
-
-class Failing:
-    """Its nth commit is made, and nobody hears of it; or is not made at all."""
+class FailingStore:
+    """A store whose nth commit is made with a lost response, or not made at all; it is unavailable from then
+    on."""
 
     def __init__(self, store: MemoryStore, at: int, *, lost: bool) -> None:
         self._store, self._left, self._lost = store, at, lost
@@ -152,8 +152,8 @@ async def _stored_world() -> tuple[MemoryStore, VirtualClock]:
 
 
 async def _run_to_the_end(store: MemoryStore, clock: VirtualClock) -> dict[str, Any]:
-    async with a_town(store=store, clock=clock) as town:
-        await town.look()
+    async with running_fleet(store=store, clock=clock) as fleet:
+        await fleet.converge()
     return await contents(store, *PLAIN)
 
 
@@ -164,8 +164,8 @@ async def test_crash_at_any_commit_ends_in_same_state(*, lost: bool) -> None:
         at += 1
         store, clock = await _stored_world()
         try:
-            async with a_town(store=Failing(store, at, lost=lost), clock=clock) as town:
-                await town.look()
+            async with running_fleet(store=FailingStore(store, at, lost=lost), clock=clock) as fleet:
+                await fleet.converge()
             crashed = False
         except Unavailable:
             assert await _run_to_the_end(store, clock) == expected, f"after commit {at}"

@@ -1,10 +1,11 @@
-"""`plan` and the controller see the same fleet, also while machines are on their way and replicas are going."""
+"""`plan` and the controller see the same fleet, also while machines are being created and replicas are
+terminating."""
 
 from dataclasses import replace
 
 import msgspec
 import pytest
-from build.service_world import Town, a_town
+from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_pool, a_service, made
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
@@ -17,35 +18,35 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import plan
 
 
-async def awaited(town: Town) -> None:
-    """Machines are being made: their nodes are there, and nobody has joined."""
-    await town.make_nodes()
-    for node in town.all(LatticeNode):
-        entry = town.office.cache(LatticeNode).entry(f"/{node.metadata.name}")
+async def awaited(fleet: RunningFleet) -> None:
+    """Machines are being created: their nodes exist, and no agent has joined."""
+    await fleet.make_nodes()
+    for node in fleet.all(LatticeNode):
+        entry = fleet.context.cache(LatticeNode).entry(f"/{node.metadata.name}")
         assert entry is not None
         said = (Condition(type="Ready", status="False", reason="NotJoined"),)
-        await town.store.commit([with_status(entry, msgspec.structs.replace(node.status, conditions=said))])
-    await town.caught_up()
+        await fleet.store.commit([with_status(entry, msgspec.structs.replace(node.status, conditions=said))])
+    await fleet.wait_for_caches()
 
 
-async def going(town: Town) -> None:
-    """A workload that belongs to nobody is to be deleted, and its node has not let go of it."""
-    await town.bind()
+async def going(fleet: RunningFleet) -> None:
+    """A standalone workload is terminating, and its node has not released it."""
+    await fleet.bind()
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": "2"}, "desiredState": "Deleted"}
-    await town.apply(made(LatticeWorkload, "bare", spec, namespace="default"))
-    (found,) = [each for each in town.all(LatticeWorkload) if not each.spec.service]
-    await town.change(found, binding=Binding(node=town.all(LatticeNode)[0].metadata.name))
+    await fleet.apply(made(LatticeWorkload, "bare", spec, namespace="default"))
+    (found,) = [each for each in fleet.all(LatticeWorkload) if not each.spec.service]
+    await fleet.change(found, binding=Binding(node=fleet.all(LatticeNode)[0].metadata.name))
 
 
-async def given_up(town: Town) -> None:
-    """A node is being removed, and what is on it leaves."""
-    await town.bind()
-    node = town.all(LatticeNode)[0]
-    entry = town.office.cache(LatticeNode).entry(f"/{node.metadata.name}")
+async def given_up(fleet: RunningFleet) -> None:
+    """A node is being removed, and its workloads are evicted."""
+    await fleet.bind()
+    node = fleet.all(LatticeNode)[0]
+    entry = fleet.context.cache(LatticeNode).entry(f"/{node.metadata.name}")
     assert entry is not None
     mark = {"deletionTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["lattice.dev/machine"]}
-    await town.store.commit([with_metadata(entry, lambda metadata: metadata | mark)])
-    await town.caught_up()
+    await fleet.store.commit([with_metadata(entry, lambda metadata: metadata | mark)])
+    await fleet.wait_for_caches()
 
 
 @pytest.mark.parametrize(
@@ -53,18 +54,20 @@ async def given_up(town: Town) -> None:
 )
 async def test_new_service_is_placed_as_planned_in_transition(before) -> None:  # type: ignore[no-untyped-def]
 
-    async with a_town(a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)) as town:
-        await town.look()
-        await before(town)
+    async with running_fleet(
+        a_class(cores=8, memory=64), a_pool(), a_service("api", replicas=2, cores=2)
+    ) as fleet:
+        await fleet.converge()
+        await before(fleet)
         late = a_service("web", replicas=2, cores=1)
-        objects = [each for copy in town.office.caches for each in copy.objects()]
-        said = plan(replace(World.of(objects), now=town.clock.now()), [late])
+        objects = [each for copy in fleet.context.caches for each in copy.objects()]
+        said = plan(replace(World.of(objects), now=fleet.clock.now()), [late])
         assert said.state_after is not None
-        await town.apply(late)
-        await town.services.reconcile(FLEET_KEY)
-        await town.caught_up()
-        placed = town.office.cache(LatticeService).get("default/web")
+        await fleet.apply(late)
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        placed = fleet.context.cache(LatticeService).get("default/web")
         assert placed is not None
         found = {(each.pool, each.cluster, each.node): each.replicas for each in placed.status.placements}
         assert found == dict(said.state_after.replica_counts["default/web"])
-        assert town.machines() == {name: dict(each) for name, each in said.state_after.clusters.items()}
+        assert fleet.machines() == {name: dict(each) for name, each in said.state_after.clusters.items()}

@@ -1,4 +1,5 @@
-"""Workloads follow from placements: made in batches, replaced one by one, and gone through their own lifecycle."""
+"""Workloads follow from placements: created in batches, replaced one by one, and removed through their
+lifecycle."""
 
 import asyncio
 from collections import Counter
@@ -6,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.service_world import a_town, contents, puts
+from build.service_world import contents, puts, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, made
 
@@ -40,10 +41,10 @@ def detailed() -> LatticeService:
 
 
 async def test_workload_carries_every_field_of_service() -> None:
-    async with a_town(a_class(labels={"disk": "ssd"}), a_pool(), detailed()) as town:
-        await town.look()
-        (found,) = town.workloads()
-        meta, spec, service = found.metadata, found.spec, town.service()
+    async with running_fleet(a_class(labels={"disk": "ssd"}), a_pool(), detailed()) as fleet:
+        await fleet.converge()
+        (found,) = fleet.workloads()
+        meta, spec, service = found.metadata, found.spec, fleet.service()
         assert (meta.name, meta.finalizers) == ("api-0", ("lattice.dev/workload",))
         assert meta.labels == {"team": "blue", "lattice.dev/service": "api"}
         (owner,) = meta.owner_references
@@ -64,200 +65,200 @@ async def test_workload_carries_every_field_of_service() -> None:
 
 
 async def test_service_requests_apply_where_containers_have_none() -> None:
-    async with a_town(
+    async with running_fleet(
         a_class(gpu=2, gpu_model="a100"),
         a_pool(),
         a_service(cores=0.5, memory=2, gpu=0.5, gpuModel="a100"),
-    ) as town:
-        await town.look()
-        (found,) = town.workloads()
-        assert found.spec.request_amounts == town.service().spec.requests
+    ) as fleet:
+        await fleet.converge()
+        (found,) = fleet.workloads()
+        assert found.spec.request_amounts == fleet.service().spec.requests
         assert found.spec.constraints.gpu_models == ("a100",)
 
 
 async def test_no_workloads_before_current_spec_is_placed() -> None:
-    async with a_town(a_class(), a_pool(), a_service()) as town:
-        await town.replicas.reconcile("default/api")
-        assert town.workloads() == []
-        await town.look()
-        await town.bind()
-        await town.apply(with_image(a_service(replicas=3), "app:2"))
-        await town.replicas.reconcile("default/api")
-        assert len(town.workloads()) == 1
-        await town.apply(a_service(replicas=3))
-        await town.look()
-        assert len(town.workloads()) == 3
-        assert [each.message for each in await town.events("ScaledUp")] == [
+    async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
+        await fleet.replicas.reconcile("default/api")
+        assert fleet.workloads() == []
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(with_image(a_service(replicas=3), "app:2"))
+        await fleet.replicas.reconcile("default/api")
+        assert len(fleet.workloads()) == 1
+        await fleet.apply(a_service(replicas=3))
+        await fleet.converge()
+        assert len(fleet.workloads()) == 3
+        assert [each.message for each in await fleet.events("ScaledUp")] == [
             "from 0 to 1 replicas",
             "from 1 to 3 replicas",
         ]
 
 
 async def test_10000_workloads_are_created_in_100_commits() -> None:
-    async with a_town(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as town:
-        await town.services.reconcile(FLEET_KEY)
-        before = await town.store.revision()
-        await town.replicas.reconcile("default/api")
-        assert len(town.workloads()) == 10_000
-        assert await town.store.revision() - before == 101  # the event of it is in the first
-        assert sorted(each.spec.slot for each in town.workloads()) == list(range(10_000))
-        before = await town.store.revision()
-        await town.replicas.reconcile("default/api")
-        assert await town.store.revision() == before
+    async with running_fleet(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        before = await fleet.store.revision()
+        await fleet.replicas.reconcile("default/api")
+        assert len(fleet.workloads()) == 10_000
+        assert await fleet.store.revision() - before == 101  # the event of it is in the first
+        assert sorted(each.spec.slot for each in fleet.workloads()) == list(range(10_000))
+        before = await fleet.store.revision()
+        await fleet.replicas.reconcile("default/api")
+        assert await fleet.store.revision() == before
 
 
 async def test_scale_down_removes_highest_slots() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=4)) as town:
-        await town.look()
-        await town.bind()
-        await town.apply(a_service(replicas=2))
-        await town.look()
-        assert [each.spec.slot for each in town.live()] == [0, 1]
-        assert [each.metadata.finalizers for each in town.workloads()][2:] == [("lattice.dev/workload",)] * 2
-        assert (await town.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
-        await town.apply(a_service(replicas=3))
-        await town.look()
-        assert [each.spec.slot for each in town.live()] == [0, 1, 4], (
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=4)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(a_service(replicas=2))
+        await fleet.converge()
+        assert [each.spec.slot for each in fleet.live()] == [0, 1]
+        assert [each.metadata.finalizers for each in fleet.workloads()][2:] == [("lattice.dev/workload",)] * 2
+        assert (await fleet.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
+        await fleet.apply(a_service(replicas=3))
+        await fleet.converge()
+        assert [each.spec.slot for each in fleet.live()] == [0, 1, 4], (
             "a slot is free when its last holder is gone"
         )
-        await town.finish()
-        await town.apply(a_service(replicas=4))
-        await town.look()
-        assert [each.spec.slot for each in town.live()] == [0, 1, 2, 4]
+        await fleet.finish_deletions()
+        await fleet.apply(a_service(replicas=4))
+        await fleet.converge()
+        assert [each.spec.slot for each in fleet.live()] == [0, 1, 2, 4]
 
 
 async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
     service = a_service(replicas=3)
-    async with a_town(a_class(), a_pool(), service) as town:
-        await town.look()
-        await town.bind()
-        old = town.live()[0].spec.revision
-        await town.apply(with_image(service, "app:2"))
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        old = fleet.live()[0].spec.revision
+        await fleet.apply(with_image(service, "app:2"))
         seen = []
         for _ in range(20):
-            await town.look()
-            live = town.live()
+            await fleet.converge()
+            live = fleet.live()
             seen.append(len(live))
             assert sum(each.status.ready is True for each in live) >= 3
-            assert len(town.workloads()) <= 4
-            await town.bind()
-            await town.finish()
-            if not any(each.spec.revision == old for each in town.workloads()):
+            assert len(fleet.workloads()) <= 4
+            await fleet.bind()
+            await fleet.finish_deletions()
+            if not any(each.spec.revision == old for each in fleet.workloads()):
                 break
-        await town.look()
-        assert {each.spec.revision for each in town.live()} == {compute_revision(town.live()[0].spec)}
-        assert len(town.live()) == 3
+        await fleet.converge()
+        assert {each.spec.revision for each in fleet.live()} == {compute_revision(fleet.live()[0].spec)}
+        assert len(fleet.live()) == 3
         assert max(seen) == 4
-        progress = town.condition("Progressing")
+        progress = fleet.condition("Progressing")
         assert progress is not None
         assert (progress.status, progress.reason) == ("False", "Complete")
         assert [
-            len(await town.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")
+            len(await fleet.events(reason)) for reason in ("RolloutStarted", "RolloutDone", "ScaledDown")
         ] == [1, 1, 0]
 
 
 async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
     service = a_service(replicas=2)
-    async with a_town(a_class(), a_pool(), service) as town:
-        await town.look()
-        await town.bind()
-        await town.apply(with_image(service, "wrong:1"))
-        await town.look()
-        (broken,) = [each for each in town.live() if each.status.binding is None]
-        await town.change(broken, actual_state="Failed", ready=False, failure_reason="IMAGE_NOT_FOUND")
-        await town.look()
-        progress = town.condition("Progressing")
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(with_image(service, "wrong:1"))
+        await fleet.converge()
+        (broken,) = [each for each in fleet.live() if each.status.binding is None]
+        await fleet.change(broken, actual_state="Failed", ready=False, failure_reason="IMAGE_NOT_FOUND")
+        await fleet.converge()
+        progress = fleet.condition("Progressing")
         assert progress is not None
         assert (progress.status, progress.reason) == ("False", "IMAGE_NOT_FOUND")
-        assert len(town.live()) == 3
-        assert len(await town.events("RolloutPaused")) == 1
-        await town.apply(service)
-        await town.look()
-        await town.finish()
-        await town.look()
-        assert [each.metadata.name for each in town.live()] == ["api-0", "api-1"]
-        assert town.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+        assert len(fleet.live()) == 3
+        assert len(await fleet.events("RolloutPaused")) == 1
+        await fleet.apply(service)
+        await fleet.converge()
+        await fleet.finish_deletions()
+        await fleet.converge()
+        assert [each.metadata.name for each in fleet.live()] == ["api-0", "api-1"]
+        assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
 
 
 async def test_rollout_moves_one_by_one_to_larger_machines() -> None:
     classes = [a_class("m", 4, 16, 0.2), a_class("l", 16, 64, 0.7)]
-    async with a_town(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as town:
-        await town.look()
-        await town.bind()
-        assert town.placed() == {("p1-001", "m"): 2}
-        await town.apply(a_service(replicas=2, cores=6))
+    async with running_fleet(*classes, a_pool(classes=["m", "l"]), a_service(replicas=2, cores=3)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        assert fleet.placed() == {("p1-001", "m"): 2}
+        await fleet.apply(a_service(replicas=2, cores=6))
         for _ in range(12):
-            await town.look()
-            assert sum(each.status.ready is True for each in town.live()) >= 2
-            await town.bind()
-            await town.finish()
-        await town.look()
+            await fleet.converge()
+            assert sum(each.status.ready is True for each in fleet.live()) >= 2
+            await fleet.bind()
+            await fleet.finish_deletions()
+        await fleet.converge()
         assert Counter(
-            each.spec.constraints.node_selector["lattice.dev/node-class"] for each in town.live()
+            each.spec.constraints.node_selector["lattice.dev/node-class"] for each in fleet.live()
         ) == Counter(l=2)
-        assert town.machines() == {"p1-001": {"l": 1}}
+        assert fleet.machines() == {"p1-001": {"l": 1}}
 
 
 async def test_fields_without_restart_change_in_place() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-        await town.look()
-        await town.bind()
-        before = [(each.metadata.uid, each.spec.revision) for each in town.live()]
-        await town.apply(a_service(replicas=2, priority=9))
-        await town.look()
-        assert [(each.metadata.uid, each.spec.revision) for each in town.live()] == before
-        assert [each.spec.priority for each in town.live()] == [9, 9]
-        assert [each.status.binding is not None for each in town.live()] == [True, True]
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        before = [(each.metadata.uid, each.spec.revision) for each in fleet.live()]
+        await fleet.apply(a_service(replicas=2, priority=9))
+        await fleet.converge()
+        assert [(each.metadata.uid, each.spec.revision) for each in fleet.live()] == before
+        assert [each.spec.priority for each in fleet.live()] == [9, 9]
+        assert [each.status.binding is not None for each in fleet.live()] == [True, True]
 
 
 async def test_replicas_of_former_service_of_same_name_are_foreign() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-        await town.look()
-        await town.remove(LatticeService, "api", "default")
-        await town.apply(a_service(replicas=2))
-        await town.look()
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.remove(LatticeService, "api", "default")
+        await fleet.apply(a_service(replicas=2))
+        await fleet.converge()
         mine = [
             each
-            for each in town.workloads()
-            if each.metadata.owner_references[0].uid == town.service().metadata.uid
+            for each in fleet.workloads()
+            if each.metadata.owner_references[0].uid == fleet.service().metadata.uid
         ]
         assert [each.spec.slot for each in mine] == [2, 3]
 
 
 async def test_terminating_service_gets_no_new_workloads() -> None:
-    async with a_town(a_class(), a_pool(), a_service()) as town:
-        await town.services.reconcile(FLEET_KEY)
-        await town.remove(LatticeService, "api", "default")
-        await town.replicas.reconcile("default/api")
-        assert town.all(LatticeWorkload) == []
+    async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.remove(LatticeService, "api", "default")
+        await fleet.replicas.reconcile("default/api")
+        assert fleet.all(LatticeWorkload) == []
 
 
 async def test_former_leader_creates_no_workloads() -> None:
-    async with a_town(a_class(), a_pool(), a_service()) as town:
-        await town.services.reconcile(FLEET_KEY)
-        await town.caught_up()
-        await town.store.campaign("controllers", "me", 15.0)
+    async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        await fleet.store.campaign("controllers", "me", 15.0)
         with pytest.raises(Fenced):
-            await town.replicas.reconcile("default/api")
-        assert town.workloads() == []
+            await fleet.replicas.reconcile("default/api")
+        assert fleet.workloads() == []
 
 
 async def test_running_loops_create_workloads_after_changes() -> None:
-    """Nobody calls the controllers: what is applied comes to workloads, also after a change."""
-    async with a_town(a_class(), a_pool()) as town:
-        loops = [asyncio.create_task(each.loop().run()) for each in (town.services, town.replicas)]
-        await town.clock.advance(1)
-        await town.apply(a_service(replicas=2), a_service("web"))
-        await town.clock.advance(2)
-        assert (len(town.live()), len(town.live("web"))) == (2, 1)
-        await town.apply(a_service(replicas=5))
-        await town.clock.advance(2)
-        assert len(town.live()) == 5
-        await town.bind()
-        await town.clock.advance(61)
-        before = await town.store.revision()
-        await town.clock.advance(600)
-        assert await town.store.revision() == before, "a converged system writes nothing"
+    """The test does not call the controllers: their loops react to applied objects and changes."""
+    async with running_fleet(a_class(), a_pool()) as fleet:
+        loops = [asyncio.create_task(each.loop().run()) for each in (fleet.services, fleet.replicas)]
+        await fleet.clock.advance(1)
+        await fleet.apply(a_service(replicas=2), a_service("web"))
+        await fleet.clock.advance(2)
+        assert (len(fleet.live()), len(fleet.live("web"))) == (2, 1)
+        await fleet.apply(a_service(replicas=5))
+        await fleet.clock.advance(2)
+        assert len(fleet.live()) == 5
+        await fleet.bind()
+        await fleet.clock.advance(61)
+        before = await fleet.store.revision()
+        await fleet.clock.advance(600)
+        assert await fleet.store.revision() == before, "a converged system writes nothing"
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
@@ -273,15 +274,15 @@ async def test_rollout_result_is_the_same_after_restart() -> None:
         changes = [None, with_image(service, "app:2")]
         for change in changes:
             for _ in range(12):
-                async with a_town(store=store, clock=clock) as town:
+                async with running_fleet(store=store, clock=clock) as fleet:
                     if change is not None:
-                        await town.apply(change)
+                        await fleet.apply(change)
                         change = None
                     for _ in range(1 if restarts else 3):
-                        await town.look()
-                        await town.bind()
-                        await town.finish()
-                    await town.look()
+                        await fleet.converge()
+                        await fleet.bind()
+                        await fleet.finish_deletions()
+                    await fleet.converge()
             found = await contents(store, LatticeWorkload)
         states.append(sorted(each["spec"]["revision"] for each in found.values()))
     assert states[0] == states[1]
@@ -290,85 +291,87 @@ async def test_rollout_result_is_the_same_after_restart() -> None:
 
 
 async def test_surge_replica_runs_during_drain_only() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-        await town.look()
-        await town.bind()
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
         waiting: dict[str, str] = {"default/api": "default/api-1"}
-        town.replicas.surges = lambda: waiting
-        await town.look()
-        assert [each.metadata.name for each in town.workloads()] == ["api-0", "api-1", "api-2"]
-        await town.bind()
-        await town.look()
-        assert len(town.workloads()) == 3
+        fleet.replicas.surges = lambda: waiting
+        await fleet.converge()
+        assert [each.metadata.name for each in fleet.workloads()] == ["api-0", "api-1", "api-2"]
+        await fleet.bind()
+        await fleet.converge()
+        assert len(fleet.workloads()) == 3
         waiting.clear()
-        await town.look()
-        assert sum(each.metadata.deletion_timestamp is None for each in town.workloads()) == 2
+        await fleet.converge()
+        assert sum(each.metadata.deletion_timestamp is None for each in fleet.workloads()) == 2
 
 
 async def test_surge_replica_goes_once_evicted_one_is_ready() -> None:
-    """Which of those elsewhere goes depends on it: who becomes ready is heard."""
+    """A replica that becomes ready wakes the service, since it decides which replica elsewhere is removed."""
     apart = [{"topologyKey": "region"}]
-    async with a_town(a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)) as town:
-        await town.look()
-        await town.bind()
-        moved, other = town.workloads()
+    async with running_fleet(
+        a_class(), a_pool("p1"), a_pool("p2"), a_service(replicas=2, spread=apart)
+    ) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        moved, other = fleet.workloads()
         assert moved.spec.cluster != other.spec.cluster
         waiting: dict[str, str] = {"default/api": f"default/{other.metadata.name}"}
-        town.replicas.surges = lambda: waiting
-        await town.look()
-        await town.bind()
-        await town.change(moved, ready=False)
+        fleet.replicas.surges = lambda: waiting
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.change(moved, ready=False)
         waiting.clear()
-        await town.look()
-        assert len(town.live()) == 3
+        await fleet.converge()
+        assert len(fleet.live()) == 3
         woken: list[str] = []
-        copy = town.office.cache(LatticeWorkload)
-        copy.on_change(lambda change: woken.extend(town.replicas._keys_for_workload(change)))
-        await town.change(moved, ready=True)
+        copy = fleet.context.cache(LatticeWorkload)
+        copy.on_change(lambda change: woken.extend(fleet.replicas._keys_for_workload(change)))
+        await fleet.change(moved, ready=True)
         assert woken == ["default/api"]
-        await town.look()
-        assert len(town.live()) == 2
+        await fleet.converge()
+        assert len(fleet.live()) == 2
 
 
 async def test_continued_drain_removes_evicted_replica() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-        await town.look()
-        await town.bind()
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
         waiting, leaving = {"default/api": "default/api-0"}, set[str]()
-        town.replicas.surges = lambda: waiting
-        town.replicas.eviction_reason = lambda each: (
+        fleet.replicas.surges = lambda: waiting
+        fleet.replicas.eviction_reason = lambda each: (
             "its node is drained" if each.metadata.name in leaving else ""
         )
-        await town.look()
-        await town.bind()
+        await fleet.converge()
+        await fleet.bind()
         waiting.clear()
         leaving.add("api-0")
-        await town.look()
-        assert [each.metadata.name for each in town.live()] == ["api-1", "api-2"]
+        await fleet.converge()
+        assert [each.metadata.name for each in fleet.live()] == ["api-1", "api-2"]
 
 
 async def test_surge_replica_runs_for_drain_during_move() -> None:
-    async with a_town(a_class(), a_pool(), a_service(replicas=2)) as town:
-        await town.look()
-        await town.bind()
-        town.replicas.surges = lambda: {"default/api": "default/api-1"}
-        service = town.service()
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        fleet.replicas.surges = lambda: {"default/api": "default/api-1"}
+        service = fleet.service()
         moved = tuple(msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements)
         elsewhere = msgspec.structs.replace(
             service, status=msgspec.structs.replace(service.status, placements=moved)
         )
-        assert town.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
+        assert fleet.replicas._desired_replicas(elsewhere) == {("p1-002", "m"): 3}
 
 
 async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
     service = a_service(replicas=2)
-    async with a_town(a_class(), a_pool(), service) as town:
-        loop = asyncio.create_task(town.replicas.loop().run())
-        await town.look()
-        await town.bind()
-        await town.apply(with_image(service, "app:2"))
-        await town.look()
-        (waiting,) = [each for each in town.live() if each.status.binding is None]
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        loop = asyncio.create_task(fleet.replicas.loop().run())
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(with_image(service, "app:2"))
+        await fleet.converge()
+        (waiting,) = [each for each in fleet.live() if each.status.binding is None]
         said = Condition(
             type="Scheduled",
             status="False",
@@ -376,21 +379,23 @@ async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
             message="0 of 1 node: 1 without 1 cpu free",
         )
         short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
-        await town.change(waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}})
-        await town.clock.advance(1)
-        progress = town.condition("Progressing")
+        await fleet.change(
+            waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}}
+        )
+        await fleet.clock.advance(1)
+        progress = fleet.condition("Progressing")
         assert progress is not None
         assert (progress.status, progress.reason) == ("False", "NoRoomForSurge")
         why = "0 of 1 node: 1 without 1 cpu free; nearest is n1: cpu need 1, have 500m, missing 500m"
         assert why in progress.message
-        assert len(await town.events("RolloutPaused")) == 1
-        before = await town.store.revision()
-        await town.clock.advance(600)
-        assert (len(town.live()), await town.store.revision()) == (3, before), (
+        assert len(await fleet.events("RolloutPaused")) == 1
+        before = await fleet.store.revision()
+        await fleet.clock.advance(600)
+        assert (len(fleet.live()), await fleet.store.revision()) == (3, before), (
             "never fewer than are wanted, however long it takes"
         )
-        await town.bind()
-        await town.clock.advance(1)
-        assert town.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+        await fleet.bind()
+        await fleet.clock.advance(1)
+        assert fleet.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
         loop.cancel()
         await asyncio.gather(loop, return_exceptions=True)

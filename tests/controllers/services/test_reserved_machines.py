@@ -1,4 +1,5 @@
-"""What a data center reserves: bound by the real scheduler, others never come onto machines that are kept, and those they are kept for find them."""
+"""The reserve of a data center, with the real scheduler: other services never occupy reserved machines, and
+the services it is for find them."""
 
 import asyncio
 import itertools
@@ -8,8 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
-from build.scheduling_world import Acting, a_workload, acting
-from build.service_world import NOW, Town, a_town
+from build.scheduling_world import RunningScheduler, a_workload, running_scheduler
+from build.service_world import NOW, RunningFleet, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_policy, a_service, a_static
 from hypothesis import HealthCheck, Phase, given, settings
@@ -37,7 +38,7 @@ _numbers = itertools.count(1)
 
 
 def a_site(nodes: int = 3, reserved: int = 1) -> Kind:
-    """A data center of machines with 4 cores; so many are for production."""
+    """A data center of machines with 4 cores, so many of them reserved for production."""
     return a_static(
         "dc",
         nodes,
@@ -49,45 +50,48 @@ def a_site(nodes: int = 3, reserved: int = 1) -> Kind:
 
 @dataclass
 class Site:
-    town: Town
-    scheduler: Acting
+    fleet: RunningFleet
+    scheduler: RunningScheduler
 
     async def settle(self) -> None:
-        """Everybody looks, machines come and go, and what is bound runs, until there is nothing to do."""
+        """Run all controllers, create and remove machines, and start bound workloads, until nothing changes."""
         for _ in range(12):
-            before = await self.town.store.revision()
-            await self.town.look()
+            before = await self.fleet.store.revision()
+            await self.fleet.converge()
             await self._make_nodes()
-            await self.scheduler.look()
-            await self.town.caught_up()
-            for each in self.town.all(LatticeWorkload):
+            await self.scheduler.run_cycle()
+            await self.fleet.wait_for_caches()
+            for each in self.fleet.all(LatticeWorkload):
                 if each.status.binding and not each.status.ready:
-                    await self.town.change(each, ready=True, actual_state="Running")
-            await self.town.finish()
-            if await self.town.store.revision() == before:
+                    await self.fleet.change(each, ready=True, actual_state="Running")
+            await self.fleet.finish_deletions()
+            if await self.fleet.store.revision() == before:
                 return
         raise AssertionError("never done")
 
     async def _make_nodes(self) -> None:
-        """As many as are wanted; of those that are too many, the empty ones go. Those that stay say whose reserve they are on."""
-        for cluster in self.town.all(LatticeCluster):
+        """Create the wanted nodes and remove surplus empty ones; the remaining nodes carry the label of their
+        reserve."""
+        for cluster in self.fleet.all(LatticeCluster):
             await self._relabel(cluster)
             for kind in {*cluster.spec.nodes, "static"}:
                 here = [
                     each
-                    for each in self.town.all(LatticeNode)
+                    for each in self.fleet.all(LatticeNode)
                     if (each.spec.cluster, each.spec.node_class) == (cluster.metadata.name, kind)
                 ]
                 surplus = len(here) - cluster.spec.nodes.get(kind, 0)
                 for node in [each for each in here if not self.on(each.metadata.name)][: max(0, surplus)]:
-                    await self.town.remove(LatticeNode, node.metadata.name)
+                    await self.fleet.remove(LatticeNode, node.metadata.name)
                 for _ in range(-surplus):
                     name = f"{cluster.metadata.name}-{next(_numbers)}"
-                    await self.town.store.commit([put_new(a_machine(cluster, name, kind), uid=name, now=NOW)])
-        await self.town.caught_up()
+                    await self.fleet.store.commit(
+                        [put_new(a_machine(cluster, name, kind), uid=name, now=NOW)]
+                    )
+        await self.fleet.wait_for_caches()
 
     async def _relabel(self, cluster: LatticeCluster) -> None:
-        for node in self.town.all(LatticeNode):
+        for node in self.fleet.all(LatticeNode):
             if (
                 node.spec.cluster == cluster.metadata.name
                 and (labels := node_labels(node, cluster)) != node.metadata.labels
@@ -95,45 +99,45 @@ class Site:
                 await self._write_labels(Key(LatticeNode.resource.id, "", node.metadata.name), labels)
 
     async def _write_labels(self, key: Key, labels: dict[str, str]) -> None:
-        entry = await self.town.store.get(key)
+        entry = await self.fleet.store.get(key)
         assert entry is not None
-        await self.town.store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": labels})])
+        await self.fleet.store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": labels})])
 
     async def relabel(self, service: str, labels: dict[str, str]) -> None:
         await self._write_labels(Key(LatticeService.resource.id, "default", service), labels)
-        await self.town.caught_up()
+        await self.fleet.wait_for_caches()
         await self.settle()
 
     async def apply(self, *objects: Kind) -> None:
-        await self.town.apply(*objects)
+        await self.fleet.apply(*objects)
         await self.settle()
 
     async def remove(self, service: str) -> None:
-        await self.town.remove(LatticeService, service, "default")
+        await self.fleet.remove(LatticeService, service, "default")
         await self.settle()
 
     def on(self, node: str) -> list[LatticeWorkload]:
         return [
             each
-            for each in self.town.all(LatticeWorkload)
+            for each in self.fleet.all(LatticeWorkload)
             if each.status.binding and each.status.binding.node == node
         ]
 
     def running(self, service: str) -> int:
-        return sum(1 for each in self.town.live(service) if each.status.binding)
+        return sum(1 for each in self.fleet.live(service) if each.status.binding)
 
     def is_bound(self, workload: str) -> bool:
-        (found,) = [each for each in self.town.all(LatticeWorkload) if each.metadata.name == workload]
+        (found,) = [each for each in self.fleet.all(LatticeWorkload) if each.metadata.name == workload]
         return found.status.binding is not None
 
     def machines_of_others(self) -> int:
-        """With anybody on them whom the reserve is not for."""
-        found = [self.on(each.metadata.name) for each in self.town.all(LatticeNode)]
+        """The number of machines with a workload that the reserve is not for."""
+        found = [self.on(each.metadata.name) for each in self.fleet.all(LatticeNode)]
         return sum(any((each.metadata.labels or {}).get("env") != "prod" for each in some) for some in found)
 
     def machines_among_others(self) -> int:
-        """Of clusters with anybody in them whom the reserve is not for."""
-        nodes = self.town.all(LatticeNode)
+        """The number of machines of clusters with a workload that the reserve is not for."""
+        nodes = self.fleet.all(LatticeNode)
         labels: dict[str, list[str | None]] = {each.spec.cluster: [] for each in nodes}
         for node in nodes:
             labels[node.spec.cluster] += [
@@ -156,10 +160,10 @@ def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
 async def a_place(*objects: Kind) -> AsyncIterator[Site]:
     clock = VirtualClock()
     async with (
-        a_town(*objects, clock=clock) as town,
-        acting(town.store, clock, role="scheduling") as scheduler,
+        running_fleet(*objects, clock=clock) as fleet,
+        running_scheduler(fleet.store, clock, role="scheduling") as scheduler,
     ):
-        site = Site(town, scheduler)
+        site = Site(fleet, scheduler)
         await site.settle()
         yield site
 
@@ -173,7 +177,7 @@ def web(replicas: int, cores: float = 1, name: str = "web") -> LatticeService:
 
 
 async def test_other_services_do_not_spread_over_reserve() -> None:
-    """Ten cores of twelve are asked for. Two thirds of them are reserved for nobody: two machines, whoever is bound first."""
+    """Ten of twelve cores are requested; other services get two machines, in any order of binding."""
     async with a_place(a_site(), crit(3), web(4)) as site:
         assert site.machines_of_others() <= 2
         await site.apply(crit(4))
@@ -191,7 +195,8 @@ async def test_other_services_get_only_unreserved_machines() -> None:
 
 
 async def test_unused_machines_of_others_count_as_theirs() -> None:
-    """A cluster of others that begins with two machines and uses one leaves none of them to a service under other rules."""
+    """A cluster that starts with two machines and uses one leaves none of them to a service under another
+    policy."""
     rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
     async with a_place(a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})) as site:
         await site.apply(web(4, 4, name="job"))
@@ -200,7 +205,7 @@ async def test_unused_machines_of_others_count_as_theirs() -> None:
 
 
 async def test_standalone_workload_stays_outside_reserve() -> None:
-    """The only machine with room for it is one that is kept."""
+    """The only machine with capacity for the workload is reserved."""
     async with a_place(a_site(), crit(1, 1), web(2, 4)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
@@ -215,7 +220,7 @@ async def test_reserve_overflows_to_machines_others_leave() -> None:
 
 
 async def test_later_reserve_stops_growth_of_others() -> None:
-    """All machines are in use by then. Whoever runs stays; as machines are given up they are kept."""
+    """All machines are in use by then. Running replicas stay; released machines become reserved."""
     async with a_place(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
         await site.apply(a_site(), web(7, 2))
         assert site.running("web") == 5
@@ -236,7 +241,8 @@ async def test_service_losing_label_counts_among_others() -> None:
 
 
 async def test_service_older_than_reserve_is_not_among_others() -> None:
-    """The reserve holds already: production has a machine, others have two and use half of the second one."""
+    """The reserve is met already: production has a machine, other services have two and use half of the
+    second."""
     rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
     async with a_place(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
         await site.apply(a_site())
@@ -252,7 +258,7 @@ async def test_newly_reserved_machines_reject_standalone_workloads() -> None:
 
 
 async def test_standalone_workload_in_reserve_counts_among_others() -> None:
-    """It was there before the reserve was: of the other machines one is kept."""
+    """The workload is older than the reserve: one of the other machines becomes reserved."""
     async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
         await site.apply(a_workload("guest", 1000))
         assert site.is_bound("guest")
@@ -268,7 +274,7 @@ async def test_machines_are_shared_once_nothing_is_reserved() -> None:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
         await site.apply(a_static("dc", 3, 12, "48Gi"))
-        await site.town.clock.advance(INITIAL_BACKOFF_S)
+        await site.fleet.clock.advance(INITIAL_BACKOFF_S)
         await site.settle()
         assert site.is_bound("guest")
 
@@ -288,7 +294,8 @@ STEPS = st.lists(
 def test_random_changes_keep_the_reserve(
     nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]
 ) -> None:
-    """Two services are production, two are not, two share their rules. In the end production begins anew, and wants all that is reserved."""
+    """Two services are production, two are not, and two share a policy. In the end production starts anew and
+    wants the whole reserve."""
     cores = dict(zip(("crit", "vip", "web", "job"), sizes, strict=True))
     labels = {
         "crit": PROD,
@@ -331,7 +338,8 @@ CHANGES = st.lists(
 @EXAMPLES
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
 def test_changing_reserves_never_grow_others(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
-    """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
+    """A service that has more than the reserve leaves keeps it and gets nothing new; a standalone workload
+    joins machines that others already use."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 
     async def scenario() -> None:

@@ -1,10 +1,18 @@
-"""Services that shrink or go at once leave the machines that the plan says, wherever their replicas are."""
+"""Concurrent scale-downs and deletions leave the planned machines, wherever the replicas run."""
 
 import asyncio
 import os
 from collections.abc import Sequence
 
-from build.service_world import Town, a_town
+from build.applied_plans import (
+    check_machines,
+    check_placements,
+    current_placements,
+    has_unschedulable,
+    observed_world,
+    settle_fleet,
+)
+from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_policy, a_pool, a_service
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
@@ -14,16 +22,8 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import plan
-from tests.controllers.services.test_plan_applied import (
-    check_machines,
-    check_places,
-    has_stuck,
-    seen,
-    settled,
-    stated,
-)
 
-NOBODY = World.of([])
+EMPTY_WORLD = World.of([])
 NAMES = ("api", "db", "web")
 LONG = os.environ.get("LATTICE_LONG") == "1"
 EXAMPLES = settings(max_examples=1500 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -37,21 +37,21 @@ def shapes(draw: st.DrawFn) -> Shape:
     return before, draw(st.integers(0, before)), draw(st.integers(1, 2)), draw(st.integers(0, 1))
 
 
-async def scatter(town: Town, choices: Sequence[int]) -> None:
-    """Each to any machine that has the room."""
-    await town.make_nodes()
-    room = {each.metadata.name: CORES for each in town.all(LatticeNode)}
-    for number, each in enumerate(town.all(LatticeWorkload)):
+async def scatter(fleet: RunningFleet, choices: Sequence[int]) -> None:
+    """Bind each replica to any machine with capacity."""
+    await fleet.make_nodes()
+    room = {each.metadata.name: CORES for each in fleet.all(LatticeNode)}
+    for number, each in enumerate(fleet.all(LatticeWorkload)):
         cores = each.spec.request_amounts["cpu"] // 1000
         free = [name for name, left in room.items() if left >= cores]
         if free:
             node = free[choices[number] % len(free)]
             room[node] -= cores
-            await town.change(each, binding=Binding(node=node), ready=True, actual_state="Running")
+            await fleet.change(each, binding=Binding(node=node), ready=True, actual_state="Running")
 
 
 def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
-    """Those that have any replicas."""
+    """The services that have any replicas."""
     named = zip(NAMES, several, strict=True)
     return [
         a_service(name, replicas=each[after], cores=each[2], priority=each[3])
@@ -69,29 +69,33 @@ def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
 def test_concurrent_scale_downs_leave_planned_machines(
     several: Sequence[Shape], choices: Sequence[int], fewest: int
 ) -> None:
-    """One that is to have no replicas is deleted."""
+    """A service scaled to no replicas is deleted."""
 
     async def script() -> None:
         rules = a_policy(clusters={"minNodes": fewest})
-        async with a_town(a_class(cores=CORES), a_pool(), rules, *a_set(several, after=False)) as town:
-            await town.look()
-            await scatter(town, choices)
-            await settled(town, NOBODY, binding=True)
-            if has_stuck(town):
+        async with running_fleet(
+            a_class(cores=CORES), a_pool(), rules, *a_set(several, after=False)
+        ) as fleet:
+            await fleet.converge()
+            await scatter(fleet, choices)
+            await settle_fleet(fleet, EMPTY_WORLD, binding=True)
+            if has_unschedulable(fleet):
                 return
-            before, wanted = stated(town), a_set(several, after=True)
-            note(str([(each.metadata.name, each.status.binding.node) for each in town.all(LatticeWorkload)]))
+            before, wanted = current_placements(fleet), a_set(several, after=True)
+            note(str([(each.metadata.name, each.status.binding.node) for each in fleet.all(LatticeWorkload)]))
             gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
             said = plan(
-                seen(town, NOBODY), wanted, [("LatticeService", "default", name) for name in gone]
+                observed_world(fleet, EMPTY_WORLD),
+                wanted,
+                [("LatticeService", "default", name) for name in gone],
             ).state_after
             assert said is not None
             for name in gone:
-                await town.remove(LatticeService, name, "default")
-            await town.apply(*wanted)
-            await settled(town, NOBODY, binding=False)
-            check_places(town, said, before)
-            await settled(town, NOBODY, binding=True)
-            check_machines(town, said, before)
+                await fleet.remove(LatticeService, name, "default")
+            await fleet.apply(*wanted)
+            await settle_fleet(fleet, EMPTY_WORLD, binding=False)
+            check_placements(fleet, said, before)
+            await settle_fleet(fleet, EMPTY_WORLD, binding=True)
+            check_machines(fleet, said, before)
 
     asyncio.run(script())

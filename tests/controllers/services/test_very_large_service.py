@@ -1,9 +1,10 @@
-"""One service with as many replicas as there may be holds nobody up: all are decided in the same round, by few looks at the fleet."""
+"""A service with the maximum number of replicas delays no other: all are placed in one round, with few fleet
+models built."""
 
 from typing import Any
 
 import pytest
-from build.service_world import a_town
+from build.service_world import running_fleet
 from build.worlds import a_class, a_pool, a_service
 
 from lattice.controllers.services.services import FLEET_KEY
@@ -43,11 +44,12 @@ async def test_very_large_service_does_not_delay_others(
     others = [a_service(f"web-{number:02}", replicas=2) for number in range(OTHERS)]
     pools = a_pool("p1", labels={"for": "large"}, **limits), a_pool("p2", region="p2-1")
 
-    async with a_town(a_class(), *pools, large, *others) as town:
-        await town.services.reconcile(FLEET_KEY)
-        await town.caught_up()
+    async with running_fleet(a_class(), *pools, large, *others) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
         found = {
-            each.metadata.name: each.status.placements for each in town.office.cache(LatticeService).objects()
+            each.metadata.name: each.status.placements
+            for each in fleet.context.cache(LatticeService).objects()
         }
         counts = {name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()}
         assert counts.pop("aaa") == placed
