@@ -61,16 +61,16 @@ async def bind(fleet: RunningFleet, world: World) -> None:
 
 async def remove_unwanted_machines(fleet: RunningFleet) -> None:
     """Remove machines that no cluster wants, and release their payment."""
-    wanted = {each.metadata.name: Counter(each.spec.nodes) for each in fleet.all(LatticeCluster)}
+    wanted = {cluster.metadata.name: Counter(cluster.spec.nodes) for cluster in fleet.all(LatticeCluster)}
     for node in reversed(fleet.all(LatticeNode)):
         cluster, kind = node.spec.cluster, node.spec.node_class
         alike = [
-            each
-            for each in fleet.all(LatticeNode)
-            if (each.spec.cluster, each.spec.node_class) == (cluster, kind)
+            node
+            for node in fleet.all(LatticeNode)
+            if (node.spec.cluster, node.spec.node_class) == (cluster, kind)
         ]
         if len(alike) > wanted[cluster][kind] and not any(
-            _is_on(each, node) for each in fleet.all(LatticeWorkload)
+            _is_on(replica, node) for replica in fleet.all(LatticeWorkload)
         ):
             await fleet.remove(LatticeNode, node.metadata.name)
     books = fleet.all(LatticeLedger)
@@ -97,20 +97,20 @@ def _is_on(workload: LatticeWorkload, node: LatticeNode) -> bool:
 async def settle_fleet(fleet: RunningFleet, world: World, *, binding: bool) -> None:
     """Converge until nothing changes: terminating objects are gone, and replicas are bound if `binding`."""
     for _ in range(8):
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.converge()
         if binding:
             await bind(fleet, world)
         await fleet.finish_deletions()
         await remove_unwanted_machines(fleet)
-        if await fleet.store.revision() == before:
+        if await fleet.store.revision() == revision_before:
             return
 
 
 def has_unschedulable(fleet: RunningFleet) -> bool:
     """Is a replica placed without a node that fits it? It gets another machine or placement after a grace
     period, so the fleet is not settled."""
-    return any(each.status.binding is None for each in fleet.all(LatticeWorkload))
+    return any(replica.status.binding is None for replica in fleet.all(LatticeWorkload))
 
 
 def placements_of(fleet: RunningFleet) -> dict[str, Placed]:
@@ -136,16 +136,16 @@ def costs(fleet: RunningFleet) -> dict[str, int]:
 
 def machines(fleet: RunningFleet) -> dict[str, dict[str, int]]:
     return {
-        each.metadata.name: dict(each.spec.nodes)
-        for each in fleet.all(LatticeCluster)
-        if any(each.spec.nodes.values())
+        cluster.metadata.name: dict(cluster.spec.nodes)
+        for cluster in fleet.all(LatticeCluster)
+        if any(cluster.spec.nodes.values())
     }
 
 
 def ledgers(fleet: RunningFleet) -> dict[str, int]:
     """Micro-dollars per hour that each ledger pays for wanted machines; a machine that is not wanted is paid
     until its removal is confirmed."""
-    left = {each.metadata.name: dict(each.spec.nodes) for each in fleet.all(LatticeCluster)}
+    left = {cluster.metadata.name: dict(cluster.spec.nodes) for cluster in fleet.all(LatticeCluster)}
     found = {}
     for book in fleet.all(LatticeLedger):
         lots = [

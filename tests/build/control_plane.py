@@ -66,17 +66,19 @@ class ControlPlane:
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K | None:
         page = await self.store.list(kind.resource.id)
-        found = [each for each in page.entries if each.key.name == name and each.key.namespace == namespace]
+        found = [
+            entry for entry in page.entries if entry.key.name == name and entry.key.namespace == namespace
+        ]
         return msgspec.json.decode(found[0].value, type=kind) if found else None
 
     async def all(self, kind: type[K]) -> list[K]:
         page = await self.store.list(kind.resource.id)
-        return [msgspec.json.decode(each.value, type=kind) for each in page.entries]
+        return [msgspec.json.decode(entry.value, type=kind) for entry in page.entries]
 
     async def events(self) -> list[str]:
         """Reason and object of every event, oldest first."""
         page = await self.store.list(Event.resource.id)
-        found = [(each.revision, msgspec.json.decode(each.value, type=Event)) for each in page.entries]
+        found = [(entry.revision, msgspec.json.decode(entry.value, type=Event)) for entry in page.entries]
         return [
             f"{event.reason} {event.involved_object.name}"
             for _, event in sorted(found, key=lambda pair: pair[0])
@@ -116,7 +118,7 @@ def make_object(
 async def revision_after(plane: ControlPlane, seconds: Iterable[float]) -> list[int]:
     """The store's revision after each of these waits."""
     found = []
-    for each in seconds:
-        await plane.clock.advance(each)
+    for wait in seconds:
+        await plane.clock.advance(wait)
         found.append(await plane.store.revision())
     return found

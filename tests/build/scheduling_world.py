@@ -48,7 +48,7 @@ def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
 def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spec: Any) -> LatticeWorkload:
     """`ports`: names of ports to be allocated, or (name, number)."""
     listed = [
-        {"name": each} if isinstance(each, str) else {"name": each[0], "port": each[1]} for each in ports
+        {"name": port} if isinstance(port, str) else {"name": port[0], "port": port[1]} for port in ports
     ]
     container = {"command": ["sleep", "1"], "ports": listed, "resources": {"requests": {"cpu": f"{cpu}m"}}}
     metadata = {"name": name, "namespace": "default"}
@@ -81,9 +81,9 @@ class World:
     clock: Clock
 
     async def add(self, *objects: Kind) -> None:
-        for each in objects:
+        for obj in objects:
             await self.store.commit(
-                [put_new(each, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
+                [put_new(obj, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
             )
 
     async def entry(self, kind: type[Kind], name: str) -> Entry:

@@ -65,7 +65,7 @@ class RunningFleet:
     async def converge(self, *, times: int = 20) -> None:
         """Reconcile in the order of both loops until neither writes; a conflict is retried."""
         for _ in range(times):
-            before = await self.store.revision()
+            revision_before = await self.store.revision()
             try:
                 await self.services.reconcile(FLEET_KEY)
                 for each in sorted(
@@ -76,7 +76,7 @@ class RunningFleet:
                 await self.wait_for_caches()
                 continue
             await self.wait_for_caches()
-            if await self.store.revision() == before:
+            if await self.store.revision() == revision_before:
                 return
         raise AssertionError("never done")
 
@@ -91,7 +91,9 @@ class RunningFleet:
         return found
 
     def condition(self, kind: str, name: str = "api") -> Condition | None:
-        return next((each for each in self.service(name).status.conditions if each.type == kind), None)
+        return next(
+            (condition for condition in self.service(name).status.conditions if condition.type == kind), None
+        )
 
     def workloads(self, service: str = "api") -> list[LatticeWorkload]:
         return sorted(
@@ -100,15 +102,16 @@ class RunningFleet:
         )
 
     def live(self, service: str = "api") -> list[LatticeWorkload]:
-        return [each for each in self.workloads(service) if not each.metadata.deletion_timestamp]
+        return [replica for replica in self.workloads(service) if not replica.metadata.deletion_timestamp]
 
     def placed(self, name: str = "api") -> dict[tuple[str, str], int]:
         return {
-            (each.cluster, each.node): each.replicas or 0 for each in self.service(name).status.placements
+            (placement.cluster, placement.node): placement.replicas or 0
+            for placement in self.service(name).status.placements
         }
 
     def machines(self) -> dict[str, dict[str, int]]:
-        return {each.metadata.name: dict(each.spec.nodes) for each in self.all(LatticeCluster)}
+        return {cluster.metadata.name: dict(cluster.spec.nodes) for cluster in self.all(LatticeCluster)}
 
     async def events(self, reason: str = "") -> list[Event]:
         page = await self.store.list(Event.resource.id)
@@ -151,8 +154,10 @@ class RunningFleet:
         entry, node = copy.entry(f"/{name}"), copy.get(f"/{name}")
         assert entry is not None
         assert node is not None
-        said = (Condition(type="Ready", status="False", reason="NodeLost"),)
-        await self.store.commit([with_status(entry, msgspec.structs.replace(node.status, conditions=said))])
+        conditions = (Condition(type="Ready", status="False", reason="NodeLost"),)
+        await self.store.commit(
+            [with_status(entry, msgspec.structs.replace(node.status, conditions=conditions))]
+        )
         await self.wait_for_caches()
 
     async def change(self, workload: LatticeWorkload, **fields: Any) -> None:
@@ -169,7 +174,9 @@ class RunningFleet:
     async def bind(self, *, per_node: int = 10**9) -> None:
         """Bind each workload to the emptiest node of its cluster and class; it is ready at once."""
         await self.make_nodes()
-        held = Counter(each.status.binding.node for each in self.all(LatticeWorkload) if each.status.binding)
+        held = Counter(
+            replica.status.binding.node for replica in self.all(LatticeWorkload) if replica.status.binding
+        )
         for each in self.all(LatticeWorkload):
             if each.status.binding or each.metadata.deletion_timestamp:
                 continue
@@ -189,7 +196,7 @@ class RunningFleet:
 
     async def finish_deletions(self) -> None:
         """Remove terminating workloads and workloads without an owner."""
-        uids = {each.metadata.uid for each in self.all(LatticeService)}
+        uids = {service.metadata.uid for service in self.all(LatticeService)}
         for each in self.all(LatticeWorkload):
             if each.metadata.deletion_timestamp or any(
                 owner.uid not in uids for owner in each.metadata.owner_references
@@ -199,8 +206,8 @@ class RunningFleet:
     async def mark_unschedulable(self, workload: LatticeWorkload) -> None:
         """No node fits the workload from now on."""
         now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = Condition(type="Scheduled", status="False", reason="NoNodeFits", last_transition_time=now)
-        await self.change(workload, conditions=(said,))
+        condition = Condition(type="Scheduled", status="False", reason="NoNodeFits", last_transition_time=now)
+        await self.change(workload, conditions=(condition,))
 
 
 _numbers = itertools.count(1)
@@ -251,4 +258,4 @@ def _plain(entry: Entry) -> Any:
 
 
 def puts(objects: Iterable[Kind]) -> list[Put]:
-    return [put_new(each, uid=each.metadata.name, now=NOW) for each in objects]
+    return [put_new(obj, uid=obj.metadata.name, now=NOW) for obj in objects]

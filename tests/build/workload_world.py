@@ -237,7 +237,7 @@ class Binder:
             found.status,
             binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.context.term.number),
             allocated_ports=allocated_ports(
-                found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]
+                found.spec.containers, [port for port in PORTS if str(port) not in node.status.taken_ports]
             ),
             last_action=str(Action.ASSIGN),
             last_action_at=format_micro_time(self.context.clock.now()),
@@ -256,7 +256,7 @@ class Binder:
 
     def _node(self) -> LatticeNode | None:
         nodes = sorted(self.context.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
-        facts = [(each, node_info_of(each)) for each in nodes]
+        facts = [(node, node_info_of(node)) for node in nodes]
         return next(
             (
                 each
@@ -402,7 +402,9 @@ class World:
         return found
 
     def condition(self, name: str, kind: str = "Ready") -> Condition | None:
-        return next((each for each in self.node(name).status.conditions if each.type == kind), None)
+        return next(
+            (condition for condition in self.node(name).status.conditions if condition.type == kind), None
+        )
 
     def node_of(self, path: str = "default/w") -> str:
         binding = self.workload(path).status.binding
@@ -422,8 +424,8 @@ class World:
 
     def orders_of(self, node: str) -> dict[str, DesiredRun]:
         found = (
-            (path_of(each), desired_run(each))
-            for each in self.context.cache(LatticeWorkload).by_index("node", node)
+            (path_of(replica), desired_run(replica))
+            for replica in self.context.cache(LatticeWorkload).by_index("node", node)
         )
         return {path: order for path, order in found if order is not None}
 

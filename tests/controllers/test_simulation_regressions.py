@@ -129,16 +129,18 @@ async def test_rolled_back_prepare_is_bound_despite_stale_caches() -> None:
         left_behind = {
             "node": "n1",
             "uid": node.metadata.uid,
-            "reservation": "of-somebody-else",
+            "reservation": "of-another-term",
             "until": LONG_AGO,
         }
         await world.set_status(LatticeWorkload, "w", decision={"prepared": left_behind})
         async with running_scheduler(world.store, clock, TWO_PHASE) as scheduler:
             await scheduler.caught_up()
             await _stop_copies(scheduler)
-            before = await world.revision()
+            revision_before = await world.revision()
             await scheduler.controller.reconcile("nodes")
-            assert await world.revision() > before, "what somebody else prepared is over, and given up"
+            assert await world.revision() > revision_before, (
+                "the expired reservation of another term is released"
+            )
             await scheduler.controller.reconcile("nodes")
             scheduler.feeds = [asyncio.create_task(copy.run()) for copy in scheduler.context.caches]
             await settle()
@@ -158,7 +160,7 @@ async def test_released_node_waits_for_prepared_binding() -> None:
         await world.scale(0)
         await world.plane.clock.advance(60)
         node = await world.node()
-        assert node is not None, "somebody is about to be bound there"
+        assert node is not None, "a workload is about to be bound there"
         assert node.metadata.deletion_timestamp
         await world.plane.remove(a_bound_workload("w"))
         await world.plane.clock.advance(60)

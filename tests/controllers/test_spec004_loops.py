@@ -31,8 +31,11 @@ async def test_disk_is_requested_counted_and_released() -> None:
             await scheduler.run_cycle()
             [first] = await world.bindings()
             other = "b" if first == "a" else "a"
-            told = {each.type: each.message for each in (await world.workload(other)).status.conditions}
-            assert told["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
+            messages = {
+                condition.type: condition.message
+                for condition in (await world.workload(other)).status.conditions
+            }
+            assert messages["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
             await world.delete(LatticeWorkload, first)
             await scheduler.run_cycle()
             await clock.advance(2)
@@ -43,10 +46,10 @@ async def test_disk_is_requested_counted_and_released() -> None:
 async def test_scheduling_attempts_and_failures_are_counted() -> None:
     async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
-        before = [each._value.get() for each in counters]
+        count_before = [counter._value.get() for counter in counters]
         await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
         await scheduler.run_cycle()
-        assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
+        assert [each._value.get() - was for each, was in zip(counters, count_before, strict=True)] == [2, 1]
 
 
 def test_counters_have_documented_names() -> None:

@@ -106,7 +106,7 @@ async def test_busy_node_calls_webhook_once() -> None:
         assert world.receiver.calls == []
         await world.advance(20)
         assert [
-            (each["rule"], each["object"], each["url"], each["timeout"]) for each in world.receiver.calls
+            (call["rule"], call["object"], call["url"], call["timeout"]) for call in world.receiver.calls
         ] == [("r", "latticenode/n1", "https://hooks.example/scale", 5.0)]
         assert "3900m of 4000m cpu are in use (98 %)" in world.receiver.calls[0]["message"]
         await world.advance(3600)
@@ -162,7 +162,7 @@ async def test_rule_ignores_objects_outside_its_selector() -> None:
     ) as world:
         await world.plane.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
         await world.advance(1)
-        assert [each for each in await world.plane.events() if each.startswith("Alert")] == ["Alert mine"]
+        assert [event for event in await world.plane.events() if event.startswith("Alert")] == ["Alert mine"]
 
 
 async def test_rule_retries_and_stops_workload() -> None:
@@ -201,7 +201,7 @@ async def test_budget_above_threshold_fires_rule() -> None:
         assert world.receiver.calls == []
         await world.plane.put(a_ledger(950_000))
         await world.advance(1)
-        assert [each["object"] for each in world.receiver.calls] == ["latticeledger/pool.p"]
+        assert [call["object"] for call in world.receiver.calls] == ["latticeledger/pool.p"]
         assert "95.0 % of the budget" in world.receiver.calls[0]["message"]
         assert "Alert pool.p" in await world.plane.events()
 
@@ -216,7 +216,7 @@ async def test_pool_above_threshold_fires_rule() -> None:
         )
         await world.plane.put(pool)
         await world.advance(1)
-        assert [each["message"] for each in world.receiver.calls] == ["95 % of its cores are in use"]
+        assert [call["message"] for call in world.receiver.calls] == ["95 % of its cores are in use"]
 
 
 async def test_suspended_rule_does_not_act_after_resume() -> None:
@@ -302,9 +302,9 @@ async def test_simultaneous_crossings_fire_once_per_object() -> None:
             await world.advance(1)
         events = await world.plane.events()
         assert {f"Alert w{index}" for index in range(count)} == {
-            each for each in events if each.startswith("Alert")
+            event for event in events if event.startswith("Alert")
         }
-        assert sum(each == "RuleFired r" for each in events) == count
+        assert sum(event == "RuleFired r" for event in events) == count
         assert len(world.receiver.calls) == count
         rule = await world.rule()
         assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
@@ -320,7 +320,7 @@ async def test_dead_webhook_does_not_delay_others_and_is_reported() -> None:
         world.receiver.dead = DEAD["webhook"]["url"]
         await world.plane.put(*(a_failing(3, f"w{index}") for index in range(10)))
         await world.advance(1)
-        assert len({each["object"] for each in world.receiver.calls}) == 10, (
+        assert len({call["object"] for call in world.receiver.calls}) == 10, (
             "the other address is called at once"
         )
         await world.plane.put(a_failing(3, "late"))
@@ -341,11 +341,11 @@ async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
     )
     async with world.leading():
         await world.advance(60)
-    told = [each.message for each in await world.plane.all(Event) if each.reason == "WebhookFailed"]
-    assert sorted(each.split(": ")[0] for each in told) == [
+    messages = [event.message for event in await world.plane.all(Event) if event.reason == "WebhookFailed"]
+    assert sorted(each.split(": ")[0] for each in messages) == [
         f"latticeworkload/default/w{index}" for index in range(6)
     ]
-    assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
+    assert sorted(each.split(": ")[0] for each in messages if "it was not called" in each) == [
         "latticeworkload/default/w4",
         "latticeworkload/default/w5",
     ]
@@ -361,7 +361,7 @@ async def test_cooldown_applies_per_object() -> None:
 
         await flaps("a", "b")
         await flaps("a", "b")
-        assert [each for each in await world.plane.events() if each.startswith("Alert")] == [
+        assert [event for event in await world.plane.events() if event.startswith("Alert")] == [
             "Alert a",
             "Alert b",
         ]
@@ -369,7 +369,7 @@ async def test_cooldown_applies_per_object() -> None:
         await flaps("a")
         await flaps("b")
         assert (
-            sorted(each for each in await world.plane.events() if each.startswith("Alert"))
+            sorted(event for event in await world.plane.events() if event.startswith("Alert"))
             == ["Alert a"] * 2 + ["Alert b"] * 2
         )
         await world.advance(600)

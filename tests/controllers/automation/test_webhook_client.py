@@ -99,7 +99,7 @@ async def hook(folder: Path) -> AsyncIterator[Hook]:
 LOOPBACK = parse_networks("127.0.0.1/32,::1/128")
 
 
-async def say(
+async def post_webhook(
     found: Hook,
     path: str,
     *,
@@ -115,7 +115,7 @@ async def say(
 
 async def test_body_arrives_over_verified_tls(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
-        await say(found, "/ok")
+        await post_webhook(found, "/ok")
         assert found.seen == [("/ok", {"message": "hello"})]
 
 
@@ -134,7 +134,7 @@ async def test_private_hosts_are_not_called(case: str, tmp_path: Path) -> None:
         with pytest.raises(
             Unavailable if case == "as a number" else Denied
         ):  # a host that is a number is no address to aiohttp
-            await say(found, "/ok", allowed=(), **REFUSED[case])
+            await post_webhook(found, "/ok", allowed=(), **REFUSED[case])
         assert found.seen == []
 
 
@@ -163,7 +163,7 @@ async def test_dns_rebinding_does_not_change_the_called_address(
 
         monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", connect)
         with pytest.raises((Unavailable, Denied)):
-            await say(found, "/ok", allowed=(), host="rebinding.example")
+            await post_webhook(found, "/ok", allowed=(), host="rebinding.example")
         assert asked == ["rebinding.example"], "resolved once"
         assert [each[0] for each in connected] == ["198.51.100.7"], "and called where it was judged to be"
 
@@ -176,7 +176,7 @@ async def test_dns_rebinding_does_not_change_the_called_address(
 async def test_error_omits_response_body(path: str, words: str, tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
         with pytest.raises(Unavailable) as trouble:
-            await say(found, path, timeout=0.3 if path == "/slow" else 5.0)
+            await post_webhook(found, path, timeout=0.3 if path == "/slow" else 5.0)
         assert words in str(trouble.value)
         assert "secret" not in str(trouble.value)
         assert len(found.seen) == 1, "a redirect is not followed"
@@ -184,7 +184,7 @@ async def test_error_omits_response_body(path: str, words: str, tmp_path: Path) 
 
 async def test_endless_response_is_not_read_fully(tmp_path: Path) -> None:
     async with hook(tmp_path) as found:
-        await say(found, "/endless")
+        await post_webhook(found, "/endless")
 
 
 async def test_plain_http_and_unknown_certificates_are_refused(tmp_path: Path) -> None:

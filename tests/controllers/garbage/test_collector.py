@@ -78,9 +78,9 @@ async def test_unknown_and_cross_namespace_owners_are_ignored() -> None:
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "uid-d"}
     await world.make("ConfigMap/a/x", deployment)
     await world.make("LatticePool/p", {"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "uid-c"})
-    before = await world.store.revision()
+    revision_before = await world.store.revision()
     await world.collect()
-    assert await world.store.revision() == before
+    assert await world.store.revision() == revision_before
 
 
 async def test_namespace_with_missing_owner_is_emptied_first() -> None:
@@ -104,10 +104,10 @@ async def test_ownership_cycle_stays_and_causes_no_writes() -> None:
     x = await world.get("ConfigMap/a/x") or {}
     x["metadata"]["ownerReferences"] = [second]
     await world.put("ConfigMap/a/x", x)
-    before = await world.store.revision()
+    revision_before = await world.store.revision()
     async with world.collecting():
         await world.settle()
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
         await world.delete("ConfigMap/a/x")
         await world.settle()
     assert await world.there("ConfigMap/a/x", "ConfigMap/a/y") == []
@@ -220,9 +220,9 @@ async def test_second_run_changes_nothing() -> None:
     await world.delete("LatticePool/p", FOREGROUND_FINALIZER)
     await world.delete("Namespace/a")
     await world.collect()
-    before = await world.store.revision()
+    revision_before = await world.store.revision()
     await world.collect()
-    assert await world.store.revision() == before
+    assert await world.store.revision() == revision_before
 
 
 async def test_unrelated_changes_cause_no_writes() -> None:
@@ -232,9 +232,9 @@ async def test_unrelated_changes_cause_no_writes() -> None:
         for i in range(5):
             obj = await world.get("ConfigMap/a/x") or {}
             await world.put("ConfigMap/a/x", {**obj, "data": {"i": str(i)}})
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.clock.advance(2000)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
 
 
 async def test_fenced_collector_writes_nothing_and_ends() -> None:
@@ -244,12 +244,12 @@ async def test_fenced_collector_writes_nothing_and_ends() -> None:
     )
     await world.clock.advance(60)
     assert await world.store.campaign("controllers", "another", 15)
-    before = await world.store.revision()
+    revision_before = await world.store.revision()
     async with world.collecting() as running:
         await world.clock.advance(5)
         assert running.done()
         assert running.exception() is None
-    assert await world.store.revision() == before
+    assert await world.store.revision() == revision_before
 
 
 async def test_unavailable_store_is_retried() -> None:

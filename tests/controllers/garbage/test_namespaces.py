@@ -41,14 +41,15 @@ async def test_blocked_namespace_reports_reason_once() -> None:
         namespace = await world.get("Namespace/a") or {}
         assert namespace["status"]["phase"] == "Terminating"
         assert [
-            (each["type"], each["status"], each["message"]) for each in namespace["status"]["conditions"]
+            (condition["type"], condition["status"], condition["message"])
+            for condition in namespace["status"]["conditions"]
         ] == [
             ("NamespaceContentRemaining", "True", "still there: 1 configmaps, 1 secrets"),
             ("NamespaceFinalizersRemaining", "True", "waiting for finalizers: 2 team/clean, 1 team/tell"),
         ]
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.clock.advance(300)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
         namespace = await world.get("Namespace/a") or {}
@@ -106,7 +107,7 @@ def test_condition_time_changes_only_with_status() -> None:
     second = with_remaining_content(first, remains, "t2")
     third = with_remaining_content(second, RemainingContent(), "t3")
     conditions = [each["status"]["conditions"][0] for each in (first, second, third)]
-    assert [(each["status"], each["lastTransitionTime"]) for each in conditions] == [
+    assert [(condition["status"], condition["lastTransitionTime"]) for condition in conditions] == [
         ("True", "t1"),
         ("True", "t1"),
         ("False", "t3"),

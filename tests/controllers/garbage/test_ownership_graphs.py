@@ -76,7 +76,7 @@ def test_any_graph_matches_reference_fixpoint(plan: Plan) -> None:
         objects = {entry.key.name: unpack(entry.value, 1)["metadata"] for entry in left.entries}
         found = {
             name if metadata["uid"] == f"uid-{name}" else f"{name} anew": [
-                each["name"] for each in metadata.get("ownerReferences", ())
+                owner["name"] for owner in metadata.get("ownerReferences", ())
             ]
             for name, metadata in objects.items()
         }

@@ -39,15 +39,15 @@ async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
         assert leader.office is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
         await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
-        await a_secret(leader, "of-somebody", TOKEN_SECRET_TYPE, "default")
+        await a_secret(leader, "of-another-namespace", TOKEN_SECRET_TYPE, "default")
         await store_token(leader.store, clock, a_token(number=1), ttl=600)
         loop = asyncio.create_task(JoinTokenController(leader.office).loop().run())
         await clock.advance(1)
         await store_token(leader.store, clock, a_token(number=2), ttl=6000)
         await clock.advance(600)
-        assert len(await names(leader)) == 5, "whoever comes late hears why"
+        assert len(await names(leader)) == 5, "a late agent still gets the reason"
         await clock.advance(3600)
-        others = ["damaged", "lattice-ca", "of-somebody"]
+        others = ["damaged", "lattice-ca", "of-another-namespace"]
         assert sorted(await names(leader)) == sorted(["join-000000000002", *others])
         revision = await leader.store.revision()
         await clock.advance(300)

@@ -92,14 +92,14 @@ async def test_blocked_drain_passes_surge_turn_to_another() -> None:
         first = world.evictions.surges["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(1)
-        said = {
+        condition = {
             "type": "Scheduled",
             "status": "False",
             "reason": "NoNodeFits",
             "message": "none",
             "lastTransitionTime": world.context.timestamp,
         }
-        await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
+        await world.set_conditions("default/web-3", (msgspec.convert(condition, Condition),))
         turns = [first]
         for _ in range(100):
             await world.run(10)
@@ -130,24 +130,28 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         }
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
         await world.run(15)
-        said = world.condition("n1", "Drained")
-        assert said is not None
-        assert (said.reason, said.message.rpartition(": ")[2]) == ("Leaving", "one more must run first"), (
-            "its cluster may be about to grow"
-        )
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.reason, condition.message.rpartition(": ")[2]) == (
+            "Leaving",
+            "one more must run first",
+        ), "its cluster may be about to grow"
         await world.add(a_node("late", cluster="south-001"))
         await world.run(45)
-        said = world.condition("n1", "Drained")
-        assert said is not None
-        assert (said.reason, said.message.rpartition("; ")[2]) == ("Leaving", "a machine is being made")
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.reason, condition.message.rpartition("; ")[2]) == (
+            "Leaving",
+            "a machine is being made",
+        )
         assert await world.events("n1") == ["NodeReady", "NodeDraining"]
         await world.delete(LatticeNode, "/late")
         await world.run(30)
-        said = world.condition("n1", "Drained")
+        condition = world.condition("n1", "Drained")
         needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
         why = f"{message}; pool south has 4 of 4 nodes"
-        assert said is not None
-        assert (said.reason, said.message) == (
+        assert condition is not None
+        assert (condition.reason, condition.message) == (
             "NoRoomForOneMore",
             f"1 still here; {needs}, and no node takes it: {why}",
         )
@@ -164,7 +168,7 @@ async def test_drain_waits_for_replica_evicted_by_other_taint() -> None:
         await world.set_taints("n1", BROKEN)
         await world.run(2)
         assert world.workload("default/web-1").status.last_action == "ApplyStopped", (
-            "a mark that expels waits for nobody"
+            "a NoExecute taint waits for no surge replica"
         )
         await world.set_taints("n2", DRAIN)
         await world.run(30)
@@ -199,11 +203,11 @@ async def test_drain_waits_for_preempted_replica() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
-        found = world.workload("default/web-1")
+        workload = world.workload("default/web-1")
         mark = msgspec.convert(
-            {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0])
+            {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(workload.status.conditions[0])
         )
-        await world.set_conditions("default/web-1", (*found.status.conditions, mark))
+        await world.set_conditions("default/web-1", (*workload.status.conditions, mark))
         await world.set_taints("n2", DRAIN)
         await world.run(30)
         assert (world.node_of("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
@@ -219,8 +223,8 @@ async def test_reconnected_replica_on_draining_node_counts_again() -> None:
         assert world.workload("default/web-1").status.actual_state == "Unknown"
         world.agents["n1"].connect()
         await world.run(30)
-        found = world.workload("default/web-1")
-        assert (world.live("default/web-1"), found.status.ready, found.status.last_action) == (
+        workload = world.workload("default/web-1")
+        assert (world.live("default/web-1"), workload.status.ready, workload.status.last_action) == (
             ["n1"],
             True,
             "Apply",

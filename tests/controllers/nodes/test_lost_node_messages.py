@@ -14,7 +14,9 @@ from lattice.kinds.core import Event
 
 
 def why(world: World, name: str = "default/w") -> str:
-    (ready,) = [each for each in world.workload(name).status.conditions if each.type == "Ready"]
+    (ready,) = [
+        condition for condition in world.workload(name).status.conditions if condition.type == "Ready"
+    ]
     assert (ready.status, ready.reason) == ("False", "Unknown")
     return ready.message
 
@@ -29,9 +31,9 @@ async def test_workload_waits_for_node_then_for_zone() -> None:
             why(world)
             == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
         )
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(300)
-        assert await world.store.revision() == before, "it is said once"
+        assert await world.store.revision() == revision_before, "it is said once"
 
 
 async def test_workload_waits_for_eviction_turn() -> None:
@@ -59,8 +61,8 @@ async def test_workload_waits_for_eviction_turn() -> None:
         await world.run(15)
         assert world.workload(f"default/{left}").status.actual_state == "Running"
         entries = (await world.store.list(Event.resource.id)).entries
-        events = [msgspec.json.decode(each.value, type=Event) for each in entries]
-        moved = {each.message for each in events if each.reason == "Rescheduled"}
+        events = [msgspec.json.decode(entry.value, type=Event) for entry in entries]
+        moved = {event.message for event in events if event.reason == "Rescheduled"}
         assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
 
 

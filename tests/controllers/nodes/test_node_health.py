@@ -26,23 +26,26 @@ from lattice.store.protocol import Key
 W = "default/w"
 
 
-def ready(world: World, name: str) -> tuple[str, str]:
-    found = world.condition(name)
-    return (found.status, found.reason) if found else ("", "")
+def ready_condition(world: World, name: str) -> tuple[str, str]:
+    condition = world.condition(name)
+    return (condition.status, condition.reason) if condition else ("", "")
 
 
 async def test_node_is_ready_on_heartbeat_and_lost_after_40_seconds() -> None:
     async with running_world() as world:
         lost = NODES_UNHEALTHY._value.get()
         agent = await world.join("n1")
-        assert (ready(world, "n1"), world.node("n1").status.phase) == (("True", "Heartbeat"), "Ready")
+        assert (ready_condition(world, "n1"), world.node("n1").status.phase) == (
+            ("True", "Heartbeat"),
+            "Ready",
+        )
         silent = world.clock.monotonic()
         agent.cut()
-        while ready(world, "n1")[0] == "True":
+        while ready_condition(world, "n1")[0] == "True":
             await world.run(0.5)
         assert 39 <= world.clock.monotonic() - silent <= 41
         status = world.node("n1").status
-        assert (ready(world, "n1"), status.phase) == (("False", "HeartbeatMissed"), "NotReady")
+        assert (ready_condition(world, "n1"), status.phase) == (("False", "HeartbeatMissed"), "NotReady")
         assert status.heartbeat is not None
         assert (status.heartbeat.reason, status.heartbeat.by) == ("HeartbeatMissed", "monitor")
         await world.run(20)
@@ -50,7 +53,7 @@ async def test_node_is_ready_on_heartbeat_and_lost_after_40_seconds() -> None:
         await world.run(1)
         status = world.node("n1").status
         assert status.heartbeat is not None
-        assert (ready(world, "n1")[0], status.heartbeat.by) == ("True", "heartbeat")
+        assert (ready_condition(world, "n1")[0], status.heartbeat.by) == ("True", "heartbeat")
         assert await world.events("n1") == ["NodeReady", "NodeLost", "NodeReady"]
         assert NODES_UNHEALTHY._value.get() - lost == 1
 
@@ -61,11 +64,11 @@ async def test_node_resuming_heartbeats_on_its_session_is_ready() -> None:
         session = agent.session
         agent.cut()
         await world.run(60)
-        assert ready(world, "n1")[0] == "False"
+        assert ready_condition(world, "n1")[0] == "False"
         agent.session = session
         agent.say(Heartbeat())
         await world.run(6)
-        assert ready(world, "n1")[0] == "True"
+        assert ready_condition(world, "n1")[0] == "True"
 
 
 async def test_node_without_agent_stays_joining() -> None:
@@ -77,7 +80,10 @@ async def test_node_without_agent_stays_joining() -> None:
             LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n2"))
         )
         await world.run(200)
-        assert (ready(world, "n2"), world.node("n2").status.phase) == (("False", "NotJoined"), "Joining")
+        assert (ready_condition(world, "n2"), world.node("n2").status.phase) == (
+            ("False", "NotJoined"),
+            "Joining",
+        )
         assert await world.events("n2") == []
 
 
@@ -89,13 +95,13 @@ async def test_new_leader_waits_a_full_timeout_before_marking_nodes() -> None:
         await world.run(60)
         world.agents["n2"].cut()
         await world.run(30)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.lead("two")
         await world.run(35)
-        assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "True", "True"]
-        assert await world.store.revision() == before
+        assert [ready_condition(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "True", "True"]
+        assert await world.store.revision() == revision_before
         await world.run(10)
-        assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
+        assert [ready_condition(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
 
 
 async def test_new_leader_restarts_eviction_timeout() -> None:
@@ -188,7 +194,7 @@ async def test_workloads_of_removed_node_are_rescheduled(policy: str) -> None:
         )
 
 
-async def hold(world: World, name: str) -> None:
+async def add_node_finalizer(world: World, name: str) -> None:
     """Add the node finalizer, as a join of a self-registered machine does."""
     entry = await world.entry(LatticeNode, f"/{name}")
     await world.store.commit(
@@ -205,7 +211,7 @@ async def hold(world: World, name: str) -> None:
 async def test_connected_node_is_emptied_before_removal(policy: str) -> None:
     async with running_world() as world:
         await world.join("n1")
-        await hold(world, "n1")
+        await add_node_finalizer(world, "n1")
         await world.add(a_workload(disconnect={"policy": policy}))
         await world.run(1)
         await world.join("n2")
@@ -219,7 +225,7 @@ async def test_connected_node_is_emptied_before_removal(policy: str) -> None:
 async def test_removed_silent_node_releases_terminating_workloads() -> None:
     async with running_world() as world:
         agent = await world.join("n1")
-        await hold(world, "n1")
+        await add_node_finalizer(world, "n1")
         await world.add(a_workload())
         await world.run(1)
         agent.cut()
@@ -241,7 +247,7 @@ async def test_node_keeps_finalizers_of_others() -> None:
             [with_metadata(entry, lambda metadata: metadata | {"finalizers": ["team/clean"]})]
         )
         await world.run(1)
-        await hold(world, "n1")
+        await add_node_finalizer(world, "n1")
         await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert world.node("n1").metadata.finalizers == ("team/clean",)
@@ -300,16 +306,16 @@ async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
         first.hangs = {W}
         await world.set_taints("n1", DRAIN)
         await world.run(3)
-        found = world.condition("n1", "Drained")
-        assert found is not None
-        assert (found.status, world.node("n1").status.phase) == ("False", "Draining")
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.status, world.node("n1").status.phase) == ("False", "Draining")
         assert (world.node_of("default/stopped"), world.node_of()) == ("", "n1")
         first.hangs = set()
         first.connect()
         await world.run(3)
-        found = world.condition("n1", "Drained")
-        assert found is not None
-        assert (found.status, found.message) == ("True", "nothing is bound to it any more")
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.status, condition.message) == ("True", "nothing is bound to it any more")
         assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert world.workload().status.retry is not None
         assert world.workload().status.retry.attempts == 0
@@ -331,7 +337,7 @@ async def test_drain_keeps_budget_and_requests_surge_replica() -> None:
         least: list[int] = []
         world.context.cache(LatticeWorkload).on_change(
             lambda _: least.append(
-                sum(bool(each.status.ready) for each in world.context.cache(LatticeWorkload).objects())
+                sum(bool(replica.status.ready) for replica in world.context.cache(LatticeWorkload).objects())
             )
         )
         await world.set_taints("n1", DRAIN)
@@ -414,12 +420,12 @@ async def test_orphan_on_agent_is_reported_once_and_stopped() -> None:
         agent = await world.join("n1")
         agent.cut()
         agent.holds["default/stray"] = WorkloadReport("other", "Running", "a" * 24, 1)
-        before = DRIFT.labels("orphan_on_agent")._value.get()
+        count_before = DRIFT.labels("orphan_on_agent")._value.get()
         agent.hangs = {"default/stray"}
         agent.connect()
         await world.run(60)
         assert await world.events("n1") == ["NodeReady", "DriftDetected"]
-        assert DRIFT.labels("orphan_on_agent")._value.get() - before == 1
+        assert DRIFT.labels("orphan_on_agent")._value.get() - count_before == 1
         agent.hangs = set()
         agent.connect()
         await world.run(1)
@@ -446,13 +452,16 @@ async def test_usage_is_live_and_written_on_significant_change() -> None:
         await world.run(20)
         assert world.node("n1").status.usage is not None
         assert world.node("n1").status.usage.cpu == 1000
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         agent.usage = Usage(1100, 4 << 30, 0)
         await world.run(300)
-        assert (await world.store.revision(), world.nodes.usage()["n1"].cpu) == (before, 1100)
+        assert (await world.store.revision(), world.nodes.usage()["n1"].cpu) == (revision_before, 1100)
         agent.usage = Usage(4000, 4 << 30, 0)
         await world.run(90)
-        assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (before + 1, 4000)
+        assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (
+            revision_before + 1,
+            4000,
+        )
 
 
 async def test_former_leader_marks_no_node() -> None:
@@ -464,7 +473,7 @@ async def test_former_leader_marks_no_node() -> None:
         await world.stop()
         assert await world.store.campaign("leader", "two", 1e9) is not None
         world.clock.jump(5)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         with pytest.raises(Fenced):
             await old.reconcile("/n1")
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before

@@ -10,11 +10,11 @@ from lattice.kinds.node import QUARANTINED, LatticeNode
 WHY = "cpu is -1, which no machine has: it must be 0 to 10000000"
 
 
-async def mark(world: World, *conditions: Condition) -> None:
+async def set_node_conditions(world: World, *conditions: Condition) -> None:
     """Write conditions, as registration does."""
     entry = await world.entry(LatticeNode, "/n1")
     status = world.node("n1").status
-    others = tuple(each for each in status.conditions if each.type != QUARANTINED)
+    others = tuple(condition for condition in status.conditions if condition.type != QUARANTINED)
     await world.store.commit([with_status(entry, replace(status, conditions=(*others, *conditions)))])
 
 
@@ -22,7 +22,9 @@ async def test_quarantined_node_gets_no_workloads_and_one_event() -> None:
     async with running_world() as world:
         await world.join("n1")
         await world.run(1)
-        await mark(world, Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=WHY))
+        await set_node_conditions(
+            world, Condition(type=QUARANTINED, status="True", reason="ImpossibleRoom", message=WHY)
+        )
         await world.run(1)
         await world.add(a_workload())
         await world.run(100)
@@ -31,7 +33,7 @@ async def test_quarantined_node_gets_no_workloads_and_one_event() -> None:
         assert (ready.status, ready.reason, ready.message) == ("False", "Quarantined", WHY)
         assert (await world.events("n1")).count("NodeQuarantined") == 1
         assert world.node_of() == ""
-        await mark(world)
+        await set_node_conditions(world)
         await world.run(5)
         assert (await world.events("n1"))[-1] == "NodeReady"
         assert world.node_of() == "n1"

@@ -26,7 +26,7 @@ DEEDS = (
 )
 
 
-async def storm(world: World, chance: random.Random, number: int) -> None:
+async def inject_random_faults(world: World, chance: random.Random, number: int) -> None:
     agent = world.agents[chance.choice(NODES)]
     path = f"default/{chance.choice('abcd')}"
     match chance.choice(DEEDS):
@@ -57,9 +57,9 @@ async def storm(world: World, chance: random.Random, number: int) -> None:
             await world.add(a_workload(path.removeprefix("default/"), disconnect=STRICT))
 
 
-def desired(world: World, path: str) -> str:
-    found = world.workload(path)
-    return "Deleted" if found.metadata.deletion_timestamp else found.spec.desired_state
+def desired_state_of(world: World, path: str) -> str:
+    workload = world.workload(path)
+    return "Deleted" if workload.metadata.deletion_timestamp else workload.spec.desired_state
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -73,7 +73,7 @@ async def test_random_faults_converge_without_overlap(seed: int) -> None:
             await world.add(a_workload(name, disconnect=STRICT))
         for number in range(60):
             with suppress(RevisionConflict):  # a controller was first; a user would ask again
-                await storm(world, chance, number)
+                await inject_random_faults(world, chance, number)
             await world.run(chance.choice((0.2, 1, 5, 5, 5, 20, 60)))
         for agent in world.agents.values():
             await world.set_taints(agent.name)
@@ -82,12 +82,13 @@ async def test_random_faults_converge_without_overlap(seed: int) -> None:
         await world.run(400)
         for path in (f"default/{name}" for name in "abcd" if world.is_there(f"default/{name}")):
             runs = (
-                desired(world, path) == "Running" and world.workload(path).status.last_action != "MarkFailed"
+                desired_state_of(world, path) == "Running"
+                and world.workload(path).status.last_action != "MarkFailed"
             )
             assert world.live(path) == ([world.node_of(path)] if runs else []), (path, world.workload(path))
-            assert desired(world, path) != "Deleted"
+            assert desired_state_of(world, path) != "Deleted"
         gone = [path for agent in world.agents.values() for path in agent.holds if not world.is_there(path)]
         assert (world.overlaps, gone) == ([], [])
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(120)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before

@@ -22,12 +22,12 @@ KEEPS = {"policy": "keep"}
 STOPS = {"policy": "stop", "stopAfter": "60s"}
 
 
-def shown(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
+def summary(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
     status = world.workload(path).status
     return status.actual_state, status.ready, status.last_action, status.failure_reason
 
 
-def wants(state: str) -> Callable[[Any], Any]:
+def with_desired_state(state: str) -> Callable[[Any], Any]:
     return lambda spec: msgspec.structs.replace(spec, desired_state=state)
 
 
@@ -45,14 +45,14 @@ async def test_workload_is_bound_applied_and_runs() -> None:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        assert shown(world) == ("Running", True, "Apply", "")
+        assert summary(world) == ("Running", True, "Apply", "")
         status = world.workload().status
         assert status.retry is not None
         assert (status.retry.attempts, status.retry.run) == (0, 1)
         assert status.applied_revision == world.workload().spec.effective_revision
         assert agent.starts == {(W, world.workload().spec.effective_revision, 1): 1}
         assert await world.events("w") == ["WorkloadApplied"]
-        assert [(each.type, each.status) for each in status.conditions] == [("Ready", "True")]
+        assert [(condition.type, condition.status) for condition in status.conditions] == [("Ready", "True")]
 
 
 async def test_a_system_at_rest_writes_nothing() -> None:
@@ -63,9 +63,9 @@ async def test_a_system_at_rest_writes_nothing() -> None:
             await world.add(a_workload(name))
         await world.add(a_workload("stopped", desiredState="Stopped"))
         await world.run(2)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(600)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
 
 
 async def test_exiting_workload_backs_off_and_fails_after_five() -> None:
@@ -81,7 +81,7 @@ async def test_exiting_workload_backs_off_and_fails_after_five() -> None:
             times += [world.clock.monotonic()] * (len(agent.starts) - before)
         waits = [round(later - earlier) for earlier, later in itertools.pairwise(times)]
         assert waits == pytest.approx([5, 10, 20, 40], abs=1)
-        assert shown(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
+        assert summary(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
         assert (world.attempts(), set(agent.starts.values())) == (5, {1})
         told = await world.events("w")
         assert told == ["WorkloadApplied", *["WorkloadBackOff", "RetryTriggered"] * 4, "WorkloadFailed"]
@@ -101,7 +101,7 @@ async def test_back_off_continues_under_new_leader() -> None:
         await world.run(15)
         assert len(agent.starts) == 3
         await world.run(7)
-        assert (shown(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
+        assert (summary(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
 
 
 async def test_failures_reset_after_long_run() -> None:
@@ -109,9 +109,9 @@ async def test_failures_reset_after_long_run() -> None:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
-        assert (world.attempts(), shown(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
+        assert (world.attempts(), summary(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
         await world.run(250)
-        assert (world.attempts(), shown(world)) == (0, ("Running", True, "Forgive", ""))
+        assert (world.attempts(), summary(world)) == (0, ("Running", True, "Forgive", ""))
         agent.end(W, log="a\nb\n")
         await world.run(1)
         assert (world.attempts(), world.workload().status.last_log) == (1, "a\nb\n")
@@ -122,10 +122,10 @@ async def test_permanent_failure_can_be_retried_on_request() -> None:
         agent = await world.join("n1", fails={W: ["INVALID_IMAGE"]})
         await world.add(a_workload())
         await world.run(60)
-        assert (shown(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
+        assert (summary(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
         await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now", "mine": "stays"})
         await world.run(1)
-        assert (shown(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
+        assert (summary(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
         assert world.workload().metadata.annotations == {"mine": "stays"}
         assert (await world.events("w"))[-2:] == ["RetryTriggered", "WorkloadApplied"]
 
@@ -150,12 +150,12 @@ async def test_restart_is_another_run_of_same_revision() -> None:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        await world.change(LatticeWorkload, W, wants("Stopped"))
+        await world.change(LatticeWorkload, W, with_desired_state("Stopped"))
         await world.run(1)
-        assert (shown(world), world.live()) == (("Stopped", False, "ApplyStopped", ""), [])
-        await world.change(LatticeWorkload, W, wants("Running"))
+        assert (summary(world), world.live()) == (("Stopped", False, "ApplyStopped", ""), [])
+        await world.change(LatticeWorkload, W, with_desired_state("Running"))
         await world.run(1)
-        assert (shown(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
+        assert (summary(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
         assert [run for _, _, run in agent.starts] == [1, 2]
 
 
@@ -168,7 +168,7 @@ async def test_new_revision_replaces_running_one_once() -> None:
         await world.change(LatticeWorkload, W, runs("other"))
         await world.run(1)
         second = world.workload().spec.effective_revision
-        assert shown(world) == ("Running", True, "Apply", "")
+        assert summary(world) == ("Running", True, "Apply", "")
         assert world.workload().status.applied_revision == second != first
         assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
 
@@ -209,7 +209,7 @@ async def test_delete_workload(state: str) -> None:
             assert (world.is_there(W), world.live()) == (True, ["n1"])
             agent.connect()
         else:
-            await world.change(LatticeWorkload, W, wants("Deleted"))
+            await world.change(LatticeWorkload, W, with_desired_state("Deleted"))
         await world.run(1)
         assert (world.is_there(W), world.live()) == (False, [])
 
@@ -217,10 +217,10 @@ async def test_delete_workload(state: str) -> None:
 async def test_workload_with_foreign_finalizer_is_released_once() -> None:
     async with running_world() as world:
         await world.join("n1")
-        found = a_workload()
+        workload = a_workload()
         await world.add(
             msgspec.structs.replace(
-                found, metadata=msgspec.structs.replace(found.metadata, finalizers=("other/one",))
+                workload, metadata=msgspec.structs.replace(workload.metadata, finalizers=("other/one",))
             )
         )
         await world.run(1)
@@ -232,9 +232,9 @@ async def test_workload_with_foreign_finalizer_is_released_once() -> None:
             [],
         )
         assert world.node("n1").status.workloads == 0
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(100)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
 
 
 @pytest.mark.parametrize(
@@ -252,15 +252,15 @@ async def test_workload_of_lost_node_starts_elsewhere_in_two_minutes(
         silent = world.clock.monotonic() - (world.clock.monotonic() - 1) % 10
         while world.clock.monotonic() < silent + 39:
             await world.run(0.5)
-            assert shown(world)[:2] == ("Running", True)
+            assert summary(world)[:2] == ("Running", True)
         await world.run(12)
-        assert shown(world)[:2] == ("Unknown", False)
+        assert summary(world)[:2] == ("Unknown", False)
         while not second.starts:
             await world.run(0.5)
         assert world.clock.monotonic() - silent >= earliest
         assert world.clock.monotonic() - silent <= earliest + 12
         await world.run(1)
-        assert (world.node_of(), shown(world)[:2]) == ("n2", ("Running", True))
+        assert (world.node_of(), summary(world)[:2]) == ("n2", ("Running", True))
         assert "Rescheduled" in await world.events("w")
         assert bool(world.overlaps) == (disconnect is KEEPS)
         first.connect()
@@ -279,7 +279,7 @@ async def test_node_reconnecting_in_time_keeps_workload() -> None:
         await world.run(100)
         agent.connect()
         await world.run(200)
-        assert (world.node_of(), sum(agent.starts.values()), world.attempts(), shown(world)[0]) == (
+        assert (world.node_of(), sum(agent.starts.values()), world.attempts(), summary(world)[0]) == (
             "n1",
             1,
             0,
@@ -309,7 +309,7 @@ async def test_undelivered_order_counts_no_failed_attempt() -> None:
         assert (world.workload().status.last_action, world.attempts()) == ("Apply", 0)
         agent.connect()
         await world.run(1)
-        assert (shown(world)[0], world.attempts()) == ("Running", 0)
+        assert (summary(world)[0], world.attempts()) == ("Running", 0)
 
 
 async def test_start_timeout_is_retried() -> None:
@@ -317,10 +317,10 @@ async def test_start_timeout_is_retried() -> None:
         agent = await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(25)
-        assert (shown(world)[0], world.attempts()) == ("Starting", 0)
+        assert (summary(world)[0], world.attempts()) == ("Starting", 0)
         agent.hangs = set()
         await world.run(30)
-        assert (shown(world), world.attempts()) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
+        assert (summary(world), world.attempts()) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
 
 async def test_node_error_reschedules_to_another_node() -> None:
@@ -328,9 +328,9 @@ async def test_node_error_reschedules_to_another_node() -> None:
         await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
         await world.add(a_workload())
         await world.run(1)
-        assert (world.node_of(), shown(world)[0]) == ("", "Pending")
+        assert (world.node_of(), summary(world)[0]) == ("", "Pending")
         await world.run(10)
-        assert (world.node_of(), shown(world)[0], world.attempts()) == ("n1", "Running", 1)
+        assert (world.node_of(), summary(world)[0], world.attempts()) == ("n1", "Running", 1)
 
 
 async def test_recreated_workload_of_same_name_is_another_workload() -> None:
@@ -348,7 +348,7 @@ async def test_recreated_workload_of_same_name_is_another_workload() -> None:
         agent.connect()
         await world.run(2)
         held = agent.holds[W]
-        assert (held.uid, held.state, shown(world)[0]) == (
+        assert (held.uid, held.state, summary(world)[0]) == (
             world.workload().metadata.uid,
             "Running",
             "Running",
@@ -364,10 +364,10 @@ async def test_former_leader_writes_nothing() -> None:
         await world.stop()
         assert await world.store.campaign("leader", "two", 1e9) is not None
         agent.end(W)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         with pytest.raises(Fenced):
             await old.reconcile(W)
-        assert await world.store.revision() == before
+        assert await world.store.revision() == revision_before
 
 
 async def test_each_action_is_counted_once() -> None:
@@ -406,6 +406,6 @@ async def test_preempted_workload_stops_before_rescheduling() -> None:
             [with_status(entry, msgspec.structs.replace(status, conditions=(*status.conditions, told)))]
         )
         await world.run(1)
-        assert [each.type for each in world.workload().status.conditions] == ["Ready"]
+        assert [condition.type for condition in world.workload().status.conditions] == ["Ready"]
         assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]
         assert (world.overlaps, world.live()) == ([], ["n1"])

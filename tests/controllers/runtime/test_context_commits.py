@@ -50,7 +50,9 @@ async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -
 
 @pytest.mark.parametrize("fatal", [1, 3, 11])
 @pytest.mark.parametrize(
-    "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
+    "error",
+    [Conflict("another writer was first"), Fenced("the term is over")],
+    ids=["a rival", "another leader"],
 )
 async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exception) -> None:
     plane = ControlPlane()

@@ -125,7 +125,7 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
         assert loop.pending == 0
         for key, count in last.items():
             assert key in [name for name, _ in controller.begun[count:]], (
-                f"nobody looked at {key} after it was woken"
+                f"{key} was not reconciled after it was woken"
             )
         await cancel_and_wait(task)
 
@@ -354,7 +354,7 @@ async def test_same_seed_gives_same_run() -> None:
     assert first == second
 
 
-def figure(name: str, **labels: str) -> float:
+def metric_value(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"controller": "counted", **labels}) or 0.0
 
 
@@ -366,17 +366,17 @@ async def test_metrics_count_reconciles() -> None:
     with capture_logs():
         task = asyncio.create_task(loop.run())
         await settle()
-        assert figure("lattice_controller_queue_depth") == 2
+        assert metric_value("lattice_controller_queue_depth") == 2
         assert loop.pending == 4
         await clock.advance(10)
     results = {
-        result: figure("lattice_controller_reconciles_total", result=result)
+        result: metric_value("lattice_controller_reconciles_total", result=result)
         for result in ("done", "again", "conflict", "failed")
     }
     assert results == {"done": 3, "again": 1, "conflict": 1, "failed": 1}
-    assert figure("lattice_controller_retries_total") == 2
-    assert figure("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
-    assert figure("lattice_controller_queue_depth") == 0
+    assert metric_value("lattice_controller_retries_total") == 2
+    assert metric_value("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
+    assert metric_value("lattice_controller_queue_depth") == 0
     assert loop.last_reconciled_at is not None
     await cancel_and_wait(task)
 

@@ -33,7 +33,7 @@ async def test_changes_wake_affected_keys() -> None:
         controller,
         clock,
         random.Random(1),
-        lambda: [each.key.path for each in caches[0].objects()],
+        lambda: [cache.key.path for cache in caches[0].objects()],
         sources,
     )
     task = asyncio.create_task(run_all([loop], caches))

@@ -15,7 +15,7 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Term, Write
 
 
-async def told(world: World) -> list[tuple[str, str, str]]:
+async def bind_failure_events(world: World) -> list[tuple[str, str, str]]:
     page = await world.store.list(Event.resource.id)
     found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
     return [
@@ -71,7 +71,7 @@ async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> No
             case "node":
                 await world.set_status(LatticeNode, "n1", workloads=1)
             case "workload":
-                await world.set_status(LatticeWorkload, "w", last_log="somebody wrote here")
+                await world.set_status(LatticeWorkload, "w", last_log="another writer")
             case "gone":
                 await world.delete(LatticeNode, "n1")
 
@@ -79,7 +79,7 @@ async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> No
         store.rival = writes
         for _ in range(3):
             await scheduler.run_cycle()
-    assert await told(world) == [("Warning", "w", f"not bound to node n1: {why}")]
+    assert await bind_failure_events(world) == [("Warning", "w", f"not bound to node n1: {why}")]
     assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
 
 
@@ -103,10 +103,10 @@ async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
             await scheduler.controller._bind_cycle(decided)
             await scheduler.controller.bind_failure_reporter.report()
             await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
-        assert len(await told(world)) == 1
+        assert len(await bind_failure_events(world)) == 1
         store.rival = writes
         await scheduler.run_cycle()
-        first, second = await told(world)
+        first, second = await bind_failure_events(world)
         assert "(20 times)" not in first[2]
         assert second[2].endswith("first (20 times)")
 
@@ -120,4 +120,4 @@ async def test_many_lost_races_are_reported_in_batched_commits() -> None:
             await scheduler.run_cycle()
             await clock.advance(1)
     assert len(await world.bindings()) == 130
-    assert len({name for _, name, _ in await told(world)}) == 130
+    assert len({name for _, name, _ in await bind_failure_events(world)}) == 130

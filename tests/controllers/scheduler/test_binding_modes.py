@@ -60,7 +60,9 @@ class LostResponseStore(DyingStore):
         request_id: str | None = None,
     ) -> int:
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
-        if not self.hushed and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
+        if not self.hushed and any(
+            isinstance(write, Put) and b'"binding"' in write.value for write in writes
+        ):
             self.hushed = True
             raise Unavailable("no answer")
         return revision
@@ -80,7 +82,7 @@ class ContestedStore(DyingStore):
         request_id: str | None = None,
     ) -> int:
         if self.lose is not None and any(
-            isinstance(each, Put) and b'"binding"' in each.value for each in writes
+            isinstance(write, Put) and b'"binding"' in write.value for write in writes
         ):
             meanwhile, self.lose = self.lose, None
             await meanwhile()
@@ -111,9 +113,9 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
         async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
             assert scheduler.controller.binder.mode is mode
             await scheduler.run_cycle()
-            before = await world.revision()
+            revision_before = await world.revision()
             await scheduler.run_cycle()
-            assert await world.revision() == before
+            assert await world.revision() == revision_before
         bound = await world.bindings()
         assert sorted(bound.values()) == ["n1", "n1", "n2", "n2"]
         assert [(await world.node(name)).status.workloads for name in ("n1", "n2")] == [2, 2]
@@ -130,11 +132,11 @@ async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: 
             await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
-            before = await world.revision()
+            revision_before = await world.revision()
             with pytest.raises(ExceptionGroup) as told:
                 await scheduler.controller.reconcile("nodes")
             assert told.value.subgroup(Fenced)
-            assert await world.revision() == before
+            assert await world.revision() == revision_before
 
 
 async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
@@ -166,7 +168,7 @@ async def test_workload_changed_after_decision_is_rescheduled(
             await scheduler.controller._apply_changes()
             decided = scheduler.controller._decide()
             assert decided is not None
-            assert [each.node for each in decided.scheduled] == ["n1"]
+            assert [decision.node for decision in decided.scheduled] == ["n1"]
             await world.put(now)
             await scheduler.caught_up()
             await scheduler.controller._bind_cycle(decided)
@@ -184,10 +186,12 @@ async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
             await scheduler.run_cycle()
             bound = await world.bindings()
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
-            found = await world.workload("large-0")
+            workload = await world.workload("large-0")
             assert (
                 "2 of 4 would fit, minMember is 4"
-                in next(each for each in found.status.conditions if each.type == "Scheduled").message
+                in next(
+                    condition for condition in workload.status.conditions if condition.type == "Scheduled"
+                ).message
             )
             await world.add(a_node("n3", 300))
             await clock.advance(2)
@@ -219,7 +223,7 @@ async def test_group_losing_a_race_is_rescheduled_as_a_whole(touched: str) -> No
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.caught_up()
             if touched == "workload":
-                await world.set_status(LatticeWorkload, "g-1", last_log="somebody wrote here")
+                await world.set_status(LatticeWorkload, "g-1", last_log="another writer")
             else:
                 await world.put(a_node("n1", 200))
             await scheduler.controller.reconcile("nodes")
@@ -274,11 +278,11 @@ async def test_many_workloads_are_bound_in_few_commits() -> None:
             *(a_node(f"n{number}") for number in range(20)),
             *(a_workload(f"w{number}", 100) for number in range(700)),
         )
-        before = await world.revision()
+        revision_before = await world.revision()
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
         assert len(await world.bindings()) == 700
-        assert await world.revision() - before <= 40
+        assert await world.revision() - revision_before <= 40
         assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
 
 
@@ -416,7 +420,7 @@ async def test_slow_bind_keeps_capacity_after_reservation_expires(
                 await clock.advance(31)
                 await control._apply_changes()
                 decided = control._decide()
-                later.extend(each.ask.name for each in (decided.scheduled if decided else ()))
+                later.extend(decision.ask.name for decision in (decided.scheduled if decided else ()))
 
             world.store.lose = decide_on_another
             await scheduler.run_cycle()

@@ -55,7 +55,7 @@ async def a_full_cluster(
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
         await scheduler.run_cycle()
         for slot in range(3):
-            await ready(world, slot)
+            await set_ready(world, slot)
         await scheduler.context.cache(LatticeService).wait_for(await world.revision())
         try:
             yield world, clock, scheduler
@@ -64,35 +64,35 @@ async def a_full_cluster(
             await asyncio.gather(feed, return_exceptions=True)
 
 
-async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
+async def set_ready(world: World, slot: int, *, is_ready: bool = True) -> None:
     await world.set_status(
         LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting"
     )
 
 
-async def placed_for(world: World, decided: int, *, generation: int) -> None:
+async def set_placed_generation(world: World, decided: int, *, generation: int) -> None:
     """`web` has this generation, and a placement of the generation `decided`."""
     entry = await world.entry(LatticeService, "web")
     status = msgspec.json.decode(entry.value, type=LatticeService).status
-    said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
+    condition = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
     put = with_status(
         entry,
-        msgspec.structs.replace(status, conditions=(said,)),
+        msgspec.structs.replace(status, conditions=(condition,)),
         lambda metadata: metadata | {"generation": generation},
     )
     await world.store.commit([put])
 
 
-async def leaving(world: World) -> list[str]:
+async def marked_victims(world: World) -> list[str]:
     found = [await world.workload(f"web-{slot}") for slot in range(3)]
     return [
         each.metadata.name for each in found if any(said.type == "Leaving" for said in each.status.conditions)
     ]
 
 
-def told(workload: LatticeWorkload) -> str:
+def unschedulable_message(workload: LatticeWorkload) -> str:
     found: Condition | None = next(
-        (each for each in workload.status.conditions if each.type == "Scheduled"), None
+        (condition for condition in workload.status.conditions if condition.type == "Scheduled"), None
     )
     return found.message if found else ""
 
@@ -111,44 +111,48 @@ async def test_preemption_respects_disruption_budget(least: int, gone: int) -> N
         for _ in range(3):
             await scheduler.run_cycle()
             await clock.advance(70)
-        assert len(await leaving(world)) == gone
+        assert len(await marked_victims(world)) == gone
 
 
 async def test_blocked_preemption_resumes_when_replica_is_ready() -> None:
     async with a_full_cluster(2, 3) as (world, clock, scheduler):
-        await ready(world, 2, is_ready=False)
+        await set_ready(world, 2, is_ready=False)
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
         why = "1 of lower priority on node"
-        assert why in told(await world.workload("high"))
-        assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-        await ready(world, 2)
+        assert why in unschedulable_message(await world.workload("high"))
+        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+            await world.workload("high")
+        )
+        await set_ready(world, 2)
         await scheduler.run_cycle()
         await clock.advance(1)
         await scheduler.run_cycle()
-        assert len(await leaving(world)) == 1
+        assert len(await marked_victims(world)) == 1
 
 
 async def test_no_preemption_during_rollout() -> None:
     async with a_full_cluster(2, 2) as (world, _, scheduler):
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
-        assert await leaving(world) == []
+        assert await marked_victims(world) == []
 
 
 async def test_no_preemption_before_scale_down_is_placed() -> None:
     async with a_full_cluster(2, 3) as (world, clock, scheduler):
-        await placed_for(world, 1, generation=2)
+        await set_placed_generation(world, 1, generation=2)
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
-        assert await leaving(world) == [], "one of three goes as it is, and two must stay"
-        assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-        await placed_for(world, 2, generation=2)
+        assert await marked_victims(world) == [], "one of three goes as it is, and two must stay"
+        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+            await world.workload("high")
+        )
+        await set_placed_generation(world, 2, generation=2)
         await scheduler.run_cycle()
         await clock.advance(1)
         await scheduler.run_cycle()
-        assert len(await leaving(world)) == 1, (
-            "three were placed for good: one can be spared, and who waits hears of it"
+        assert len(await marked_victims(world)) == 1, (
+            "three are placed: the budget allows one, and the preemptor is woken"
         )
 
 
@@ -157,7 +161,7 @@ async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
         commit = world.store.commit
 
         async def away(writes: Any, **rest: Any) -> int:
-            if any(b"makes room" in each.value for each in writes if hasattr(each, "value")):
+            if any(b"makes room" in write.value for write in writes if hasattr(write, "value")):
                 raise Unavailable("the store does not answer", where="store", fix="wait")
             revision: int = await commit(writes, **rest)
             return revision
@@ -169,11 +173,11 @@ async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
         world.store.commit = commit  # type: ignore[method-assign]
         await world.delete(LatticeWorkload, "high")
         await scheduler.run_cycle()
-        assert await leaving(world) == []
+        assert await marked_victims(world) == []
         await world.add(a_workload("higher", priority=20))
         await scheduler.run_cycle()
         await clock.advance(1)
-        assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
+        assert len(await marked_victims(world)) == 1, "they are known to be there, and one of them makes room"
 
 
 async def test_terminating_victim_is_not_marked() -> None:
@@ -200,7 +204,7 @@ async def test_terminating_victim_is_not_marked() -> None:
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
         assert len(chosen) == 1
-        assert await leaving(world) == []
+        assert await marked_victims(world) == []
 
 
 @pytest.mark.parametrize(
@@ -226,7 +230,7 @@ async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, g
             await scheduler.run_cycle()
             await clock.advance(1)
         assert (await world.workload("next")).status.binding is None
-        assert len(await leaving(world)) == gone
+        assert len(await marked_victims(world)) == gone
 
 
 async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
@@ -236,7 +240,7 @@ async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
         )
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
-        assert await leaving(world) == []
+        assert await marked_victims(world) == []
 
 
 async def test_standalone_workloads_have_no_budget() -> None:
@@ -245,8 +249,10 @@ async def test_standalone_workloads_have_no_budget() -> None:
         await scheduler.run_cycle()
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
-        found = await world.workload("low")
-        assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
+        workload = await world.workload("low")
+        assert [
+            condition.type for condition in workload.status.conditions if condition.type == "Leaving"
+        ] == ["Leaving"]
 
 
 async def test_new_leader_preempts_only_after_services_are_cached() -> None:
@@ -257,14 +263,14 @@ async def test_new_leader_preempts_only_after_services_are_cached() -> None:
         context = a_context(world.store, clock, term)
         acts = SchedulingController(context, PRESETS[DEFAULT_PROFILE]).loop().run()
         tasks = [
-            asyncio.create_task(each)
-            for each in (context.cache(LatticeNode).run(), context.cache(LatticeWorkload).run(), acts)
+            asyncio.create_task(replica)
+            for replica in (context.cache(LatticeNode).run(), context.cache(LatticeWorkload).run(), acts)
         ]
         await clock.advance(20)
-        assert await leaving(world) == []
+        assert await marked_victims(world) == []
         tasks.append(asyncio.create_task(context.cache(LatticeService).run()))
         await clock.advance(20)
-        assert len(await leaving(world)) == 1
+        assert len(await marked_victims(world)) == 1
         for each in tasks:
             each.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

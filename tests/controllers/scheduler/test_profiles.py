@@ -31,8 +31,8 @@ async def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, s
         await scheduler.run_cycle()
         await world.add(a_node("empty", 9000), *workloads)
         await scheduler.run_cycle()
-        for each in workloads:
-            name = each.metadata.name
+        for workload in workloads:
+            name = workload.metadata.name
             record = await world.workload(name)
             assert record.status.binding is not None
             found[0][name], found[1][name] = record.status.binding.node, record.status.decision["profile"]

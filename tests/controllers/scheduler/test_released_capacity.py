@@ -52,7 +52,7 @@ class InterruptedStore(MemoryStore):
     ) -> int:
         if self.away:
             raise Unavailable("no answer")
-        is_it = any(isinstance(each, Put) and self.word in each.value for each in writes)
+        is_it = any(isinstance(write, Put) and self.word in write.value for write in writes)
         if is_it and self.before is not None:
             before, self.before = self.before, None
             await before()

@@ -26,7 +26,7 @@ from lattice.store.protocol import Change, Check, Entry, Key, Term, Write
 NODES = {"n1": 1000, "n2": 1500}
 PORTS = (30000, 30003)  # four to choose from
 
-SCHEDULERS: dict[str, list[int]] = {"nobody": [], "a": [0], "b": [1], "both": [0, 1]}
+SCHEDULERS: dict[str, list[int]] = {"neither": [], "a": [0], "b": [1], "both": [0, 1]}
 STEPS = st.lists(
     st.tuples(
         st.one_of(
@@ -232,9 +232,9 @@ def _check_moment(
 # The other one binds to the node after this one has decided on it and before it writes; by then it has heard of that.
 CROSSED = [
     (("add", 500, 0), "b"),
-    *[(("add", 500, number), "nobody") for number in (1, 0)],
+    *[(("add", 500, number), "neither") for number in (1, 0)],
     (("add", 500, 0), "both"),
-    *[(("add", 500, 0), "nobody")] * 3,
+    *[(("add", 500, 0), "neither")] * 3,
     (("add", 500, 0), "a"),
     (("add", 500, 0), "both"),
     (("group", 4, 0), "both"),
@@ -242,7 +242,7 @@ CROSSED = [
     (("restart", 0, 0), "both"),
     (("add", 500, 1), "a"),
     (("delete", 0, 0), "both"),
-    (("wait", 1, 0), "nobody"),
+    (("wait", 1, 0), "neither"),
     (("delete", 3, 0), "both"),
 ]
 

@@ -19,7 +19,7 @@ from lattice.kinds.workload import Binding, LatticeWorkload, Retry
 
 
 def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
-    return next((each for each in workload.status.conditions if each.type == kind), None)
+    return next((condition for condition in workload.status.conditions if condition.type == kind), None)
 
 
 async def test_workload_is_bound_with_recorded_decision() -> None:
@@ -58,11 +58,11 @@ async def test_second_reconcile_writes_nothing() -> None:
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
-            before = await world.revision()
+            revision_before = await world.revision()
             await scheduler.run_cycle()
             await clock.advance(400)
             await scheduler.run_cycle()
-            assert await world.revision() == before
+            assert await world.revision() == revision_before
 
 
 async def test_written_nodes_are_kept_only_until_cached() -> None:
@@ -116,15 +116,15 @@ async def test_unschedulable_workload_waits_for_added_node() -> None:
         await world.add(a_node("n1", 500), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
-            found = await world.workload("w")
-            told = condition(found, "Scheduled")
+            workload = await world.workload("w")
+            told = condition(workload, "Scheduled")
             assert told is not None
             assert (told.status, told.reason, told.message) == (
                 "False",
                 "NoNodeFits",
                 "0 of 1 node: 1 without 1 cpu free",
             )
-            assert found.status.decision["nearest"] == {
+            assert workload.status.decision["nearest"] == {
                 "node": "n1",
                 "short": [{"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}],
             }
@@ -231,9 +231,9 @@ async def test_node_deleted_after_decision_gets_no_binding() -> None:
             await world.add(a_node("n1"))
             await clock.advance(2)
             await scheduler.run_cycle()
-        found = await world.workload("w")
-        assert found.status.binding is not None
-        assert found.status.binding.uid == (await world.node("n1")).metadata.uid
+        workload = await world.workload("w")
+        assert workload.status.binding is not None
+        assert workload.status.binding.uid == (await world.node("n1")).metadata.uid
 
 
 async def test_fenced_scheduler_writes_nothing() -> None:
@@ -243,11 +243,11 @@ async def test_fenced_scheduler_writes_nothing() -> None:
             await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
-            before = await world.revision()
+            revision_before = await world.revision()
             with pytest.raises(ExceptionGroup) as told:
                 await scheduler.controller.reconcile("nodes")
             assert told.value.subgroup(Fenced)
-            assert await world.revision() == before
+            assert await world.revision() == revision_before
 
 
 async def test_new_controller_counts_existing_bindings() -> None:
@@ -352,9 +352,9 @@ async def test_victim_is_marked_before_it_is_replaced() -> None:
                 "Preempted",
                 "makes room on node n1 for default/high",
             )
-            before = await world.revision()
+            revision_before = await world.revision()
             await scheduler.run_cycle()
-            assert await world.revision() == before
+            assert await world.revision() == revision_before
             await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
             await scheduler.run_cycle()
             assert await world.bindings() == {"high": "n1"}

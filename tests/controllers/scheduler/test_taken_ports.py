@@ -31,7 +31,9 @@ async def test_taken_port_is_recorded_and_others_are_allocated() -> None:
         assert (status.failure_reason, status.binding, status.allocated_ports) == ("PORT_TAKEN", None, {})
         assert status.retry is not None
         assert status.retry.attempts == 1
-        assert [*world.node("n1").status.taken_ports] == ["30000"], "a fixed one may be anybody's to ask for"
+        assert [*world.node("n1").status.taken_ports] == ["30000"], (
+            "a taken fixed port is not excluded from the range"
+        )
         await world.run(10)
         status = world.workload().status
         assert (status.actual_state, status.allocated_ports) == ("Running", {"http": 30001, "admin": 9000})

@@ -39,7 +39,7 @@ async def test_agreement_lifecycle() -> None:
         return found and (
             found.status.active,
             found.status.missing,
-            [each.address for each in found.status.endpoints],
+            [endpoint.address for endpoint in found.status.endpoints],
         )
 
     async with running_loops(controller.context, controller.loop()):

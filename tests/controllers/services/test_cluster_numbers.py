@@ -14,20 +14,20 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 
 
-async def emptied(fleet: RunningFleet) -> None:
+async def delete_service(fleet: RunningFleet) -> None:
     """Delete the service, its cluster and its payment."""
     await fleet.remove(LatticeService, "api", "default")
     await fleet.converge()
     await fleet.finish_deletions()
-    for each in fleet.all(LatticeCluster):
-        await fleet.remove(LatticeCluster, each.metadata.name)
+    for cluster in fleet.all(LatticeCluster):
+        await fleet.remove(LatticeCluster, cluster.metadata.name)
 
 
 async def test_recreated_pool_continues_numbering() -> None:
     async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
         await fleet.converge()
         assert list(fleet.machines()) == ["p1-001"]
-        await emptied(fleet)
+        await delete_service(fleet)
         await fleet.remove(LatticePool, "p1")
         await fleet.apply(a_pool(), a_service())
         await fleet.converge()
@@ -38,18 +38,18 @@ async def test_each_cloud_region_numbers_its_clusters() -> None:
     cloud = a_cloud(regions=["r1", "r2"])
     async with running_fleet(a_class(), cloud, a_service(requiredRegions=["r1"])) as fleet:
         await fleet.converge()
-        await emptied(fleet)
+        await delete_service(fleet)
         await fleet.remove(CloudInfrastructure, "cloud")
         await fleet.apply(cloud, a_service(replicas=2, requiredRegions=["r1", "r2"]))
         await fleet.converge()
         assert sorted(fleet.machines()) == ["cloud-r1-002", "cloud-r2-001"]
 
 
-async def removed(fleet: RunningFleet) -> None:
+async def remove_clusters(fleet: RunningFleet) -> None:
     """Remove unneeded clusters, as the cluster controller does."""
     clusters = ClusterController(fleet.context, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
-    for each in fleet.all(LatticeCluster):
-        await clusters._remove_if_unused(each)
+    for cluster in fleet.all(LatticeCluster):
+        await clusters._remove_if_unused(cluster)
     await fleet.wait_for_caches()
 
 
@@ -63,7 +63,7 @@ async def test_recreated_data_center_continues_numbering() -> None:
             for _ in range(2):
                 await fleet.converge()
                 await fleet.finish_deletions()
-            await removed(fleet)
+            await remove_clusters(fleet)
             assert fleet.all(LatticeCluster) == []
             await fleet.remove(StaticInfrastructure, "dc")
             await fleet.apply(static, a_service())
@@ -75,7 +75,7 @@ async def test_recreated_data_center_continues_numbering() -> None:
         )
 
 
-async def forget(fleet: RunningFleet, **status: object) -> None:
+async def reset_ledger_status(fleet: RunningFleet, **status: object) -> None:
     """Write the ledger as it was before ledgers counted clusters."""
     (book,) = fleet.all(LatticeLedger)
     entry = fleet.context.cache(LatticeLedger).entry(f"/{book.metadata.name}")
@@ -89,7 +89,7 @@ async def forget(fleet: RunningFleet, **status: object) -> None:
 async def test_ledger_without_number_continues_after_clusters() -> None:
     async with running_fleet(a_class(), a_pool(), a_service(cores=4)) as fleet:
         await fleet.converge()
-        await forget(fleet)
+        await reset_ledger_status(fleet)
         await fleet.apply(a_service("more", cores=4, replicas=21))
         await fleet.converge()
         assert sorted(fleet.machines()) == ["p1-001", "p1-002"]
@@ -103,5 +103,5 @@ async def test_number_is_recorded_before_cluster_is_deleted() -> None:
         (cluster,) = fleet.all(LatticeCluster)
         clusters = ClusterController(fleet.context, {}, lambda node: (node.metadata.name, REQUEST_PROBE))
         assert clusters._is_sequence_recorded(cluster), "the ledger has it"
-        await forget(fleet)
+        await reset_ledger_status(fleet)
         assert not clusters._is_sequence_recorded(cluster), "neither the ledger nor the pool has it"

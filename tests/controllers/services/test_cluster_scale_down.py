@@ -27,7 +27,7 @@ async def test_no_node_for_machine_no_longer_wanted() -> None:
         names = []
         for _ in range(30):
             await world.plane.clock.advance(0.5)
-            names += [each.metadata.name for each in await world.plane.all(LatticeNode)]
+            names += [node.metadata.name for node in await world.plane.all(LatticeNode)]
         assert asked
         assert set(names) == {"north-001-nano-1"}
 
@@ -70,4 +70,4 @@ async def test_no_unpaid_machine_is_created() -> None:
         assert await world.plane.all(LatticeNode) == []
         await world.pay(1)
         await world.plane.clock.advance(40)
-        assert [each.metadata.name for each in await world.plane.all(LatticeNode)] == ["north-001-nano-1"]
+        assert [node.metadata.name for node in await world.plane.all(LatticeNode)] == ["north-001-nano-1"]

@@ -30,7 +30,7 @@ async def test_cluster_is_ready_once_machines_have_joined() -> None:
     async with running_cluster_controller() as (world, _):
         await world.plane.put(a_cluster(2))
         await world.plane.clock.advance(1)
-        assert [(each.node, each.size.millicores, each.token) for each in world.created] == [
+        assert [(machine.node, machine.size.millicores, machine.token) for machine in world.created] == [
             ("north-001-nano-1", 1000, "token-of-north-001-nano-1"),
             ("north-001-nano-2", 1000, "token-of-north-001-nano-2"),
         ]
@@ -138,7 +138,7 @@ async def test_ended_machine_is_recreated_under_its_name() -> None:
         await world.join("north-001-nano-1")
         world.provider.end_machine("north-001-nano-1")
         await world.plane.clock.advance(40)
-        assert [each.node for each in world.created] == ["north-001-nano-1"] * 2
+        assert [machine.node for machine in world.created] == ["north-001-nano-1"] * 2
 
 
 async def test_unwanted_machine_is_paid_until_empty_and_removed() -> None:
@@ -166,7 +166,7 @@ async def test_unwanted_machine_is_paid_until_empty_and_removed() -> None:
         )
         await world.plane.clock.advance(6)
         assert await world.node() is None
-        assert [each.node for each in await world.provider.list()] == ["north-001-nano-2"]
+        assert [machine.node for machine in await world.provider.list()] == ["north-001-nano-2"]
         assert await world.paid() == 1
         assert await world.phase() == "Ready"
 
@@ -192,8 +192,8 @@ async def test_machine_lost_by_provider_is_replaced_by_new_node() -> None:
         await world.scale(1)
         await world.join("north-001-nano-1")
         await world.plane.put(a_bound_workload("going", desiredState="Deleted"), a_bound_workload("moves"))
-        before = await world.node()
-        assert before is not None
+        node_before = await world.node()
+        assert node_before is not None
         lost = asyncio.create_task(world.provider.delete("north-001-nano-1"))
         await world.plane.clock.advance(60)
         await lost
@@ -202,8 +202,8 @@ async def test_machine_lost_by_provider_is_replaced_by_new_node() -> None:
         await world.plane.clock.advance(60)
         after = await world.node()
         assert after is not None
-        assert after.metadata.uid != before.metadata.uid, (
-            "whoever was bound to the old one knows that it is gone"
+        assert after.metadata.uid != node_before.metadata.uid, (
+            "a binding to the old node shows that it is gone"
         )
         assert (len(world.created), await world.paid()) == (2, 1)
 
@@ -263,7 +263,10 @@ async def test_unavailable_provider_changes_no_phase() -> None:
             await world.plane.clock.advance(40)
             cluster = await world.cluster()
             assert cluster is not None
-            said = {each.type: (each.status, each.reason) for each in cluster.status.conditions}
+            said = {
+                condition.type: (condition.status, condition.reason)
+                for condition in cluster.status.conditions
+            }
             assert said == {
                 "Ready": ("True", "NodesReady"),
                 "ProviderReady": ("False", "ProviderUnreachable") if refusing else ("True", "Answers"),
@@ -295,7 +298,7 @@ async def test_conflicting_node_is_deleted_on_next_reconcile() -> None:
         was_known: list[bool] = []
 
         async def contested(writes: Any, *words: Any, **more: Any) -> int:
-            removed = [each.key for each in writes if isinstance(each, Delete) and each.key.name == name]
+            removed = [write.key for write in writes if isinstance(write, Delete) and write.key.name == name]
             if removed and len(was_known) < 10:
                 was_known.append(presence.get(name) is not None)
                 raise RevisionConflict(removed[0], 1, 2)
@@ -308,7 +311,7 @@ async def test_conflicting_node_is_deleted_on_next_reconcile() -> None:
         await world.scale(0)
         cluster = await world.cluster()
         assert cluster is not None
-        assert "ProviderRefused" not in {each.reason for each in cluster.status.conditions}
+        assert "ProviderRefused" not in {condition.reason for condition in cluster.status.conditions}
         await world.plane.clock.advance(10)
         assert (was_known, await world.node(), presence.get(name)) == ([True] * 10, None, None)
 
@@ -347,11 +350,11 @@ async def test_new_leader_finishes_after_crash_at_any_commit(fatal: int) -> None
     second = await world.controller()
     async with running_loops(second.context, second.loop()):
         await world.plane.clock.advance(30)
-        assert {each.node for each in await world.provider.list()} == {
+        assert {machine.node for machine in await world.provider.list()} == {
             "north-001-nano-1",
             "north-001-nano-2",
         }
-        assert {each.metadata.name for each in await world.plane.all(LatticeNode)} == {
+        assert {node.metadata.name for node in await world.plane.all(LatticeNode)} == {
             "north-001-nano-1",
             "north-001-nano-2",
         }

@@ -163,7 +163,7 @@ async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
     """The cost of all clusters written by that revision, in micro-dollars per hour."""
     page = await store.list(LatticeCluster.resource.id, revision=revision)
     clusters = [msgspec.json.decode(entry.value, type=LatticeCluster) for entry in page.entries]
-    return sum(each.spec.desired_nodes * dollars[each.metadata.name] for each in clusters)
+    return sum(cluster.spec.desired_nodes * dollars[cluster.metadata.name] for cluster in clusters)
 
 
 async def compete(there: list[Store], payments: Sequence[Payment]) -> list[CommittedPayment | OverBudget]:
@@ -323,7 +323,7 @@ async def test_soft_limit_warns_and_allows() -> None:
     second = await ledgers.commit_with_charges(a_payment("b", 1, to=[CLOUD]))
     assert isinstance(first, CommittedPayment)
     assert isinstance(second, CommittedPayment)
-    assert (first.warnings, [each.ledger for each in second.warnings]) == ((), ["cloud.aws"])
+    assert (first.warnings, [warning.ledger for warning in second.warnings]) == ((), ["cloud.aws"])
 
 
 async def test_ledger_outlives_its_pool() -> None:
@@ -415,7 +415,7 @@ async def test_release_requires_paid_machines() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
-    before = await store.revision()
+    revision_before = await store.revision()
     with pytest.raises(
         Invalid,
         match=r"latticeledger/pool.us-east: pays for 1 medium at \$1.00/h in cluster a, cannot release 2",
@@ -423,21 +423,21 @@ async def test_release_requires_paid_machines() -> None:
         await ledgers.commit_with_charges(
             Payment([a_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)])
         )
-    assert await store.revision() == before
+    assert await store.revision() == revision_before
 
 
 async def test_conflict_of_callers_writes_is_raised() -> None:
     store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
-    before = await store.revision()
+    revision_before = await store.revision()
     with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/a"):
         await ledgers.commit_with_charges(a_payment("a", 1))
     with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/z"):
         await ledgers.commit_with_charges(
             replace(a_payment("b", 1), checks=[Check(key(LatticeCluster, "z"), 1)])
         )
-    assert await store.revision() == before
+    assert await store.revision() == revision_before
 
 
 async def test_pool_may_be_written_with_payment() -> None:

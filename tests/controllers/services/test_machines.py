@@ -33,9 +33,7 @@ async def test_machines_are_released_only_when_empty() -> None:
         await fleet.finish_deletions()
         await fleet.converge()
         assert fleet.machines() == {"p1-001": {"m": 2}}
-        assert fleet.paid() == Counter({("p1-001", "m"): 4}), (
-            "released by whoever confirms that they are gone"
-        )
+        assert fleet.paid() == Counter({("p1-001", "m"): 4}), "released once their removal is confirmed"
 
 
 async def test_deleted_service_leaves_cluster_empty() -> None:
@@ -76,7 +74,7 @@ async def test_machine_started_during_scale_down_is_paid() -> None:
 
         async def raced(writes: Sequence[Write], **rest: Any) -> int:
             """Just before the scale-down, a writer with an older view of the cluster creates a node."""
-            if any(each.key.resource == LatticeCluster.resource.id for each in writes):
+            if any(write.key.resource == LatticeCluster.resource.id for write in writes):
                 fleet.store.commit = commit
                 await fleet._make_node(cluster, "m", "p1-001-m-1")
             revision: int = await commit(writes, **rest)
@@ -111,7 +109,7 @@ async def test_unschedulable_replicas_get_one_more_machine() -> None:
     ) as fleet:
         await fleet.converge()
         await fleet.bind(per_node=1)
-        waiting = next(each for each in fleet.live() if each.status.binding is None)
+        waiting = next(replica for replica in fleet.live() if replica.status.binding is None)
         await fleet.mark_unschedulable(waiting)
         await fleet.converge()
         assert fleet.machines() == {"p1-001": {"m": 1}}, "not at once"
@@ -140,11 +138,15 @@ async def test_unschedulable_replicas_leave_full_cluster() -> None:
         await fleet.bind(per_node=1)
         await fleet.apply(a_pool("p2"))
         await fleet.converge()
-        await fleet.mark_unschedulable(next(each for each in fleet.live() if each.status.binding is None))
+        await fleet.mark_unschedulable(
+            next(replica for replica in fleet.live() if replica.status.binding is None)
+        )
         fleet.clock.jump(11)
         await fleet.converge()
         assert fleet.placed() == {("p1-001", "m"): 1, ("p2-001", "m"): 1}
-        assert Counter(each.spec.cluster for each in fleet.live()) == Counter({"p1-001": 1, "p2-001": 1})
+        assert Counter(replica.spec.cluster for replica in fleet.live()) == Counter(
+            {"p1-001": 1, "p2-001": 1}
+        )
         assert "they are placed elsewhere" in (await fleet.events("NoNodeFits"))[0].message
 
 
@@ -158,11 +160,13 @@ async def test_replicas_of_lost_node_get_one_more_machine() -> None:
         assert lost.status.binding is not None
         await fleet.lose_node(lost.status.binding.node)
         await fleet.change(lost, binding=None, ready=False, actual_state="Pending")
-        await fleet.mark_unschedulable(next(each for each in fleet.live() if each.status.binding is None))
+        await fleet.mark_unschedulable(
+            next(replica for replica in fleet.live() if replica.status.binding is None)
+        )
         fleet.clock.jump(11)
         await fleet.converge(times=3)
         assert fleet.machines() == {"p1-001": {"m": 3}}
-        assert [each.metadata.name for each in fleet.live()] == ["api-0", "api-1"], "the same replicas"
+        assert [replica.metadata.name for replica in fleet.live()] == ["api-0", "api-1"], "the same replicas"
         assert fleet.placed() == {("p1-001", "m"): 2}
 
 
@@ -217,13 +221,13 @@ async def test_cluster_of_deleted_pool_stays_while_in_use() -> None:
         await fleet.remove(LatticePool, "p1")
         await fleet.converge()
         assert fleet.machines() == {"p1-001": {"m": 1}}, "what runs there runs on"
-        said = plan(
+        planned = plan(
             World.of(each for copy in fleet.context.caches for each in copy.objects()),
             [],
             [("LatticeService", "default", "api")],
         )
-        assert said.state_after is not None
-        assert said.state_after.clusters == {}
+        assert planned.state_after is not None
+        assert planned.state_after.clusters == {}
         await fleet.remove(LatticeService, "api", "default")
         await fleet.finish_deletions()
         await fleet.converge()

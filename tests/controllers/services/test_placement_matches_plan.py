@@ -38,12 +38,14 @@ async def committed(fleet: RunningFleet) -> tuple[dict[str, Any], dict[str, Any]
         for each in fleet.all(LatticeService)
     }
     machines = {
-        each.metadata.name: dict(each.spec.nodes) for each in fleet.all(LatticeCluster) if each.spec.nodes
+        cluster.metadata.name: dict(cluster.spec.nodes)
+        for cluster in fleet.all(LatticeCluster)
+        if cluster.spec.nodes
     }
     rates = {
-        each.metadata.name: each.status.committed_micros
-        for each in fleet.all(LatticeLedger)
-        if each.status.committed_micros
+        ledger.metadata.name: ledger.status.committed_micros
+        for ledger in fleet.all(LatticeLedger)
+        if ledger.status.committed_micros
     }
     return where, machines, rates
 
@@ -66,7 +68,7 @@ def shares(fleet: RunningFleet) -> dict[str, int]:
 def test_committed_placements_match_plan(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
-        said = converge(replace(world, now=clock.now()))
+        planned = converge(replace(world, now=clock.now()))
         async with running_fleet(
             *stored(world), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
         ) as fleet:
@@ -74,11 +76,13 @@ def test_committed_placements_match_plan(world: World) -> None:
             await fleet.wait_for_caches()
             where, machines, rates = await committed(fleet)
             assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in said.replica_counts.items()
+                name: dict(each) for name, each in planned.replica_counts.items()
             }
-            assert machines == {name: dict(each) for name, each in said.clusters.items()}
-            assert rates == {name: rate for name, rate in said.fleet.committed.items() if rate}
-            assert shares(fleet) == {name: said.service_rates.get(name, 0) for name in said.replica_counts}
+            assert machines == {name: dict(each) for name, each in planned.clusters.items()}
+            assert rates == {name: rate for name, rate in planned.fleet.committed.items() if rate}
+            assert shares(fleet) == {
+                name: planned.service_rates.get(name, 0) for name in planned.replica_counts
+            }
 
     asyncio.run(script())
 
@@ -100,17 +104,17 @@ def test_added_service_matches_plan_and_cost(world: World) -> None:
             await fleet.converge()
             objects = [each for copy in fleet.context.caches for each in copy.objects()]
             now = replace(World.of(objects, world.price_book), now=clock.now())
-            said = plan(now, [late])
-            assert said.state_after is not None
+            planned = plan(now, [late])
+            assert planned.state_after is not None
             await fleet.apply(late)
             await fleet.services.reconcile(FLEET_KEY)
             await fleet.wait_for_caches()
             where, machines, rates = await committed(fleet)
             assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in said.state_after.replica_counts.items()
+                name: dict(each) for name, each in planned.state_after.replica_counts.items()
             }
-            assert machines == {name: dict(each) for name, each in said.state_after.clusters.items()}
-            assert rates == {name: rate for name, rate in said.state_after.fleet.committed.items() if rate}
+            assert machines == {name: dict(each) for name, each in planned.state_after.clusters.items()}
+            assert rates == {name: rate for name, rate in planned.state_after.fleet.committed.items() if rate}
 
     asyncio.run(script())
 

@@ -72,7 +72,7 @@ def scaled(service: LatticeService, replicas: int) -> LatticeService:
 def is_in_use(fleet: RunningFleet, gone: ObjectKey) -> bool:
     """Is it a pool with clusters? Those have a test of their own."""
     return gone[0] == LatticePool.resource.kind and any(
-        each.spec.pool == gone[2] for each in fleet.all(LatticeCluster)
+        cluster.spec.pool == gone[2] for cluster in fleet.all(LatticeCluster)
     )
 
 
@@ -96,15 +96,15 @@ def test_applied_plan_matches_planned_state(
             )
             wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
             note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
-            said = plan(now, wanted, gone).state_after
-            assert said is not None
+            planned = plan(now, wanted, gone).state_after
+            assert planned is not None
             for kind, namespace, name in gone:
                 await fleet.remove(KINDS[kind], name, namespace)
             await fleet.apply(*wanted)
             await settle_fleet(fleet, world, binding=False)
-            check_placements(fleet, said, before)
+            check_placements(fleet, planned, before)
             await settle_fleet(fleet, world, binding=True)
-            check_machines(fleet, said, before)
+            check_machines(fleet, planned, before)
 
     asyncio.run(script())
 
@@ -126,9 +126,9 @@ def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, repli
             said, moving = (
                 made.state_after,
                 {
-                    each.name
-                    for each in made.would_move
-                    if f"{going}: is not offered any more" in each.reasons
+                    move.name
+                    for move in made.would_move
+                    if f"{going}: is not offered any more" in move.reasons
                 },
             )
             assert said is not None
@@ -150,7 +150,7 @@ def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, repli
 
 
 def _is_in(service: LatticeService, pool: str) -> bool:
-    return any(each.pool == pool for each in service.status.placements)
+    return any(placement.pool == pool for placement in service.status.placements)
 
 
 async def test_unbound_replicas_leave_capacity_to_bound_ones() -> None:
@@ -181,16 +181,16 @@ async def bound_to(fleet: RunningFleet, service: str, *numbers: int) -> None:
 async def assert_plan_holds(fleet: RunningFleet, *wanted: Kind, gone: str = "") -> FleetState:
     """Plan and apply these objects and the deletion of `gone`, and assert that the fleet matches the plan."""
     before, without = current_placements(fleet), [("LatticeService", "default", gone)] if gone else []
-    said = plan(observed_world(fleet, World.of([])), wanted, without).state_after
-    assert said is not None
+    planned = plan(observed_world(fleet, World.of([])), wanted, without).state_after
+    assert planned is not None
     for _, namespace, name in without:
         await fleet.remove(LatticeService, name, namespace)
     await fleet.apply(*wanted)
     await settle_fleet(fleet, World.of([]), binding=False)
-    check_placements(fleet, said, before)
+    check_placements(fleet, planned, before)
     await settle_fleet(fleet, World.of([]), binding=True)
-    check_machines(fleet, said, before)
-    return said
+    check_machines(fleet, planned, before)
+    return planned
 
 
 async def test_new_replica_takes_machine_of_removed_one() -> None:
@@ -217,7 +217,7 @@ async def test_removed_replicas_are_those_planned(fewest: int, machines_left: in
     ) as fleet:
         await settle_fleet(fleet, World.of([]), binding=True)
         await assert_plan_holds(fleet, a_service(replicas=2))
-        assert len({each.status.binding.node for each in fleet.live()}) == machines_left
+        assert len({replica.status.binding.node for replica in fleet.live()}) == machines_left
 
 
 async def test_deleted_service_holds_no_machine() -> None:
@@ -284,7 +284,7 @@ async def test_second_scale_down_counts_victims_of_the_first() -> None:
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
         await asyncio.gather(*(fleet.replicas.reconcile(f"default/{name}") for name in ("api", "web")))
-        assert {each.status.binding.node for name in ("api", "web") for each in fleet.live(name)} == {
+        assert {replica.status.binding.node for name in ("api", "web") for replica in fleet.live(name)} == {
             "p1-001-l-1"
         }
 

@@ -24,8 +24,10 @@ async def awaited(fleet: RunningFleet) -> None:
     for node in fleet.all(LatticeNode):
         entry = fleet.context.cache(LatticeNode).entry(f"/{node.metadata.name}")
         assert entry is not None
-        said = (Condition(type="Ready", status="False", reason="NotJoined"),)
-        await fleet.store.commit([with_status(entry, msgspec.structs.replace(node.status, conditions=said))])
+        conditions = (Condition(type="Ready", status="False", reason="NotJoined"),)
+        await fleet.store.commit(
+            [with_status(entry, msgspec.structs.replace(node.status, conditions=conditions))]
+        )
     await fleet.wait_for_caches()
 
 
@@ -34,7 +36,7 @@ async def going(fleet: RunningFleet) -> None:
     await fleet.bind()
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": "2"}, "desiredState": "Deleted"}
     await fleet.apply(made(LatticeWorkload, "bare", spec, namespace="default"))
-    (found,) = [each for each in fleet.all(LatticeWorkload) if not each.spec.service]
+    (found,) = [replica for replica in fleet.all(LatticeWorkload) if not replica.spec.service]
     await fleet.change(found, binding=Binding(node=fleet.all(LatticeNode)[0].metadata.name))
 
 
@@ -61,13 +63,16 @@ async def test_new_service_is_placed_as_planned_in_transition(before) -> None:  
         await before(fleet)
         late = a_service("web", replicas=2, cores=1)
         objects = [each for copy in fleet.context.caches for each in copy.objects()]
-        said = plan(replace(World.of(objects), now=fleet.clock.now()), [late])
-        assert said.state_after is not None
+        planned = plan(replace(World.of(objects), now=fleet.clock.now()), [late])
+        assert planned.state_after is not None
         await fleet.apply(late)
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
         placed = fleet.context.cache(LatticeService).get("default/web")
         assert placed is not None
-        found = {(each.pool, each.cluster, each.node): each.replicas for each in placed.status.placements}
-        assert found == dict(said.state_after.replica_counts["default/web"])
-        assert fleet.machines() == {name: dict(each) for name, each in said.state_after.clusters.items()}
+        found = {
+            (placement.pool, placement.cluster, placement.node): placement.replicas
+            for placement in placed.status.placements
+        }
+        assert found == dict(planned.state_after.replica_counts["default/web"])
+        assert fleet.machines() == {name: dict(each) for name, each in planned.state_after.clusters.items()}

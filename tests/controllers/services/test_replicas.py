@@ -58,7 +58,7 @@ async def test_workload_carries_every_field_of_service() -> None:
         assert spec.request_amounts == {"cpu": 250, "memory": 1 << 30}
         assert spec.constraints.node_selector == {"disk": "ssd", "lattice.dev/node-class": "m"}
         assert spec.constraints.tolerations == service.spec.placement.tolerations
-        assert [each.topology_key for each in spec.constraints.spread] == ["node"]
+        assert [rule.topology_key for rule in spec.constraints.spread] == ["node"]
         assert spec.disconnect == service.spec.disconnect
         assert spec.revision == compute_revision(spec)
         assert not list(found.problems())
@@ -88,7 +88,7 @@ async def test_no_workloads_before_current_spec_is_placed() -> None:
         await fleet.apply(a_service(replicas=3))
         await fleet.converge()
         assert len(fleet.workloads()) == 3
-        assert [each.message for each in await fleet.events("ScaledUp")] == [
+        assert [event.message for event in await fleet.events("ScaledUp")] == [
             "from 0 to 1 replicas",
             "from 1 to 3 replicas",
         ]
@@ -97,14 +97,14 @@ async def test_no_workloads_before_current_spec_is_placed() -> None:
 async def test_10000_workloads_are_created_in_100_commits() -> None:
     async with running_fleet(a_class("m", 64, 256), a_pool(), a_service(replicas=10_000, cores=0.5)) as fleet:
         await fleet.services.reconcile(FLEET_KEY)
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.replicas.reconcile("default/api")
         assert len(fleet.workloads()) == 10_000
-        assert await fleet.store.revision() - before == 101  # the event of it is in the first
-        assert sorted(each.spec.slot for each in fleet.workloads()) == list(range(10_000))
-        before = await fleet.store.revision()
+        assert await fleet.store.revision() - revision_before == 101  # the event of it is in the first
+        assert sorted(replica.spec.slot for replica in fleet.workloads()) == list(range(10_000))
+        revision_before = await fleet.store.revision()
         await fleet.replicas.reconcile("default/api")
-        assert await fleet.store.revision() == before
+        assert await fleet.store.revision() == revision_before
 
 
 async def test_scale_down_removes_highest_slots() -> None:
@@ -113,18 +113,20 @@ async def test_scale_down_removes_highest_slots() -> None:
         await fleet.bind()
         await fleet.apply(a_service(replicas=2))
         await fleet.converge()
-        assert [each.spec.slot for each in fleet.live()] == [0, 1]
-        assert [each.metadata.finalizers for each in fleet.workloads()][2:] == [("lattice.dev/workload",)] * 2
+        assert [replica.spec.slot for replica in fleet.live()] == [0, 1]
+        assert [replica.metadata.finalizers for replica in fleet.workloads()][2:] == [
+            ("lattice.dev/workload",)
+        ] * 2
         assert (await fleet.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
         await fleet.apply(a_service(replicas=3))
         await fleet.converge()
-        assert [each.spec.slot for each in fleet.live()] == [0, 1, 4], (
+        assert [replica.spec.slot for replica in fleet.live()] == [0, 1, 4], (
             "a slot is free when its last holder is gone"
         )
         await fleet.finish_deletions()
         await fleet.apply(a_service(replicas=4))
         await fleet.converge()
-        assert [each.spec.slot for each in fleet.live()] == [0, 1, 2, 4]
+        assert [replica.spec.slot for replica in fleet.live()] == [0, 1, 2, 4]
 
 
 async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
@@ -143,10 +145,10 @@ async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
             assert len(fleet.workloads()) <= 4
             await fleet.bind()
             await fleet.finish_deletions()
-            if not any(each.spec.revision == old for each in fleet.workloads()):
+            if not any(replica.spec.revision == old for replica in fleet.workloads()):
                 break
         await fleet.converge()
-        assert {each.spec.revision for each in fleet.live()} == {compute_revision(fleet.live()[0].spec)}
+        assert {replica.spec.revision for replica in fleet.live()} == {compute_revision(fleet.live()[0].spec)}
         assert len(fleet.live()) == 3
         assert max(seen) == 4
         progress = fleet.condition("Progressing")
@@ -164,7 +166,7 @@ async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
         await fleet.bind()
         await fleet.apply(with_image(service, "wrong:1"))
         await fleet.converge()
-        (broken,) = [each for each in fleet.live() if each.status.binding is None]
+        (broken,) = [replica for replica in fleet.live() if replica.status.binding is None]
         await fleet.change(broken, actual_state="Failed", ready=False, failure_reason="IMAGE_NOT_FOUND")
         await fleet.converge()
         progress = fleet.condition("Progressing")
@@ -176,7 +178,7 @@ async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
         await fleet.converge()
         await fleet.finish_deletions()
         await fleet.converge()
-        assert [each.metadata.name for each in fleet.live()] == ["api-0", "api-1"]
+        assert [replica.metadata.name for replica in fleet.live()] == ["api-0", "api-1"]
         assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
 
 
@@ -189,12 +191,12 @@ async def test_rollout_moves_one_by_one_to_larger_machines() -> None:
         await fleet.apply(a_service(replicas=2, cores=6))
         for _ in range(12):
             await fleet.converge()
-            assert sum(each.status.ready is True for each in fleet.live()) >= 2
+            assert sum(replica.status.ready is True for replica in fleet.live()) >= 2
             await fleet.bind()
             await fleet.finish_deletions()
         await fleet.converge()
         assert Counter(
-            each.spec.constraints.node_selector["lattice.dev/node-class"] for each in fleet.live()
+            replica.spec.constraints.node_selector["lattice.dev/node-class"] for replica in fleet.live()
         ) == Counter(l=2)
         assert fleet.machines() == {"p1-001": {"l": 1}}
 
@@ -203,12 +205,12 @@ async def test_fields_without_restart_change_in_place() -> None:
     async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
         await fleet.converge()
         await fleet.bind()
-        before = [(each.metadata.uid, each.spec.revision) for each in fleet.live()]
+        before = [(replica.metadata.uid, replica.spec.revision) for replica in fleet.live()]
         await fleet.apply(a_service(replicas=2, priority=9))
         await fleet.converge()
-        assert [(each.metadata.uid, each.spec.revision) for each in fleet.live()] == before
-        assert [each.spec.priority for each in fleet.live()] == [9, 9]
-        assert [each.status.binding is not None for each in fleet.live()] == [True, True]
+        assert [(replica.metadata.uid, replica.spec.revision) for replica in fleet.live()] == before
+        assert [replica.spec.priority for replica in fleet.live()] == [9, 9]
+        assert [replica.status.binding is not None for replica in fleet.live()] == [True, True]
 
 
 async def test_replicas_of_former_service_of_same_name_are_foreign() -> None:
@@ -218,9 +220,9 @@ async def test_replicas_of_former_service_of_same_name_are_foreign() -> None:
         await fleet.apply(a_service(replicas=2))
         await fleet.converge()
         mine = [
-            each
-            for each in fleet.workloads()
-            if each.metadata.owner_references[0].uid == fleet.service().metadata.uid
+            replica
+            for replica in fleet.workloads()
+            if replica.metadata.owner_references[0].uid == fleet.service().metadata.uid
         ]
         assert [each.spec.slot for each in mine] == [2, 3]
 
@@ -256,9 +258,9 @@ async def test_running_loops_create_workloads_after_changes() -> None:
         assert len(fleet.live()) == 5
         await fleet.bind()
         await fleet.clock.advance(61)
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.clock.advance(600)
-        assert await fleet.store.revision() == before, "a converged system writes nothing"
+        assert await fleet.store.revision() == revision_before, "a converged system writes nothing"
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
@@ -297,13 +299,13 @@ async def test_surge_replica_runs_during_drain_only() -> None:
         waiting: dict[str, str] = {"default/api": "default/api-1"}
         fleet.replicas.surges = lambda: waiting
         await fleet.converge()
-        assert [each.metadata.name for each in fleet.workloads()] == ["api-0", "api-1", "api-2"]
+        assert [replica.metadata.name for replica in fleet.workloads()] == ["api-0", "api-1", "api-2"]
         await fleet.bind()
         await fleet.converge()
         assert len(fleet.workloads()) == 3
         waiting.clear()
         await fleet.converge()
-        assert sum(each.metadata.deletion_timestamp is None for each in fleet.workloads()) == 2
+        assert sum(replica.metadata.deletion_timestamp is None for replica in fleet.workloads()) == 2
 
 
 async def test_surge_replica_goes_once_evicted_one_is_ready() -> None:
@@ -347,7 +349,7 @@ async def test_continued_drain_removes_evicted_replica() -> None:
         waiting.clear()
         leaving.add("api-0")
         await fleet.converge()
-        assert [each.metadata.name for each in fleet.live()] == ["api-1", "api-2"]
+        assert [replica.metadata.name for replica in fleet.live()] == ["api-1", "api-2"]
 
 
 async def test_surge_replica_runs_for_drain_during_move() -> None:
@@ -356,7 +358,9 @@ async def test_surge_replica_runs_for_drain_during_move() -> None:
         await fleet.bind()
         fleet.replicas.surges = lambda: {"default/api": "default/api-1"}
         service = fleet.service()
-        moved = tuple(msgspec.structs.replace(each, cluster="p1-002") for each in service.status.placements)
+        moved = tuple(
+            msgspec.structs.replace(placement, cluster="p1-002") for placement in service.status.placements
+        )
         elsewhere = msgspec.structs.replace(
             service, status=msgspec.structs.replace(service.status, placements=moved)
         )
@@ -371,8 +375,8 @@ async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
         await fleet.bind()
         await fleet.apply(with_image(service, "app:2"))
         await fleet.converge()
-        (waiting,) = [each for each in fleet.live() if each.status.binding is None]
-        said = Condition(
+        (waiting,) = [replica for replica in fleet.live() if replica.status.binding is None]
+        condition = Condition(
             type="Scheduled",
             status="False",
             reason="NoNodeFits",
@@ -380,7 +384,7 @@ async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
         )
         short = {"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}
         await fleet.change(
-            waiting, conditions=(said,), decision={"nearest": {"node": "n1", "short": [short]}}
+            waiting, conditions=(condition,), decision={"nearest": {"node": "n1", "short": [short]}}
         )
         await fleet.clock.advance(1)
         progress = fleet.condition("Progressing")
@@ -389,9 +393,9 @@ async def test_rollout_without_surge_capacity_reports_and_resumes() -> None:
         why = "0 of 1 node: 1 without 1 cpu free; nearest is n1: cpu need 1, have 500m, missing 500m"
         assert why in progress.message
         assert len(await fleet.events("RolloutPaused")) == 1
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.clock.advance(600)
-        assert (len(fleet.live()), await fleet.store.revision()) == (3, before), (
+        assert (len(fleet.live()), await fleet.store.revision()) == (3, revision_before), (
             "never fewer than are wanted, however long it takes"
         )
         await fleet.bind()

@@ -56,16 +56,16 @@ class Site:
     async def settle(self) -> None:
         """Run all controllers, create and remove machines, and start bound workloads, until nothing changes."""
         for _ in range(12):
-            before = await self.fleet.store.revision()
+            revision_before = await self.fleet.store.revision()
             await self.fleet.converge()
             await self._make_nodes()
             await self.scheduler.run_cycle()
             await self.fleet.wait_for_caches()
-            for each in self.fleet.all(LatticeWorkload):
-                if each.status.binding and not each.status.ready:
-                    await self.fleet.change(each, ready=True, actual_state="Running")
+            for replica in self.fleet.all(LatticeWorkload):
+                if replica.status.binding and not replica.status.ready:
+                    await self.fleet.change(replica, ready=True, actual_state="Running")
             await self.fleet.finish_deletions()
-            if await self.fleet.store.revision() == before:
+            if await self.fleet.store.revision() == revision_before:
                 return
         raise AssertionError("never done")
 
@@ -76,9 +76,9 @@ class Site:
             await self._relabel(cluster)
             for kind in {*cluster.spec.nodes, "static"}:
                 here = [
-                    each
-                    for each in self.fleet.all(LatticeNode)
-                    if (each.spec.cluster, each.spec.node_class) == (cluster.metadata.name, kind)
+                    node
+                    for node in self.fleet.all(LatticeNode)
+                    if (node.spec.cluster, node.spec.node_class) == (cluster.metadata.name, kind)
                 ]
                 surplus = len(here) - cluster.spec.nodes.get(kind, 0)
                 for node in [each for each in here if not self.on(each.metadata.name)][: max(0, surplus)]:
@@ -118,27 +118,29 @@ class Site:
 
     def on(self, node: str) -> list[LatticeWorkload]:
         return [
-            each
-            for each in self.fleet.all(LatticeWorkload)
-            if each.status.binding and each.status.binding.node == node
+            replica
+            for replica in self.fleet.all(LatticeWorkload)
+            if replica.status.binding and replica.status.binding.node == node
         ]
 
     def running(self, service: str) -> int:
-        return sum(1 for each in self.fleet.live(service) if each.status.binding)
+        return sum(1 for replica in self.fleet.live(service) if replica.status.binding)
 
     def is_bound(self, workload: str) -> bool:
-        (found,) = [each for each in self.fleet.all(LatticeWorkload) if each.metadata.name == workload]
+        (found,) = [
+            replica for replica in self.fleet.all(LatticeWorkload) if replica.metadata.name == workload
+        ]
         return found.status.binding is not None
 
     def machines_of_others(self) -> int:
         """The number of machines with a workload that the reserve is not for."""
-        found = [self.on(each.metadata.name) for each in self.fleet.all(LatticeNode)]
+        found = [self.on(node.metadata.name) for node in self.fleet.all(LatticeNode)]
         return sum(any((each.metadata.labels or {}).get("env") != "prod" for each in some) for some in found)
 
     def machines_among_others(self) -> int:
         """The number of machines of clusters with a workload that the reserve is not for."""
         nodes = self.fleet.all(LatticeNode)
-        labels: dict[str, list[str | None]] = {each.spec.cluster: [] for each in nodes}
+        labels: dict[str, list[str | None]] = {node.spec.cluster: [] for node in nodes}
         for node in nodes:
             labels[node.spec.cluster] += [
                 (each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)
@@ -157,7 +159,7 @@ def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
 
 
 @asynccontextmanager
-async def a_place(*objects: Kind) -> AsyncIterator[Site]:
+async def running_site(*objects: Kind) -> AsyncIterator[Site]:
     clock = VirtualClock()
     async with (
         running_fleet(*objects, clock=clock) as fleet,
@@ -178,14 +180,14 @@ def web(replicas: int, cores: float = 1, name: str = "web") -> LatticeService:
 
 async def test_other_services_do_not_spread_over_reserve() -> None:
     """Ten of twelve cores are requested; other services get two machines, in any order of binding."""
-    async with a_place(a_site(), crit(3), web(4)) as site:
+    async with running_site(a_site(), crit(3), web(4)) as site:
         assert site.machines_of_others() <= 2
         await site.apply(crit(4))
         assert site.running("crit") == 4
 
 
 async def test_other_services_get_only_unreserved_machines() -> None:
-    async with a_place(a_site(), crit(3), web(4)) as site:
+    async with running_site(a_site(), crit(3), web(4)) as site:
         await site.apply(crit(1))
         await site.apply(web(12))
         assert site.machines_of_others() <= 2
@@ -198,7 +200,9 @@ async def test_unused_machines_of_others_count_as_theirs() -> None:
     """A cluster that starts with two machines and uses one leaves none of them to a service under another
     policy."""
     rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
-    async with a_place(a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})) as site:
+    async with running_site(
+        a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})
+    ) as site:
         await site.apply(web(4, 4, name="job"))
         await site.apply(a_service("crit", cores=4, labels=PROD))
         assert site.running("crit") == 1
@@ -206,13 +210,13 @@ async def test_unused_machines_of_others_count_as_theirs() -> None:
 
 async def test_standalone_workload_stays_outside_reserve() -> None:
     """The only machine with capacity for the workload is reserved."""
-    async with a_place(a_site(), crit(1, 1), web(2, 4)) as site:
+    async with running_site(a_site(), crit(1, 1), web(2, 4)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
 
 async def test_reserve_overflows_to_machines_others_leave() -> None:
-    async with a_place(a_site(), web(2, 3)) as site:
+    async with running_site(a_site(), web(2, 3)) as site:
         await site.apply(crit(3, 4), web(2, 3))
         assert (site.running("crit"), site.running("web")) == (1, 2)
         await site.apply(crit(2, 1, name="small"))
@@ -221,7 +225,7 @@ async def test_reserve_overflows_to_machines_others_leave() -> None:
 
 async def test_later_reserve_stops_growth_of_others() -> None:
     """All machines are in use by then. Running replicas stay; released machines become reserved."""
-    async with a_place(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
+    async with running_site(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
         await site.apply(a_site(), web(7, 2))
         assert site.running("web") == 5
         await site.apply(web(2, 2))
@@ -232,7 +236,7 @@ async def test_later_reserve_stops_growth_of_others() -> None:
 
 
 async def test_service_losing_label_counts_among_others() -> None:
-    async with a_place(a_site(), crit(1, 4, name="was")) as site:
+    async with running_site(a_site(), crit(1, 4, name="was")) as site:
         await site.relabel("was", {"env": "dev"})
         await site.apply(web(3, 4))
         assert (site.running("was"), site.running("web")) == (1, 1)
@@ -244,14 +248,14 @@ async def test_service_older_than_reserve_is_not_among_others() -> None:
     """The reserve is met already: production has a machine, other services have two and use half of the
     second."""
     rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
-    async with a_place(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
+    async with running_site(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
         await site.apply(a_site())
         await site.apply(web(4, 2))
         assert (site.running("web"), site.running("crit")) == (4, 1)
 
 
 async def test_newly_reserved_machines_reject_standalone_workloads() -> None:
-    async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 1)) as site:
+    async with running_site(a_static("dc", 3, 12, "48Gi"), crit(1, 1)) as site:
         await site.apply(a_site())
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
@@ -259,7 +263,7 @@ async def test_newly_reserved_machines_reject_standalone_workloads() -> None:
 
 async def test_standalone_workload_in_reserve_counts_among_others() -> None:
     """The workload is older than the reserve: one of the other machines becomes reserved."""
-    async with a_place(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
+    async with running_site(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
         await site.apply(a_workload("guest", 1000))
         assert site.is_bound("guest")
         await site.apply(a_site())
@@ -270,7 +274,7 @@ async def test_standalone_workload_in_reserve_counts_among_others() -> None:
 
 
 async def test_machines_are_shared_once_nothing_is_reserved() -> None:
-    async with a_place(a_site(), crit(1, 1)) as site:
+    async with running_site(a_site(), crit(1, 1)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
         await site.apply(a_static("dc", 3, 12, "48Gi"))
@@ -305,7 +309,7 @@ def test_random_changes_keep_the_reserve(
     }
 
     async def scenario() -> None:
-        async with a_place(
+        async with running_site(
             a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2})
         ) as site:
             known: set[str] = set()
@@ -343,7 +347,7 @@ def test_changing_reserves_never_grow_others(sizes: tuple[int, int], changes: li
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 
     async def scenario() -> None:
-        async with a_place(a_site(4, 0)) as site:
+        async with running_site(a_site(4, 0)) as site:
             reserved, known = 0, set[str]()
             for number, (what, count) in enumerate(changes):
                 before = site.machines_among_others()

@@ -40,7 +40,7 @@ def shapes(draw: st.DrawFn) -> Shape:
 async def scatter(fleet: RunningFleet, choices: Sequence[int]) -> None:
     """Bind each replica to any machine with capacity."""
     await fleet.make_nodes()
-    room = {each.metadata.name: CORES for each in fleet.all(LatticeNode)}
+    room = {node.metadata.name: CORES for node in fleet.all(LatticeNode)}
     for number, each in enumerate(fleet.all(LatticeWorkload)):
         cores = each.spec.request_amounts["cpu"] // 1000
         free = [name for name, left in room.items() if left >= cores]
@@ -82,20 +82,27 @@ def test_concurrent_scale_downs_leave_planned_machines(
             if has_unschedulable(fleet):
                 return
             before, wanted = current_placements(fleet), a_set(several, after=True)
-            note(str([(each.metadata.name, each.status.binding.node) for each in fleet.all(LatticeWorkload)]))
+            note(
+                str(
+                    [
+                        (replica.metadata.name, replica.status.binding.node)
+                        for replica in fleet.all(LatticeWorkload)
+                    ]
+                )
+            )
             gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
-            said = plan(
+            planned = plan(
                 observed_world(fleet, EMPTY_WORLD),
                 wanted,
                 [("LatticeService", "default", name) for name in gone],
             ).state_after
-            assert said is not None
+            assert planned is not None
             for name in gone:
                 await fleet.remove(LatticeService, name, "default")
             await fleet.apply(*wanted)
             await settle_fleet(fleet, EMPTY_WORLD, binding=False)
-            check_placements(fleet, said, before)
+            check_placements(fleet, planned, before)
             await settle_fleet(fleet, EMPTY_WORLD, binding=True)
-            check_machines(fleet, said, before)
+            check_machines(fleet, planned, before)
 
     asyncio.run(script())

@@ -116,7 +116,7 @@ async def test_burst_of_starts_makes_few_status_writes() -> None:
     await plane.put(a_service(50, 50))
     controller = ServiceStatusController(await plane.new_term())
     async with running_loops(controller.context, controller.loop()):
-        before = await plane.store.revision()
+        revision_before = await plane.store.revision()
         for slot in range(50):
             await plane.put(a_replica(slot))
             await plane.clock.advance(0.01)
@@ -125,6 +125,6 @@ async def test_burst_of_starts_makes_few_status_writes() -> None:
         assert service is not None
         assert service.status.health is not None
         assert (service.status.health.ready, service.status.phase) == (50, "Running")
-        assert await plane.store.revision() - before <= 50 + 5
+        assert await plane.store.revision() - revision_before <= 50 + 5
         first, *later = await revision_after(plane, [40, 40])
         assert set(later) == {first}

@@ -17,10 +17,10 @@ from lattice.store.memory import MemoryStore
 
 async def test_service_is_placed_and_paid_in_one_commit() -> None:
     async with running_fleet(a_class(), a_pool(budget=1000), a_service(replicas=2)) as fleet:
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
-        assert await fleet.store.revision() == before + 1
+        assert await fleet.store.revision() == revision_before + 1
         assert fleet.placed() == {("p1-001", "m"): 2}
         assert fleet.machines() == {"p1-001": {"m": 1}}
         assert fleet.paid() == Counter({("p1-001", "m"): 1})
@@ -31,7 +31,7 @@ async def test_service_is_placed_and_paid_in_one_commit() -> None:
         assert status.last_scheduled == "2026-01-01T00:00:00Z"
         assert status.scheduler_decision is not None
         assert status.scheduler_decision.reason == "Placed in p1"
-        assert sorted(each.reason for each in await fleet.events()) == ["ClusterCreated", "Placed"]
+        assert sorted(event.reason for event in await fleet.events()) == ["ClusterCreated", "Placed"]
 
 
 async def test_placed_service_is_not_placed_again() -> None:
@@ -57,15 +57,15 @@ async def test_pending_service_is_reported_once_across_leaders() -> None:
     ) as fleet:
         await fleet.converge()
         assert len(await fleet.events("NotPlaced")) == 2
-        before = await store.revision()
+        revision_before = await store.revision()
         for _ in range(3):
             clock.jump(3600)
             await fleet.services.reconcile(FLEET_KEY)
-        assert await store.revision() == before
+        assert await store.revision() == revision_before
     async with running_fleet(store=store, clock=clock) as fleet:
         clock.jump(3600)
         await fleet.converge()
-        assert await store.revision() == before
+        assert await store.revision() == revision_before
 
 
 async def test_scale_up_pays_only_for_new_machines() -> None:
@@ -90,7 +90,7 @@ async def test_partial_fit_places_replicas_and_reports_the_rest() -> None:
         assert (placed.status, placed.reason) == ("False", "NotNow")
         assert placed.message.startswith("2 of 3 replicas are placed: ")
         assert len(fleet.workloads()) == 2
-        assert [each.type for each in await fleet.events("NotPlaced")] == ["Warning"]
+        assert [event.type for event in await fleet.events("NotPlaced")] == ["Warning"]
         await fleet.apply(a_pool(capacity={"maxNodes": 2}))
         await fleet.converge()
         assert fleet.placed() == {("p1-001", "m"): 3}
@@ -152,10 +152,10 @@ async def test_service_changed_during_placement_is_placed_again() -> None:
 async def test_former_leader_writes_nothing() -> None:
     async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
         await fleet.store.campaign("controllers", "me", 15.0)
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         with pytest.raises(Fenced):
             await fleet.services.reconcile(FLEET_KEY)
-        assert await fleet.store.revision() == before
+        assert await fleet.store.revision() == revision_before
 
 
 @pytest.mark.parametrize("hidden", ["p1", "certificate"])
@@ -169,7 +169,7 @@ async def test_running_replicas_stay_on_unsuitable_placement(hidden: str) -> Non
         await fleet.bind()
         await fleet.converge()
         assert fleet.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
-        before = [each.metadata.uid for each in fleet.live()]
+        before = [replica.metadata.uid for replica in fleet.live()]
         if hidden == "p1":
             await fleet.apply(a_pool("p1"), a_pool("p2", labels={"compliance": ["gdpr"]}))
         else:
@@ -179,7 +179,7 @@ async def test_running_replicas_stay_on_unsuitable_placement(hidden: str) -> Non
         assert stale is not None
         assert (stale.status, stale.reason) == ("True", "WouldMove")
         assert "p1" in stale.message
-        assert [each.metadata.uid for each in fleet.live()] == before
+        assert [replica.metadata.uid for replica in fleet.live()] == before
         assert len(await fleet.events("PlacementStale")) == 1
         await fleet.apply(a_pool("p1", labels={"compliance": ["gdpr", "soc2"]}))
         await fleet.converge()
@@ -190,9 +190,9 @@ async def test_missing_reference_is_reported_until_created() -> None:
     service = a_service(dependencies={"db": {"type": "service"}})
     async with running_fleet(a_class(), a_pool(), service) as fleet:
         await fleet.converge()
-        said = fleet.condition("ReferencesResolved")
-        assert said is not None
-        assert (said.status, said.reason, said.message) == (
+        condition = fleet.condition("ReferencesResolved")
+        assert condition is not None
+        assert (condition.status, condition.reason, condition.message) == (
             "False",
             "ServiceNotFound",
             "no LatticeService default/db",
@@ -206,12 +206,12 @@ async def test_deleted_pool_keeps_running_replicas() -> None:
     async with running_fleet(a_class(), a_pool("p1"), a_service(replicas=2)) as fleet:
         await fleet.converge()
         await fleet.bind()
-        before = [each.metadata.uid for each in fleet.live()]
+        before = [replica.metadata.uid for replica in fleet.live()]
         await fleet.remove(LatticePool, "p1")
         await fleet.apply(a_pool("p2"))
         await fleet.converge()
         assert fleet.placed() == {("p1-001", "m"): 2}
-        assert [each.metadata.uid for each in fleet.live()] == before
+        assert [replica.metadata.uid for replica in fleet.live()] == before
         stale = fleet.condition("PlacementStale")
         assert stale is not None
         assert (stale.status, stale.message) == (
@@ -259,10 +259,10 @@ async def test_service_of_many_clusters_is_placed_in_batches() -> None:
     async with running_fleet(
         a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)
     ) as fleet:
-        before = await fleet.store.revision()
+        revision_before = await fleet.store.revision()
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
         assert len(fleet.machines()) == 120
         assert sum(fleet.placed().values()) == 120
         assert fleet.paid().total() == 120
-        assert await fleet.store.revision() == before + 4
+        assert await fleet.store.revision() == revision_before + 4

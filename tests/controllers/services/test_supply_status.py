@@ -124,7 +124,7 @@ async def at_once(think: Callable[[], Fleet]) -> Fleet:
     return think()
 
 
-async def looked(plane: ControlPlane, adapters: frozenset[str] = HERE) -> None:
+async def reconcile_supply(plane: ControlPlane, adapters: frozenset[str] = HERE) -> None:
     supply = SupplyStatusController(
         await plane.new_term(), adapters, min_interval_s=0, run_in_background=at_once
     )
@@ -133,8 +133,8 @@ async def looked(plane: ControlPlane, adapters: frozenset[str] = HERE) -> None:
             await plane.clock.advance(0.1)
 
 
-def said(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    return next(each for each in conditions if each.type == kind)
+def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition:
+    return next(condition for condition in conditions if condition.type == kind)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -143,10 +143,10 @@ async def test_pool_conditions(case: str) -> None:
 
     plane = ControlPlane()
     await plane.put(*objects)
-    await looked(plane)
+    await reconcile_supply(plane)
     pool = await plane.get(LatticePool, "north")
     assert pool is not None
-    found = said(pool.status.conditions, kind)
+    found = condition_of(pool.status.conditions, kind)
     assert (found.status, found.reason) == (status, reason)
     assert words in found.message
     assert found.last_transition_time == "2026-01-01T00:00:00Z"
@@ -160,11 +160,11 @@ async def test_cloud_with_unusable_regions_is_degraded() -> None:
         spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
     )
     await plane.put(NANO, pool, CLOUD)
-    await looked(plane)
+    await reconcile_supply(plane)
     cloud = await plane.get(CloudInfrastructure, "aws")
     assert cloud is not None
-    assert said(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
-    assert said(cloud.status.conditions, "Overlaps").status == "True"
+    assert condition_of(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
+    assert condition_of(cloud.status.conditions, "Overlaps").status == "True"
     assert cloud.status.phase == "Degraded"
 
 
@@ -183,7 +183,7 @@ async def test_usage_and_cost_of_pools_clouds_and_data_centers() -> None:
         make_object(LatticeWorkload, "web-0", "default", spec=workload),
     )
     await plane.put(make_object(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
-    await looked(plane)
+    await reconcile_supply(plane)
     pool, cluster = await plane.get(LatticePool, "north"), await plane.get(LatticeCluster, "north-001")
     static, kind = await plane.get(StaticInfrastructure, "dc"), await plane.get(LatticeNodeClass, "nano")
     assert pool is not None
@@ -251,7 +251,7 @@ async def test_one_slow_store_call_does_not_slow_polling() -> None:
             await plane.clock.advance(0.1)
         pool = await plane.get(LatticePool, "north")
         assert pool is not None
-        assert said(pool.status.conditions, "CapacityPressure").status == "True"
+        assert condition_of(pool.status.conditions, "CapacityPressure").status == "True"
 
 
 async def test_status_reveals_no_credentials() -> None:
@@ -280,11 +280,11 @@ async def test_status_reveals_no_credentials() -> None:
     for kind in KINDS:
         if kind is not Secret:
             assert opens.encode() not in b"".join(
-                each.value for each in (await plane.store.list(kind.resource.id)).entries
+                entry.value for entry in (await plane.store.list(kind.resource.id)).entries
             )
     pool = await plane.get(LatticePool, "north")
     assert pool is not None
-    found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
+    found = next(condition for condition in pool.status.conditions if condition.type == "CredentialsValid")
     assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
         "False",
         "KeysMissing",

@@ -9,7 +9,7 @@ from build.worlds import a_class, a_pool, a_service
 from lattice.kinds.workload import LatticeWorkload
 
 
-async def passed(fleet: RunningFleet, seconds: int) -> None:
+async def advance_and_converge(fleet: RunningFleet, seconds: int) -> None:
     for _ in range(seconds):
         await fleet.clock.advance(1)
         await fleet.wait_for_caches()
@@ -27,14 +27,14 @@ async def test_unschedulable_replica_gets_machine_after_grace() -> None:
         await fleet.bind(per_node=2)
         running = asyncio.create_task(fleet.services.loop().run())
         try:
-            await passed(fleet, 60)
+            await advance_and_converge(fleet, 60)
             assert fleet.machines() == {"p1-001": {"m": 1}}
             displaced: LatticeWorkload = fleet.live()[0]
             await fleet.change(displaced, binding=None, ready=False, actual_state="Pending")
             await fleet.mark_unschedulable(fleet.live()[0])
-            await passed(fleet, 5)
+            await advance_and_converge(fleet, 5)
             assert fleet.machines() == {"p1-001": {"m": 1}}, "not before the grace is over"
-            await passed(fleet, 11)
+            await advance_and_converge(fleet, 11)
             assert fleet.machines() == {"p1-001": {"m": 2}}
         finally:
             running.cancel()

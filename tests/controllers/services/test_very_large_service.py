@@ -48,10 +48,13 @@ async def test_very_large_service_does_not_delay_others(
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
         found = {
-            each.metadata.name: each.status.placements
-            for each in fleet.context.cache(LatticeService).objects()
+            service.metadata.name: service.status.placements
+            for service in fleet.context.cache(LatticeService).objects()
         }
-        counts = {name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()}
+        counts = {
+            name: sum(placement.replicas or 0 for placement in placements)
+            for name, placements in found.items()
+        }
         assert counts.pop("aaa") == placed
         assert set(counts.values()) == {2}
         assert len(counts) == OTHERS
