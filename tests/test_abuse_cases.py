@@ -36,7 +36,7 @@ CASES: dict[str, list[str]] = {
     "4: a node claims room that it does not have, or another each time": [
         "server/agents/test_implausible_capacity.py::test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better",
         "server/agents/test_implausible_capacity.py::test_nobody_quarantines_another_node",
-        "controllers/nodes/test_quarantine.py::test_nothing_is_put_on_a_node_that_is_quarantined_and_that_is_told_once",
+        "controllers/nodes/test_quarantine.py::test_quarantined_node_gets_no_workloads_and_one_event",
         "server/agents/test_registration_messages.py::test_a_machine_of_a_class_has_no_more_room_than_that_class",
         "server/agents/test_implausible_capacity.py::test_a_node_that_says_something_else_each_time_is_refused",
     ],
@@ -77,17 +77,17 @@ CASES: dict[str, list[str]] = {
         "agent/test_executor.py::test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either",
     ],
     "16: a webhook that is to call something inside": [
-        "controllers/automation/test_webhook_client.py::test_addresses_inside_are_refused",
-        "controllers/automation/test_webhook_client.py::test_the_inside_is_not_called",
-        "controllers/automation/test_webhook_client.py::test_a_name_that_means_something_else_a_moment_later_changes_nothing",
-        "controllers/automation/test_webhook_client.py::test_trouble_is_told_without_the_other_sides_words",
-        "controllers/automation/test_webhook_client.py::test_an_endless_answer_is_not_read_to_its_end",
-        "controllers/automation/test_webhook_client.py::test_plain_http_is_refused_and_an_unknown_certificate_too",
+        "controllers/automation/test_webhook_client.py::test_private_addresses_are_refused",
+        "controllers/automation/test_webhook_client.py::test_private_hosts_are_not_called",
+        "controllers/automation/test_webhook_client.py::test_dns_rebinding_does_not_change_the_called_address",
+        "controllers/automation/test_webhook_client.py::test_error_omits_response_body",
+        "controllers/automation/test_webhook_client.py::test_endless_response_is_not_read_fully",
+        "controllers/automation/test_webhook_client.py::test_plain_http_and_unknown_certificates_are_refused",
     ],
     "17: a login is used by naming it": [
         "e2e/test_abuse.py::test_who_may_not_use_a_login_neither_names_nor_reads_it",
         "e2e/test_abuse.py::test_logins_are_taken_from_one_namespace_only_also_for_an_administrator",
-        "controllers/services/test_supply_status.py::test_nothing_of_a_login_is_told",
+        "controllers/services/test_supply_status.py::test_status_reveals_no_credentials",
     ],
     "18: names, images and labels that would be paths, lines or commands": [
         "e2e/test_abuse.py::test_names_that_would_be_something_else_elsewhere_are_refused_by_their_grammar",

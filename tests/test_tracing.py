@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from build import links
 from build.apis import ADMIN, VIEWER, about, an_api, asked
-from build.scheduling_world import a_node, a_workload, a_world, acting
+from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
 from build.virtual import VirtualClock, settle
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -100,8 +100,8 @@ def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_
     async def main() -> None:
         async with a_world() as (world, clock):
             await world.add(a_node("n1"), a_workload("w"))
-            async with acting(world.store, clock) as one:
-                await one.look()
+            async with running_scheduler(world.store, clock) as scheduler:
+                await scheduler.run_cycle()
 
     asyncio.run(main())
     assert said(heard, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}

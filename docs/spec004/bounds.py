@@ -130,7 +130,7 @@ PRIORITIES = (
     Row(
         "bounded workers, of which a slow one holds up nobody",
         "controllers.runtime.loop:Concurrency",
-        "controllers/runtime/test_loop.py::test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end",
+        "controllers/runtime/test_loop.py::test_slow_key_does_not_block_others_and_times_out",
         (
             "controllers/runtime/loop.py",
             "_InFlight(task, now + self.concurrency.timeout_s)",
@@ -146,13 +146,13 @@ PRIORITIES = (
     Row(
         "core counters, by the names that dashboards look for",
         "metrics:REGISTRY",
-        "controllers/test_spec004_loops.py::test_the_counters_have_the_names_that_dashboards_look_for",
+        "controllers/test_spec004_loops.py::test_counters_have_documented_names",
         ("metrics.py", '"node_unhealthy_total"', '"lattice_node_unhealthy_total"'),
     ),
     Row(
         "automation: rules, and hooks that are tried again",
         "controllers.automation.webhook_queue:ATTEMPT_DELAYS_S",
-        "controllers/automation/test_rules.py::test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of",
+        "controllers/automation/test_rules.py::test_failing_webhook_is_reported_after_three_attempts",
         (
             "controllers/automation/webhook_queue.py",
             "ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)",

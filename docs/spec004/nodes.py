@@ -18,7 +18,7 @@ NODE_MANAGER = (
     Row(
         "a heartbeat makes a node ready",
         "controllers.nodes.node_health:NodeHealthController.reconcile",
-        f"{NODES}::test_a_node_that_speaks_again_on_the_same_connection_is_ready_again",
+        f"{NODES}::test_node_resuming_heartbeats_on_its_session_is_ready",
         (
             "controllers/nodes/node_health.py",
             'again = self.timeouts.heartbeat_interval / 2 if verdict.state == "NotReady" else verdict.requeue_after',
@@ -28,7 +28,7 @@ NODE_MANAGER = (
     Row(
         "a heartbeat brings what is in use",
         "controllers.nodes.node_health:NodeHealthController.usage",
-        f"{NODES}::test_usage_is_live_and_written_only_when_it_is_news",
+        f"{NODES}::test_usage_is_live_and_written_on_significant_change",
         (
             "controllers/nodes/node_health.py",
             "            usage=self._usage(node),",
@@ -48,7 +48,7 @@ NODE_MANAGER = (
     Row(
         "what a lost node ran starts elsewhere",
         "controllers.nodes.node_health:NodeHealthController.node_state",
-        f"{NODES}::test_a_new_leader_counts_the_two_minutes_anew",
+        f"{NODES}::test_new_leader_restarts_eviction_timeout",
         (
             "controllers/nodes/node_health.py",
             'NodeState("Abandoned" if found.is_allowed else "Silent", True,',
@@ -58,7 +58,7 @@ NODE_MANAGER = (
     Row(
         "disk is counted",
         "scheduling.table.node_table:NodeTable.admit",
-        f"{LOOPS}::test_disk_is_asked_for_counted_and_given_back",
+        f"{LOOPS}::test_disk_is_requested_counted_and_released",
         ("scheduling/table/node_table.py", "        self.allocate(row, ask.needs)", "        pass"),
     ),
 )
@@ -72,7 +72,7 @@ PLACEMENT = (
     Row(
         "filter: CPU",
         "scheduling.plugins.filters.fit:Fit",
-        f"{BINDING}::test_without_room_it_sleeps_until_a_node_is_added",
+        f"{BINDING}::test_unschedulable_workload_waits_for_added_node",
         (
             "scheduling/plugins/filters/fit.py",
             "np.less(rows.free(resource), amount)",
@@ -104,7 +104,7 @@ PLACEMENT = (
     Row(
         "filter: disk",
         "scheduling.table.ask:demands_of",
-        f"{LOOPS}::test_disk_is_asked_for_counted_and_given_back",
+        f"{LOOPS}::test_disk_is_requested_counted_and_released",
         (
             "scheduling/table/ask.py",
             "if name != GPU and amount > 0",
@@ -114,7 +114,7 @@ PLACEMENT = (
     Row(
         "the least used node first, by default for workloads of their own",
         "scheduling.cycle.cycle:CompositeScheduler.profile_of",
-        "controllers/scheduler/test_profiles.py::test_each_is_decided_by_its_own_profile_and_says_so",
+        "controllers/scheduler/test_profiles.py::test_each_workload_is_scheduled_by_its_own_profile",
         (
             "scheduling/cycle/cycle.py",
             "return self.profile if self.standalone_profile is None or ask.demands.service else self.standalone_profile",
@@ -124,7 +124,7 @@ PLACEMENT = (
     Row(
         "an assignment is persisted with its reasons",
         "scheduling.cycle.decision_record:chosen_records",
-        f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        f"{BINDING}::test_workload_is_bound_with_recorded_decision",
         (
             "scheduling/cycle/decision_record.py",
             'return {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in found[:MAX_REASONS]}} if found else {}',

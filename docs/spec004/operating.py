@@ -83,7 +83,7 @@ SEEN = (
     Row(
         "scheduling_attempts_total",
         "metrics:SCHEDULING_ATTEMPTS",
-        "controllers/test_spec004_loops.py::test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail",
+        "controllers/test_spec004_loops.py::test_scheduling_attempts_and_failures_are_counted",
         (
             "controllers/scheduler/scheduler.py",
             "metrics.SCHEDULING_ATTEMPTS.inc(len(run))",
@@ -103,7 +103,7 @@ SEEN = (
     Row(
         "retry_total",
         "metrics:WORKLOAD_RETRIES",
-        "controllers/nodes/test_workloads.py::test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth",
+        "controllers/nodes/test_workloads.py::test_exiting_workload_backs_off_and_fails_after_five",
         (
             "controllers/nodes/workloads.py",
             "RETRIES = frozenset({Action.RECREATE, Action.RETRY})",
@@ -113,7 +113,7 @@ SEEN = (
     Row(
         "node_unhealthy_total",
         "metrics:NODES_UNHEALTHY",
-        "controllers/nodes/test_node_health.py::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        "controllers/nodes/test_node_health.py::test_node_is_ready_on_heartbeat_and_lost_after_40_seconds",
         ("controllers/nodes/node_health.py", "            metrics.NODES_UNHEALTHY.inc()", "            pass"),
     ),
 )
@@ -121,7 +121,7 @@ SCALE = (
     Row(
         "thousands of workloads",
         "controllers.services.replicas:ReplicaController",
-        "controllers/services/test_replicas.py::test_ten_thousand_are_made_in_a_hundred_commits",
+        "controllers/services/test_replicas.py::test_10000_workloads_are_created_in_100_commits",
         ("controllers/runtime/context.py", "if batch and len(batch) + len(group) > most:", "if batch:"),
     ),
     Row(

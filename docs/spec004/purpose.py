@@ -11,7 +11,7 @@ PURPOSE = (
     Row(
         "control plane: placement",
         "controllers.scheduler.scheduler:SchedulingController",
-        f"{BINDING}::test_in_the_running_loop_it_follows_what_happens",
+        f"{BINDING}::test_running_loop_follows_changes",
         (
             "controllers/scheduler/scheduler.py",
             "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)",
@@ -21,7 +21,7 @@ PURPOSE = (
     Row(
         "control plane: reconciliation",
         "controllers.nodes.workloads:WorkloadController",
-        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        f"{WORKLOADS}::test_workload_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
             "decision = decide_manual_retry(found, self.grace_periods) if is_asked else decide(found, self.grace_periods)",
@@ -31,7 +31,7 @@ PURPOSE = (
     Row(
         "control plane: node management",
         "controllers.nodes.node_health:NodeHealthController",
-        f"{NODES}::test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds",
+        f"{NODES}::test_node_is_ready_on_heartbeat_and_lost_after_40_seconds",
         (
             "controllers/nodes/node_health.py",
             "and is_draining(node) else verdict.state",
@@ -49,13 +49,13 @@ PRINCIPLES = (
     Row(
         "desired state is persisted, and is the only source",
         "lifecycle.workload_status:build_input",
-        f"{WORKLOADS}::test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead",
+        f"{WORKLOADS}::test_back_off_continues_under_new_leader",
         ("lifecycle/workload_status.py", "        retry=status.retry,", "        retry=None,"),
     ),
     Row(
         "declarative: Running, Stopped or Deleted, and the loop converges",
         "lifecycle.workload:decide",
-        f"{WORKLOADS}::test_stopping_and_running_again_is_another_run_of_the_same_revision",
+        f"{WORKLOADS}::test_restart_is_another_run_of_same_revision",
         (
             "lifecycle/workload.py",
             "            return _decide_stopped(found, graces)",
@@ -81,7 +81,7 @@ PRINCIPLES = (
     Row(
         "decisions are persisted with their grounds",
         "controllers.scheduler.binding_records:BindingRecords.bind",
-        f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        f"{BINDING}::test_workload_is_bound_with_recorded_decision",
         (
             "controllers/scheduler/binding_records.py",
             "decision={**(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)), RESERVATION_KEY:",

@@ -10,7 +10,7 @@ RECONCILIATION = (
     Row(
         "periodic, every five seconds unless said otherwise",
         "controllers.nodes.workloads:WorkloadController.reconcile",
-        "controllers/test_spec004_loops.py::test_one_that_something_is_awaited_of_is_looked_at_every_interval",
+        "controllers/test_spec004_loops.py::test_pending_workload_is_rechecked_every_interval",
         (
             "controllers/nodes/workloads.py",
             "return Requeue(min(*waits, self.recheck_interval_s)) if waits else None",
@@ -20,7 +20,7 @@ RECONCILIATION = (
     Row(
         "desired state, actual state as the agent says, action",
         "lifecycle.workload_status:Observation",
-        "controllers/nodes/test_workloads.py::test_it_is_bound_applied_and_runs",
+        "controllers/nodes/test_workloads.py::test_workload_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
             'return Observation("Ready", True, _report(spoken, knows), spoken.ready,',
@@ -82,7 +82,7 @@ RECONCILIATION = (
     Row(
         "each action is persisted",
         "lifecycle.workload:Decision.is_stored",
-        "controllers/nodes/test_workloads.py::test_a_deleted_one_leaves_its_node_then_the_store",
+        "controllers/nodes/test_workloads.py::test_deleted_workload_leaves_node_then_store",
         (
             LIFECYCLE,
             "return self.retry is not None or self.action not in UNSTORED_ACTIONS",

@@ -86,7 +86,7 @@ STORE = (
     Row(
         "/workloads",
         "controllers.runtime.object_writes:key_of",
-        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        f"{WORKLOADS}::test_workload_is_bound_applied_and_runs",
         (
             "controllers/runtime/object_writes.py",
             "return Key(obj.resource.id, obj.metadata.namespace, obj.metadata.name)",
@@ -96,7 +96,7 @@ STORE = (
     Row(
         "/assignments: the binding of a workload",
         "kinds.workload:Binding",
-        "controllers/scheduler/test_scheduler.py::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
+        "controllers/scheduler/test_scheduler.py::test_workload_is_bound_with_recorded_decision",
         ("controllers/scheduler/binding_records.py", "            binding=to,", "            binding=None,"),
     ),
     Row(
@@ -112,13 +112,13 @@ STORE = (
     Row(
         "/events",
         "controllers.runtime.event_recorder:EventRecorder",
-        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        f"{WORKLOADS}::test_workload_is_bound_applied_and_runs",
         ("controllers/runtime/event_recorder.py", "            reason=reason,", '            reason="",'),
     ),
     Row(
         "/retries: the count of failures of a workload",
         "kinds.workload:Retry",
-        f"{WORKLOADS}::test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead",
+        f"{WORKLOADS}::test_back_off_continues_under_new_leader",
         (
             "lifecycle/workload_status.py",
             "        status = replace(status, retry=decision.retry)",
@@ -128,7 +128,7 @@ STORE = (
     Row(
         "canonical record: what was declared apart from what became of it",
         "kinds.workload:WorkloadStatus",
-        "controllers/test_spec004_loops.py::test_the_record_is_what_was_declared_and_what_became_of_it",
+        "controllers/test_spec004_loops.py::test_record_holds_spec_and_observed_status",
         (
             "lifecycle/workload_status.py",
             "status = replace(status, applied_revision=sight.report.revision, strict=strict)",

@@ -9,7 +9,7 @@ LIFE = (
     Row(
         "create: persisted, bound, applied",
         "lifecycle.workload:desired_run",
-        f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
+        f"{WORKLOADS}::test_workload_is_bound_applied_and_runs",
         (
             "lifecycle/workload.py",
             'return DesiredRun("Running", revision, run)',
@@ -19,13 +19,13 @@ LIFE = (
     Row(
         "update: another revision takes the place of the one that runs",
         "kinds.workload:compute_revision",
-        f"{WORKLOADS}::test_another_revision_takes_the_place_of_the_running_one_once",
+        f"{WORKLOADS}::test_new_revision_replaces_running_one_once",
         ("kinds/workload.py", "runnable = (spec.containers, spec.requests,", "runnable = (spec.requests,"),
     ),
     Row(
         "delete: gone from its node first, then from the store",
         "controllers.nodes.workloads:WorkloadController",
-        f"{WORKLOADS}::test_a_deleted_one_leaves_its_node_then_the_store",
+        f"{WORKLOADS}::test_deleted_workload_leaves_node_then_store",
         (
             "lifecycle/workload.py",
             'if found.report.state == "Missing" and found.last_action.action not in START_ACTIONS and found.report.includes_last_order:',
@@ -43,7 +43,7 @@ FAILURES = (
     Row(
         "retries with a persisted reason, and an end",
         "lifecycle.workload_status:next_status",
-        f"{WORKLOADS}::test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again",
+        f"{WORKLOADS}::test_permanent_failure_can_be_retried_on_request",
         (
             "lifecycle/workload_status.py",
             "replace(status, failure_reason=decision.failure_reason, last_log=",
@@ -53,7 +53,7 @@ FAILURES = (
     Row(
         "a heartbeat that is late is noticed, and its workloads are moved",
         "presence:Presence.heartbeat_age",
-        "controllers/nodes/test_node_health.py::test_a_new_leader_counts_the_two_minutes_anew",
+        "controllers/nodes/test_node_health.py::test_new_leader_restarts_eviction_timeout",
         (
             "presence.py",
             "return self._clock.monotonic() - max(self._listening_since, heard.received_at if heard else self._listening_since)",
@@ -65,7 +65,7 @@ CONCURRENCY = (
     Row(
         "a pool of workers",
         "controllers.runtime.loop:Loop",
-        f"{LOOP}::test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost",
+        f"{LOOP}::test_no_wake_up_is_lost_and_workers_stay_bounded",
         (
             "controllers/runtime/loop.py",
             "while len(self._in_flight) < self.concurrency.workers and (key",
@@ -75,7 +75,7 @@ CONCURRENCY = (
     Row(
         "long loops can be cancelled, and leave nothing behind",
         "controllers.runtime.loop:Loop.run",
-        f"{LOOP}::test_killing_it_leaves_nobody_at_work_and_nobody_listening",
+        f"{LOOP}::test_cancelled_loop_leaves_no_workers_or_listeners",
         (
             "controllers/runtime/loop.py",
             "left = [filling, *(work.task for work in self._in_flight.values())]",
@@ -85,7 +85,7 @@ CONCURRENCY = (
     Row(
         "optimistic: what is written holds for what was read, or is not written",
         "controllers.scheduler.bind_batches:BatchBinder",
-        "controllers/scheduler/test_scheduler.py::test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival",
+        "controllers/scheduler/test_scheduler.py::test_decision_older_than_rival_binding_is_not_written",
         (
             "controllers/scheduler/bind_batches.py",
             "if entry is not None and entry.revision == wanted:",
@@ -95,7 +95,7 @@ CONCURRENCY = (
     Row(
         "no global lock, and how many work at once is a setting",
         "controllers.controller_set:concurrency",
-        "controllers/test_controller_set.py::test_everything_can_be_set",
+        "controllers/test_controller_set.py::test_every_timeout_can_be_set",
         (
             "controllers/controller_set.py",
             "return Concurrency(workers=settings.reconcile_workers)",
@@ -117,7 +117,7 @@ SERVERS = (
     Row(
         "one acts: whoever leads no more has every write refused",
         "controllers.runtime.context:ControllerContext.commit",
-        f"{WORKLOADS}::test_a_server_that_leads_no_more_writes_nothing",
+        f"{WORKLOADS}::test_former_leader_writes_nothing",
         ("controllers/runtime/context.py", "fence=self.term", "fence=None"),
     ),
 )

@@ -1,4 +1,4 @@
-"""A store in memory with a garbage collector on it, under a clock that the test moves."""
+"""A garbage collector on a store in memory, with a clock that the test advances."""
 
 import asyncio
 import heapq
@@ -23,8 +23,8 @@ START = datetime(2026, 11, 15, 7, 40, tzinfo=UTC)
 
 
 @dataclass
-class Hands:
-    """A clock that stands still until somebody moves it."""
+class ManualClock:
+    """A clock that stands still until the test advances it."""
 
     seconds: float = 0.0
     waiting: list[tuple[float, int, asyncio.Future[None]]] = field(default_factory=list)
@@ -49,28 +49,28 @@ class Hands:
         heapq.heappush(self.waiting, (self.seconds + seconds, next(self.count), future))
         return future
 
-    async def move(self, seconds: float) -> None:
+    async def advance(self, seconds: float) -> None:
         end = self.seconds + seconds
-        await turn()
+        await settle()
         while self.waiting and self.waiting[0][0] <= end:
             due, _, future = heapq.heappop(self.waiting)
             if not future.done():
                 self.seconds = max(self.seconds, due)
                 future.set_result(None)
-                await turn()
+                await settle()
         self.seconds = end
 
 
-async def turn() -> None:
-    """Let everything run that does not wait for time."""
+async def settle() -> None:
+    """Run every task that does not wait for time."""
     for _ in range(60):
         await asyncio.sleep(0)
 
 
-class Late:
-    """A watch over a slow line: what it hands out is some seconds old."""
+class DelayedWatch:
+    """A watch that delivers its batches some seconds late."""
 
-    def __init__(self, inner: Watch, clock: Hands, seconds: float) -> None:
+    def __init__(self, inner: Watch, clock: ManualClock, seconds: float) -> None:
         self.inner, self.clock, self.seconds = inner, clock, seconds
         self.held: int | None = None
 
@@ -89,17 +89,17 @@ class Late:
         self.inner.close()
 
 
-class Shaky(MemoryStore):
-    """A store under the conditions of real life."""
+class FaultyStore(MemoryStore):
+    """A store with scripted faults: lost commits, concurrent writers and delayed watches."""
 
-    def __init__(self, clock: Hands) -> None:
+    def __init__(self, clock: ManualClock) -> None:
         super().__init__(clock)
         self.clock = clock
-        self.refusals = 0  # commits that get no answer
+        self.refusals = 0  # commits that raise Unavailable
         self.ahead: list[
             Callable[[], Awaitable[None]]
-        ] = []  # what somebody else does just before each of the next commits
-        self.late: dict[str, float] = {}  # seconds by which the changes of a resource are heard later
+        ] = []  # what another writer does just before each of the next commits
+        self.late: dict[str, float] = {}  # delay of the watch of a resource, in seconds
 
     async def commit(self, *args: Any, **options: Any) -> int:
         if self.refusals:
@@ -111,7 +111,7 @@ class Shaky(MemoryStore):
 
     async def watch(self, resource: str, after: int) -> Watch:
         watch = await super().watch(resource, after)
-        return Late(watch, self.clock, self.late[resource]) if resource in self.late else watch
+        return DelayedWatch(watch, self.clock, self.late[resource]) if resource in self.late else watch
 
 
 RESOURCES = {kind.resource.kind: kind.resource for kind in KINDS}
@@ -119,8 +119,8 @@ RESOURCES = {kind.resource.kind: kind.resource for kind in KINDS}
 
 @dataclass
 class World:
-    clock: Hands
-    store: Shaky
+    clock: ManualClock
+    store: FaultyStore
     term: Term
     uids: Any = field(default_factory=lambda: itertools.count(1))
 
@@ -130,7 +130,7 @@ class World:
         return Key(RESOURCES[kind].id, rest[0] if len(rest) == 2 else "", rest[-1])
 
     async def make(self, what: str, *owners: dict[str, Any], **more: Any) -> dict[str, Any]:
-        """Create it; answers how it is named as an owner."""
+        """Create the object; returns the owner reference to it."""
         key, kind = self.key(what), what.split("/")[0]
         metadata: Object = {
             "name": key.name,
@@ -149,7 +149,7 @@ class World:
         }
 
     async def delete(self, what: str, *finalizers: str) -> None:
-        """As the API does it."""
+        """Delete as the API does."""
         entry = await self.store.get(key := self.key(what))
         assert entry is not None
         obj = mark_for_deletion(
@@ -164,7 +164,7 @@ class World:
         await self.store.commit([Put(self.key(what), pack(RESOURCES[what.split("/")[0]], obj))])
 
     async def touch(self, what: str) -> None:
-        """Somebody else writes it, and changes nothing that matters here."""
+        """Another writer changes the object in a way that does not matter to the collector."""
         obj = await self.get(what) or {}
         await self.put(what, {**obj, "data": {"touched": str(next(self.uids))}})
 
@@ -178,7 +178,7 @@ class World:
         return obj["metadata"]
 
     async def release(self, what: str, finalizer: str) -> None:
-        """A finalizer's owner is done; as the API does it, the last one takes the object with it."""
+        """Remove a finalizer as the API does: removing the last finalizer of a terminating object deletes it."""
         obj = await self.get(what)
         assert obj is not None
         obj["metadata"]["finalizers"].remove(finalizer)
@@ -191,7 +191,7 @@ class World:
         return [what for what in which if await self.store.get(self.key(what)) is not None]
 
     def removed(self, *resources: str) -> list[Key]:
-        """In the order in which they went."""
+        """The deleted keys, in the order of their deletion."""
         changes = [
             change
             for resource in resources
@@ -206,7 +206,7 @@ class World:
             GarbageCollector(self.store, self.clock, KINDS, self.term, **options).run()
         )
         try:
-            await turn()
+            await settle()
             yield running
         finally:
             running.cancel()
@@ -217,25 +217,19 @@ class World:
             await self.settle()
 
     async def settle(self) -> None:
-        """Until two seconds go by without a write."""
+        """Advance until two seconds pass without a write."""
         before = -1
         while before != (before := await self.store.revision()):
-            await self.clock.move(2)
+            await self.clock.advance(2)
 
 
-def in_a_world(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    async def run(*args: Any, **options: Any) -> None:
-        clock = Hands()
-        store = Shaky(clock)
-        term = await store.campaign("controllers", "me", 15)
-        assert term is not None
-        await test(World(clock, store, term), *args, **options)
-
-    def wrapped(*args: Any, **options: Any) -> None:
-        asyncio.run(run(*args, **options))
-
-    wrapped.__name__, wrapped.__doc__ = test.__name__, test.__doc__
-    return wrapped
+async def new_world() -> World:
+    """An empty store with the term of the controllers."""
+    clock = ManualClock()
+    store = FaultyStore(clock)
+    term = await store.campaign("controllers", "me", 15)
+    assert term is not None
+    return World(clock, store, term)
 
 
 def blocking(owner: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A small cluster as objects in a store, and a scheduling controller that looks at it when it is told to."""
+"""A small cluster as objects in a store, and a scheduling controller whose cycles the test runs."""
 
 import asyncio
 import itertools
@@ -13,7 +13,7 @@ import msgspec
 from build.virtual import VirtualClock, settle
 from lattice.clock import Clock, format_timestamp
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.controllers.runtime.object_writes import put_new, with_status
+from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
 from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY, SchedulingController
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Condition, Kind
@@ -21,7 +21,7 @@ from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadStatus
 from lattice.presence import Presence
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put, Store, Term
 
@@ -30,7 +30,7 @@ READY = Condition(type="Ready", status="True")
 
 
 def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
-    """Ready, with so many milli-cores; `ports` is a range."""
+    """A ready node with so many milli-cores; `ports` is a range."""
     status: dict[str, Any] = {
         "allocatable": {"cpu": cpu, "memory": 1 << 36},
         "conditions": [{"type": "Ready", "status": "True"}],
@@ -46,9 +46,9 @@ def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
 
 
 def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spec: Any) -> LatticeWorkload:
-    """`ports`: names of ports to be chosen, or (name, number)."""
+    """`ports`: names of ports to be allocated, or (name, number)."""
     listed = [
-        {"name": each} if isinstance(each, str) else {"name": each[0], "port": each[1]} for each in ports
+        {"name": port} if isinstance(port, str) else {"name": port[0], "port": port[1]} for port in ports
     ]
     container = {"command": ["sleep", "1"], "ports": listed, "resources": {"requests": {"cpu": f"{cpu}m"}}}
     metadata = {"name": name, "namespace": "default"}
@@ -61,6 +61,11 @@ def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spe
     return msgspec.convert(made, LatticeWorkload)
 
 
+def a_profile(**fields: Any) -> ProfileSpec:
+    """The default profile with other fields, such as `binding`."""
+    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), **fields})
+
+
 def key_of(kind: type[Kind], name: str) -> Key:
     return Key(kind.resource.id, "default" if kind.resource.namespaced else "", name)
 
@@ -70,15 +75,15 @@ _numbers = itertools.count(1)
 
 @dataclass
 class World:
-    """What a test does to the store and sees of it; written without a term, as by somebody else."""
+    """The store as the test reads and writes it, without a term, like any other client."""
 
     store: Store
     clock: Clock
 
     async def add(self, *objects: Kind) -> None:
-        for each in objects:
+        for obj in objects:
             await self.store.commit(
-                [put_new(each, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
+                [put_new(obj, uid=f"uid-{next(_numbers)}", now=format_timestamp(self.clock.now()))]
             )
 
     async def entry(self, kind: type[Kind], name: str) -> Entry:
@@ -98,11 +103,17 @@ class World:
         await self.store.commit([with_status(entry, msgspec.structs.replace(before, **status))])
 
     async def put(self, obj: Kind) -> None:
-        """As it is now, whatever was there; its uid stays."""
+        """Replace the stored object; its uid stays."""
         entry = await self.entry(type(obj), obj.metadata.name)
         metadata = msgspec.json.decode(entry.value)["metadata"]
         body = msgspec.to_builtins(obj) | {"metadata": metadata}
         await self.store.commit([Put(entry.key, msgspec.json.encode(body), entry.revision)])
+
+    async def resize(self, name: str, cpu: int) -> None:
+        """The workload requests so many milli-cores from now on."""
+        spec = (await self.workload(name)).spec
+        resized = msgspec.structs.replace(spec, containers=a_workload(name, cpu).spec.containers)
+        await self.store.commit([with_spec(await self.entry(LatticeWorkload, name), resized)])
 
     async def delete(self, kind: type[Kind], name: str) -> None:
         await self.store.commit([Delete(key_of(kind, name))])
@@ -122,28 +133,28 @@ class World:
 
 
 @dataclass
-class Acting:
-    """A controller with copies that follow the store."""
+class RunningScheduler:
+    """A scheduling controller with caches that follow the store."""
 
     controller: SchedulingController
-    office: ControllerContext
+    context: ControllerContext
     feeds: list["asyncio.Task[None]"] = field(default_factory=list)
     deaf: list[Any] = field(default_factory=list)
 
-    async def look(self) -> Any:
-        """Once, when the copies have caught up."""
+    async def run_cycle(self) -> Any:
+        """Run one cycle once the caches have caught up."""
         await self.caught_up()
         return await self.controller.reconcile(NODE_TABLE_KEY)
 
     async def caught_up(self) -> None:
-        if isinstance(self.office.clock, VirtualClock):
+        if isinstance(self.context.clock, VirtualClock):
             await settle()
-        newest = await self.office.store.revision()
+        newest = await self.context.store.revision()
         for kind in (LatticeNode, LatticeWorkload):
-            await self.office.cache(kind).wait_for(newest)
+            await self.context.cache(kind).wait_for(newest)
 
 
-def an_office(store: Store, clock: Clock, term: Term) -> ControllerContext:
+def a_context(store: Store, clock: Clock, term: Term) -> ControllerContext:
     numbers = itertools.count(next(_numbers) * 1_000_000)
     return ControllerContext(
         store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(numbers):016d}"
@@ -151,34 +162,34 @@ def an_office(store: Store, clock: Clock, term: Term) -> ControllerContext:
 
 
 @asynccontextmanager
-async def acting(
+async def running_scheduler(
     store: Store,
     clock: Clock,
     profile: ProfileSpec = PRESETS[DEFAULT_PROFILE],
     role: str = "leader",
     plain: ProfileSpec | None = None,
-) -> AsyncIterator[Acting]:
-    """A controller of a new term; rivals have other roles, so that neither fences the other."""
+) -> AsyncIterator[RunningScheduler]:
+    """A scheduling controller of a new term; rivals have other roles, so that neither fences the other."""
     term = await store.campaign(role, f"server-{role}", 15.0)
     assert term is not None
-    office = an_office(store, clock, term)
-    made = Acting(SchedulingController(office, profile, standalone_profile=plain), office)
-    copies = [office.cache(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
-    made.feeds = [asyncio.create_task(copy.run()) for copy in copies]
+    context = a_context(store, clock, term)
+    scheduler = RunningScheduler(SchedulingController(context, profile, standalone_profile=plain), context)
+    copies = [context.cache(kind) for kind in (LatticeNode, LatticeWorkload, LatticeService)]
+    scheduler.feeds = [asyncio.create_task(copy.run()) for copy in copies]
     for copy in copies:
         await copy.wait_for()
-    loop = made.controller.loop()
-    made.deaf = [
+    loop = scheduler.controller.loop()
+    scheduler.deaf = [
         source.cache.on_change(lambda change, source=source: [*source.keys(change)] and None)
         for source in loop.sources
     ]
     loop.list_keys()
     try:
-        yield made
+        yield scheduler
     finally:
-        for feed in made.feeds:
+        for feed in scheduler.feeds:
             feed.cancel()
-        await asyncio.gather(*made.feeds, return_exceptions=True)
+        await asyncio.gather(*scheduler.feeds, return_exceptions=True)
 
 
 @asynccontextmanager

@@ -1,10 +1,10 @@
-"""A store with services in it, the controllers that place them, and hands that do what clusters, scheduling and agents would."""
+"""The placement and replica controllers on a store, and stand-ins for clusters, scheduler and agents."""
 
 import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -31,20 +31,20 @@ from lattice.store.protocol import Delete, Entry, Key, Put
 NOW = "2026-01-01T00:00:00Z"
 
 
-class Town:
-    """Everything of one term, and what others would do in it."""
+class RunningFleet:
+    """The controllers of one term, with methods that do the work of users, clusters, scheduler and agents."""
 
-    def __init__(self, store: Any, clock: VirtualClock, office: ControllerContext, **services: Any) -> None:
-        self.store, self.clock, self.office = store, clock, office
-        self.services, self.replicas = PlacementController(office, **services), ReplicaController(office)
+    def __init__(self, store: Any, clock: VirtualClock, context: ControllerContext, **services: Any) -> None:
+        self.store, self.clock, self.context = store, clock, context
+        self.services, self.replicas = PlacementController(context, **services), ReplicaController(context)
 
-    async def caught_up(self) -> None:
+    async def wait_for_caches(self) -> None:
         revision = await self.store.revision()
-        for copy in self.office.caches:
+        for copy in self.context.caches:
             await copy.wait_for(revision)
 
     async def apply(self, *objects: Kind) -> None:
-        """New, or with another spec: what a user does."""
+        """Create objects, or write another spec, as a user does."""
         for each in objects:
             key = Key(each.resource.id, each.metadata.namespace, each.metadata.name)
             entry = await self.store.get(key)
@@ -53,62 +53,65 @@ class Town:
                 await self.store.commit([put_new(each, uid=f"{each.metadata.name}-{number}", now=NOW)])
             else:
                 await self.store.commit([with_spec(entry, each.spec)])  # type: ignore[attr-defined]
-        await self.caught_up()
+        await self.wait_for_caches()
 
     async def remove(self, kind: type[Kind], name: str, namespace: str = "") -> None:
         key = Key(kind.resource.id, namespace, name)
         entry = await self.store.get(key)
         assert entry is not None
         await self.store.commit([Delete(key, entry.revision)])
-        await self.caught_up()
+        await self.wait_for_caches()
 
-    async def look(self, *, times: int = 20) -> None:
-        """As both loops would, until neither writes any more; a clash comes round again."""
+    async def converge(self, *, times: int = 20) -> None:
+        """Reconcile in the order of both loops until neither writes; a conflict is retried."""
         for _ in range(times):
-            before = await self.store.revision()
+            revision_before = await self.store.revision()
             try:
                 await self.services.reconcile(FLEET_KEY)
                 for each in sorted(
                     self.all(LatticeService), key=lambda each: -each.spec.priority
-                ):  # as their places are written
+                ):  # in the order in which their placements are written
                     await self.replicas.reconcile(f"default/{each.metadata.name}")
             except Conflict:
-                await self.caught_up()
+                await self.wait_for_caches()
                 continue
-            await self.caught_up()
-            if await self.store.revision() == before:
+            await self.wait_for_caches()
+            if await self.store.revision() == revision_before:
                 return
         raise AssertionError("never done")
 
     def all(self, kind: type[Any]) -> list[Any]:
         return sorted(
-            self.office.cache(kind).objects(), key=lambda each: (each.metadata.namespace, each.metadata.name)
+            self.context.cache(kind).objects(), key=lambda each: (each.metadata.namespace, each.metadata.name)
         )
 
     def service(self, name: str = "api") -> LatticeService:
-        found = self.office.cache(LatticeService).get(f"default/{name}")
+        found = self.context.cache(LatticeService).get(f"default/{name}")
         assert found is not None
         return found
 
     def condition(self, kind: str, name: str = "api") -> Condition | None:
-        return next((each for each in self.service(name).status.conditions if each.type == kind), None)
+        return next(
+            (condition for condition in self.service(name).status.conditions if condition.type == kind), None
+        )
 
     def workloads(self, service: str = "api") -> list[LatticeWorkload]:
         return sorted(
-            self.office.cache(LatticeWorkload).by_index("service", f"default/{service}"),
+            self.context.cache(LatticeWorkload).by_index("service", f"default/{service}"),
             key=lambda each: each.spec.slot,
         )
 
     def live(self, service: str = "api") -> list[LatticeWorkload]:
-        return [each for each in self.workloads(service) if not each.metadata.deletion_timestamp]
+        return [replica for replica in self.workloads(service) if not replica.metadata.deletion_timestamp]
 
     def placed(self, name: str = "api") -> dict[tuple[str, str], int]:
         return {
-            (each.cluster, each.node): each.replicas or 0 for each in self.service(name).status.placements
+            (placement.cluster, placement.node): placement.replicas or 0
+            for placement in self.service(name).status.placements
         }
 
     def machines(self) -> dict[str, dict[str, int]]:
-        return {each.metadata.name: dict(each.spec.nodes) for each in self.all(LatticeCluster)}
+        return {cluster.metadata.name: dict(cluster.spec.nodes) for cluster in self.all(LatticeCluster)}
 
     async def events(self, reason: str = "") -> list[Event]:
         page = await self.store.list(Event.resource.id)
@@ -116,7 +119,8 @@ class Town:
         return [each for each in found if reason in ("", each.reason)]
 
     def paid(self) -> Counter[tuple[str, str]]:
-        """Of the first ledger that pays for each cluster."""
+        """Machines paid for by cluster and class, according to the first ledger that charges for each
+        cluster."""
         found: Counter[tuple[str, str]] = Counter()
         for ledger in self.all(LatticeLedger):
             for cluster, lots in ledger.status.machines.items():
@@ -124,18 +128,16 @@ class Town:
                     found[cluster, lot.node_class] = max(found[cluster, lot.node_class], lot.count)
         return found
 
-    # --- what others do ---
-
     async def make_nodes(self) -> None:
-        """One for each machine that is wanted, joined and ready."""
+        """Create one ready node for each machine that a cluster wants."""
         for cluster in self.all(LatticeCluster):
             for kind, count in cluster.spec.nodes.items():
                 for number in range(1, count + 1):
                     await self._make_node(cluster, kind, f"{cluster.metadata.name}-{kind}-{number}")
-        await self.caught_up()
+        await self.wait_for_caches()
 
     async def _make_node(self, cluster: LatticeCluster, kind: str, name: str) -> None:
-        if self.office.cache(LatticeNode).get(f"/{name}") is not None:
+        if self.context.cache(LatticeNode).get(f"/{name}") is not None:
             return
         resource = LatticeNode.resource
         node = LatticeNode(
@@ -147,30 +149,34 @@ class Town:
         )
         await self.store.commit([put_new(node, uid=name, now=NOW)])
 
-    async def lose(self, name: str) -> None:
-        copy = self.office.cache(LatticeNode)
+    async def lose_node(self, name: str) -> None:
+        copy = self.context.cache(LatticeNode)
         entry, node = copy.entry(f"/{name}"), copy.get(f"/{name}")
         assert entry is not None
         assert node is not None
-        said = (Condition(type="Ready", status="False", reason="NodeLost"),)
-        await self.store.commit([with_status(entry, msgspec.structs.replace(node.status, conditions=said))])
-        await self.caught_up()
+        conditions = (Condition(type="Ready", status="False", reason="NodeLost"),)
+        await self.store.commit(
+            [with_status(entry, msgspec.structs.replace(node.status, conditions=conditions))]
+        )
+        await self.wait_for_caches()
 
     async def change(self, workload: LatticeWorkload, **fields: Any) -> None:
         path = f"{workload.metadata.namespace}/{workload.metadata.name}"
         entry, now = (
-            self.office.cache(LatticeWorkload).entry(path),
-            self.office.cache(LatticeWorkload).get(path),
+            self.context.cache(LatticeWorkload).entry(path),
+            self.context.cache(LatticeWorkload).get(path),
         )
         assert entry is not None
         assert now is not None
         await self.store.commit([with_status(entry, msgspec.structs.replace(now.status, **fields))])
-        await self.caught_up()
+        await self.wait_for_caches()
 
     async def bind(self, *, per_node: int = 10**9) -> None:
-        """Each to the emptiest node of its cluster and class, and ready at once."""
+        """Bind each workload to the emptiest node of its cluster and class; it is ready at once."""
         await self.make_nodes()
-        held = Counter(each.status.binding.node for each in self.all(LatticeWorkload) if each.status.binding)
+        held = Counter(
+            replica.status.binding.node for replica in self.all(LatticeWorkload) if replica.status.binding
+        )
         for each in self.all(LatticeWorkload):
             if each.status.binding or each.metadata.deletion_timestamp:
                 continue
@@ -188,55 +194,51 @@ class Town:
                     each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
                 )
 
-    async def finish(self) -> None:
-        """What is to go is gone, as is what nobody owns any more, and nodes beyond what is wanted."""
-        uids = {each.metadata.uid for each in self.all(LatticeService)}
+    async def finish_deletions(self) -> None:
+        """Remove terminating workloads and workloads without an owner."""
+        uids = {service.metadata.uid for service in self.all(LatticeService)}
         for each in self.all(LatticeWorkload):
             if each.metadata.deletion_timestamp or any(
                 owner.uid not in uids for owner in each.metadata.owner_references
             ):
                 await self.remove(LatticeWorkload, each.metadata.name, each.metadata.namespace)
 
-    async def stick(self, workload: LatticeWorkload) -> None:
-        """No node takes it, from now on."""
+    async def mark_unschedulable(self, workload: LatticeWorkload) -> None:
+        """No node fits the workload from now on."""
         now = self.clock.now().strftime("%Y-%m-%dT%H:%M:%SZ")
-        said = Condition(type="Scheduled", status="False", reason="NoNodeFits", last_transition_time=now)
-        await self.change(workload, conditions=(said,))
+        condition = Condition(type="Scheduled", status="False", reason="NoNodeFits", last_transition_time=now)
+        await self.change(workload, conditions=(condition,))
 
 
 _numbers = itertools.count(1)
 
 
 @asynccontextmanager
-async def a_town(
+async def running_fleet(
     *objects: Kind, store: Any = None, clock: VirtualClock | None = None, **services: Any
-) -> AsyncIterator[Town]:
+) -> AsyncIterator[RunningFleet]:
     clock = clock or VirtualClock()
     store = store or MemoryStore(clock)
     term = await store.campaign("controllers", "me", 15.0)
     assert term is not None
     uids = (f"uid-{number:08}" for number in itertools.count(1))
-    office = ControllerContext(
+    context = ControllerContext(
         store, clock, term, random.Random(7), Presence(clock), lambda: f"{next(uids)}-{term.number}"
     )
-    feeds = [asyncio.create_task(copy.run()) for copy in office.caches]
+    feeds = [asyncio.create_task(copy.run()) for copy in context.caches]
     try:
-        town = Town(store, clock, office, **services)
-        await town.caught_up()
-        await town.apply(*objects)
-        yield town
+        fleet = RunningFleet(store, clock, context, **services)
+        await fleet.wait_for_caches()
+        await fleet.apply(*objects)
+        yield fleet
     finally:
         for feed in feeds:
             feed.cancel()
         await asyncio.gather(*feeds, return_exceptions=True)
 
 
-def play(script: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(asyncio.wait_for(script(), 120))
-
-
 async def contents(store: Any, *kinds: type[Kind]) -> dict[str, Any]:
-    """What is stored, without what differs from one run to another: uids and times."""
+    """The stored objects without uids and times, which differ between runs."""
     found: dict[str, Any] = {}
     for kind in kinds:
         page = await store.list(kind.resource.id)
@@ -256,4 +258,4 @@ def _plain(entry: Entry) -> Any:
 
 
 def puts(objects: Iterable[Kind]) -> list[Put]:
-    return [put_new(each, uid=each.metadata.name, now=NOW) for each in objects]
+    return [put_new(obj, uid=obj.metadata.name, now=NOW) for obj in objects]

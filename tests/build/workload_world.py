@@ -1,10 +1,10 @@
-"""A small world for the workload and node controllers: a store in memory, time moved by hand, agents that do as they are told."""
+"""The workload and node controllers on a store in memory, in virtual time, with scripted agents."""
 
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -20,6 +20,7 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop, Requeue, Source, run_all
 from lattice.controllers.runtime.object_writes import path_of, put_new, with_metadata, with_spec, with_status
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.constraint import Taint
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.meta.timestamps import format_micro_time
@@ -36,13 +37,15 @@ from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key
 
+DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
+BROKEN = Taint(key="broken", effect="NoExecute")
 TIMES = NodeTimeouts()
 PORTS = range(30000, 30010)
 COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
 
 
 def a_workload(name: str = "w", **spec: Any) -> LatticeWorkload:
-    """Bare, unless `service` is named."""
+    """A standalone workload, unless `service` is given."""
     body = {"containers": {"main": {"command": ["run"]}}, **spec}
     return obj(LatticeWorkload, name, body, namespace="default")
 
@@ -76,7 +79,8 @@ def obj(
 
 @dataclass
 class Agent:
-    """Carries out its orders in turn, `delay` seconds each, and says so. Cut off, it does as its workloads' policies say."""
+    """Carries out its orders one after the other, `delay` seconds each, and reports each. Disconnected, it
+    follows the disconnect policies of its workloads."""
 
     name: str
     world: "World"
@@ -109,7 +113,7 @@ class Agent:
         self._orders.put_nowait((number, dict(self.sent), True))
 
     def cut(self) -> None:
-        """Neither its words nor ours arrive."""
+        """Drop the connection: neither heartbeats nor orders arrive."""
         self.session = None
 
     def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
@@ -141,7 +145,7 @@ class Agent:
             self.say(Heartbeat(usage=self.usage))
 
     async def _watch(self) -> None:
-        """What is there even when the agent is not: ends strict copies in time."""
+        """The watchdog beside the agent: stops workloads with the policy `stop` in time."""
         while True:
             await self.world.clock.sleep(1)
             silent = self.world.clock.monotonic() - self._answered
@@ -198,22 +202,22 @@ class Agent:
 
 @dataclass
 class Binder:
-    """Stands in for the scheduler: the first node that takes anything."""
+    """Stands in for the scheduler: binds to the first node that takes any workload."""
 
     world: "World"
-    office: ControllerContext
+    context: ControllerContext
     name: str = "binder"
 
     def loop(self) -> Loop:
-        copy, nodes = self.office.cache(LatticeWorkload), self.office.cache(LatticeNode)
+        copy, nodes = self.context.cache(LatticeWorkload), self.context.cache(LatticeNode)
         everything = lambda: [path_of(each) for each in copy.objects()]  # noqa: E731
         sources = (Source(copy), Source(nodes, lambda _: everything()))
-        return Loop(self, self.office.clock, self.office.rng, everything, sources)
+        return Loop(self, self.context.clock, self.context.rng, everything, sources)
 
     async def reconcile(self, key: str) -> Requeue | None:
         entry, found = (
-            self.office.cache(LatticeWorkload).entry(key),
-            self.office.cache(LatticeWorkload).get(key),
+            self.context.cache(LatticeWorkload).entry(key),
+            self.context.cache(LatticeWorkload).get(key),
         )
         if entry is None or found is None or found.status.binding or found.metadata.deletion_timestamp:
             return None
@@ -221,7 +225,7 @@ class Binder:
             WorkloadInput(
                 found.spec.desired_state,
                 found.spec.effective_revision,
-                self.office.clock.now(),
+                self.context.clock.now(),
                 "None",
                 retry=found.status.retry,
             )
@@ -231,12 +235,12 @@ class Binder:
             return Requeue(asks.requeue_after) if asks.requeue_after else None
         status = msgspec.structs.replace(
             found.status,
-            binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.office.term.number),
+            binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.context.term.number),
             allocated_ports=allocated_ports(
-                found.spec.containers, [each for each in PORTS if str(each) not in node.status.taken_ports]
+                found.spec.containers, [port for port in PORTS if str(port) not in node.status.taken_ports]
             ),
             last_action=str(Action.ASSIGN),
-            last_action_at=format_micro_time(self.office.clock.now()),
+            last_action_at=format_micro_time(self.context.clock.now()),
         )
         put = with_status(entry, status)
         if WORKLOAD_FINALIZER not in found.metadata.finalizers:
@@ -244,15 +248,15 @@ class Binder:
             put = with_metadata(
                 Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held}
             )
-        place = self.office.cache(LatticeNode).entry(path_of(node))
+        place = self.context.cache(LatticeNode).entry(path_of(node))
         assert place is not None
         counted = msgspec.structs.replace(node.status, workloads=(node.status.workloads or 0) + 1)
-        await self.office.commit([put, with_status(place, counted)])
+        await self.context.commit([put, with_status(place, counted)])
         return None
 
     def _node(self) -> LatticeNode | None:
-        nodes = sorted(self.office.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
-        facts = [(each, node_info_of(each)) for each in nodes]
+        nodes = sorted(self.context.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
+        facts = [(node, node_info_of(node)) for node in nodes]
         return next(
             (
                 each
@@ -278,30 +282,30 @@ class World:
         self.overlaps: list[tuple[str, list[str]]] = []
 
     async def lead(self, holder: str = "one") -> ControllerContext:
-        """A new term, with controllers that know nothing but what is stored."""
+        """Begin a new term with controllers that know only what is stored."""
         await self.stop()
         term = await self.store.campaign("leader", holder, 1e9)
         assert term is not None
         self.presence = Presence(self.clock)
-        self.office = ControllerContext(
+        self.context = ControllerContext(
             self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids)
         )
-        self.nodes = NodeHealthController(self.office)
-        self.departures = EvictionController(self.office)
-        self.workloads = WorkloadController(self.office, self.nodes, self.departures, self.graces)
-        self.drifts = DriftController(self.office)
-        binder = Binder(self, self.office)
-        loops = [each.loop() for each in (self.nodes, self.departures, self.workloads, self.drifts, binder)]
-        caches = [self.office.cache(kind) for kind in COPIES]
+        self.nodes = NodeHealthController(self.context)
+        self.evictions = EvictionController(self.context)
+        self.workloads = WorkloadController(self.context, self.nodes, self.evictions, self.graces)
+        self.drifts = DriftController(self.context)
+        binder = Binder(self, self.context)
+        loops = [each.loop() for each in (self.nodes, self.evictions, self.workloads, self.drifts, binder)]
+        caches = [self.context.cache(kind) for kind in COPIES]
         for cache in caches:
             cache.freeze = False
-        self.office.cache(LatticeWorkload).on_change(self._hear)
+        self.context.cache(LatticeWorkload).on_change(self._hear)
         self._running = asyncio.create_task(self._run(loops, caches))
         await settle()
         for agent in self.agents.values():
             if agent.session is not None:
                 agent.connect()
-        return self.office
+        return self.context
 
     async def _run(self, loops: list[Loop], caches: Iterable[Cache[Any]]) -> None:
         async with asyncio.TaskGroup() as group:
@@ -317,7 +321,7 @@ class World:
             await self._running
         self._running = None
         if resign:
-            await self.store.resign(self.office.term)
+            await self.store.resign(self.context.term)
 
     async def end(self) -> None:
         await self.stop()
@@ -326,7 +330,7 @@ class World:
                 task.cancel()
 
     async def join(self, name: str, **parts: Any) -> Agent:
-        """A node, with its agent."""
+        """Add a node with a connected agent."""
         spec = {key: parts.pop(key) for key in ("zone", "taints", "unschedulable") if key in parts}
         await self.add(a_node(name, **spec))
         self.agents[name] = Agent(name, self, **parts)
@@ -336,7 +340,7 @@ class World:
         return self.agents[name]
 
     async def add(self, found: Kind) -> None:
-        put = put_new(found, uid=next(self._uids), now=self.office.timestamp)
+        put = put_new(found, uid=next(self._uids), now=self.context.timestamp)
         await self.store.commit([put])
 
     async def run(self, seconds: float) -> None:
@@ -352,7 +356,7 @@ class World:
         return found
 
     async def change(self, kind: Any, path: str, change: Callable[[Any], Any]) -> None:
-        """Another spec, as a user writes it."""
+        """Write another spec, as a user does."""
         entry = await self.entry(kind, path)
         await self.store.commit([with_spec(entry, change(msgspec.json.decode(entry.value, type=kind).spec))])
 
@@ -360,6 +364,9 @@ class World:
         await self.change(
             LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, unschedulable=on)
         )
+
+    async def set_taints(self, name: str, *taints: Taint) -> None:
+        await self.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=taints))
 
     async def set_conditions(self, path: str, conditions: tuple[Condition, ...]) -> None:
         entry = await self.entry(LatticeWorkload, path)
@@ -372,34 +379,41 @@ class World:
             [with_metadata(entry, lambda metadata: metadata | {"annotations": annotations})]
         )
 
-    async def doom(self, kind: type[Kind], path: str) -> None:
+    async def delete(self, kind: type[Kind], path: str) -> None:
         entry = await self.entry(kind, path)
         if not msgspec.json.decode(entry.value)["metadata"].get("finalizers"):
             await self.store.commit([Delete(entry.key, entry.revision)])
             return
         await self.store.commit(
-            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.office.timestamp})]
+            [with_metadata(entry, lambda metadata: metadata | {"deletionTimestamp": self.context.timestamp})]
         )
 
     def workload(self, path: str = "default/w") -> LatticeWorkload:
-        found = self.office.cache(LatticeWorkload).get(path)
+        found = self.context.cache(LatticeWorkload).get(path)
         assert found is not None, f"{path} is not there"
         return found
 
     def is_there(self, path: str) -> bool:
-        return self.office.cache(LatticeWorkload).get(path) is not None
+        return self.context.cache(LatticeWorkload).get(path) is not None
 
     def node(self, name: str) -> LatticeNode:
-        found = self.office.cache(LatticeNode).get(f"/{name}")
+        found = self.context.cache(LatticeNode).get(f"/{name}")
         assert found is not None, f"{name} is not there"
         return found
 
     def condition(self, name: str, kind: str = "Ready") -> Condition | None:
-        return next((each for each in self.node(name).status.conditions if each.type == kind), None)
+        return next(
+            (condition for condition in self.node(name).status.conditions if condition.type == kind), None
+        )
 
-    def where(self, path: str = "default/w") -> str:
+    def node_of(self, path: str = "default/w") -> str:
         binding = self.workload(path).status.binding
         return binding.node if binding else ""
+
+    def attempts(self, path: str = "default/w") -> int:
+        """Failed attempts that the back-off counts."""
+        retry = self.workload(path).status.retry
+        return (retry.attempts or 0) if retry else 0
 
     def live(self, path: str = "default/w") -> list[str]:
         return [name for name, agent in self.agents.items() if path in agent.live]
@@ -410,8 +424,8 @@ class World:
 
     def orders_of(self, node: str) -> dict[str, DesiredRun]:
         found = (
-            (path_of(each), desired_run(each))
-            for each in self.office.cache(LatticeWorkload).by_index("node", node)
+            (path_of(replica), desired_run(replica))
+            for replica in self.context.cache(LatticeWorkload).by_index("node", node)
         )
         return {path: order for path, order in found if order is not None}
 
@@ -431,20 +445,20 @@ def _key(kind: type[Kind], path: str) -> Key:
     return Key(kind.resource.id, namespace, name)
 
 
-def play(script: Callable[[World], Coroutine[None, None, None]], graces: GracePeriods | None = None) -> None:
-    async def whole() -> None:
-        world = World(graces=graces or GracePeriods())
-        await world.lead()
-        try:
-            await script(world)
-        finally:
-            await world.end()
+@asynccontextmanager
+async def running_world(graces: GracePeriods | None = None) -> AsyncIterator[World]:
+    """A world whose controllers lead until the block ends."""
+    world = World(graces=graces or GracePeriods())
+    await world.lead()
+    try:
+        yield world
+    finally:
+        await world.end()
 
-    asyncio.run(whole())
 
-
-async def most_of_a_zone_is_cut_off(world: World) -> None:
-    """All three nodes of zone a, one of them with the workload; the only one of zone b is heard."""
+async def disconnect_most_of_a_zone(world: World) -> None:
+    """Disconnect all three nodes of zone a, of which a1 runs the workload; the only node of zone b stays
+    connected."""
     for name in ("a1", "a2", "a3", "b1"):
         await world.join(name, zone=name[0])
     await world.add(a_workload())
@@ -453,10 +467,10 @@ async def most_of_a_zone_is_cut_off(world: World) -> None:
         world.agents[name].cut()
 
 
-async def its_node_is_removed(world: World, policy: str) -> None:
-    """The workload's, n1; n2 has room for it."""
+async def remove_node_of_workload(world: World, policy: str) -> None:
+    """Delete n1, which runs the workload; n2 has capacity for it."""
     await world.join("n1")
     await world.add(a_workload(disconnect={"policy": policy}))
     await world.run(1)
     await world.join("n2")
-    await world.doom(LatticeNode, "/n1")
+    await world.delete(LatticeNode, "/n1")

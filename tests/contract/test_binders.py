@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, acting
+from build.scheduling_world import RunningScheduler, World, a_node, a_workload, running_scheduler
 
 from lattice.clock import SystemClock
 from lattice.engine.tie_order import tie_rank
@@ -90,7 +90,7 @@ async def add(world: World, *names: str) -> None:
         await world.add(a_workload(name, CPU, constraints={"affinity": LIKES}))
 
 
-async def race(world: World, winner: Acting, loser: Acting) -> None:
+async def race(world: World, winner: RunningScheduler, loser: RunningScheduler) -> None:
     """Both have decided about the same workloads before either writes."""
     decided = []
     for each in (winner, loser):
@@ -108,7 +108,7 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
         await world.add(a_node(name, cpu, labels={"disk": "fast" if name == LIKED else "slow"}))
     async with AsyncExitStack() as stack:
         one, two = [
-            await stack.enter_async_context(acting(store, clock, profile(mode, breaker), role))
+            await stack.enter_async_context(running_scheduler(store, clock, profile(mode, breaker), role))
             for role in ("one", "two")
         ]
         bound: Counter[str] = Counter()
@@ -124,7 +124,7 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
             bound.update(must.values())
             assert await world.bindings() == known
             for each in (one, two):  # both see what happened, and have nothing to add
-                await each.look()
+                await each.run_cycle()
         assert await world.bindings() == known
         assert {name: (await world.node(name)).status.workloads or 0 for name in SIZES} == {
             name: bound[name] for name in SIZES

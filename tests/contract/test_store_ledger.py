@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_workload, running_scheduler
 
 from lattice.clock import SystemClock
 from lattice.controllers.runtime.context import ControllerContext
@@ -416,8 +416,8 @@ def test_two_controllers_fill_the_nodes_and_never_overfill_them(
             await world.add(*(a_node(f"n{number}", 3000, port_range=(30000, 30002)) for number in range(4)))
             await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
             async with (
-                acting(store, clock, profile, "one") as one,
-                acting(store, clock, profile, "two") as two,
+                running_scheduler(store, clock, profile, "one") as one,
+                running_scheduler(store, clock, profile, "two") as two,
             ):
                 for _ in range(6):
                     await asyncio.gather(one.caught_up(), two.caught_up())

@@ -1,4 +1,4 @@
-"""Settings become the times of the rules."""
+"""Settings become the timeouts of the controllers."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from lattice.lifecycle.workload import GracePeriods
 from lattice.settings import Settings
 
 
-def test_what_is_not_set_is_as_the_rules_have_it() -> None:
+def test_defaults_match_the_rules() -> None:
     assert node_timeouts(Settings()) == NodeTimeouts()
     assert grace_periods(Settings()) == GracePeriods()
 
 
-def test_everything_can_be_set() -> None:
+def test_every_timeout_can_be_set() -> None:
     settings = Settings(
         heartbeat=1, node_lost_after=4, replace_after=12, evictions_per_second=2, retry_first=0.5, retry_longest=3, retry_attempts=2,
         missing_grace=1.5, start_grace=9, stop_grace=6, reconcile_workers=3,
@@ -37,6 +37,6 @@ def test_everything_can_be_set() -> None:
 
 
 @pytest.mark.parametrize(("beat", "lost", "replaced"), [(0, 40, 120), (50, 40, 120), (10, 40, 40)])
-def test_times_that_cannot_be_are_refused(beat: float, lost: float, replaced: float) -> None:
+def test_invalid_timeouts_are_refused(beat: float, lost: float, replaced: float) -> None:
     with pytest.raises(Invalid, match="each must be longer than the one before"):
         node_timeouts(Settings(heartbeat=beat, node_lost_after=lost, replace_after=replaced))

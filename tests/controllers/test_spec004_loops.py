@@ -1,15 +1,13 @@
-"""What the checklist of the control plane asks of the running loops: disk is counted, looks recur, figures rise, the record is whole."""
+"""Demands of specification 004 on the running loops: disk accounting, periodic rechecks, counters, and the
+stored record."""
 
-import asyncio
 from datetime import datetime, timedelta
 
 import msgspec
-from build.scheduling_world import World as Nodes
 from build.scheduling_world import a_node as a_free_node
 from build.scheduling_world import a_workload as an_asking
-from build.scheduling_world import a_world, acting
-from build.virtual import VirtualClock
-from build.workload_world import World, a_workload, play
+from build.scheduling_world import a_world, running_scheduler
+from build.workload_world import a_workload, running_world
 
 from lattice.controllers.runtime.loop import Requeue
 from lattice.kinds.workload import LatticeWorkload
@@ -19,8 +17,8 @@ GI = 1 << 30
 W = "default/w"
 
 
-def test_disk_is_asked_for_counted_and_given_back() -> None:
-    async def script(world: Nodes, clock: VirtualClock) -> None:
+async def test_disk_is_requested_counted_and_released() -> None:
+    async with a_world() as (world, clock):
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
         await world.add(a_free_node("n1", status=room))
         await world.add(
@@ -29,45 +27,39 @@ def test_disk_is_asked_for_counted_and_given_back() -> None:
                 for name in ("a", "b")
             )
         )
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             [first] = await world.bindings()
             other = "b" if first == "a" else "a"
-            told = {each.type: each.message for each in (await world.workload(other)).status.conditions}
-            assert told["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
+            messages = {
+                condition.type: condition.message
+                for condition in (await world.workload(other)).status.conditions
+            }
+            assert messages["Scheduled"] == "0 of 1 node: 1 without 6Gi storage free"
             await world.delete(LatticeWorkload, first)
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(2)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {other: "n1"}
 
-    async def whole() -> None:
-        async with a_world() as (world, clock):
-            await script(world, clock)
 
-    asyncio.run(whole())
-
-
-def test_attempts_to_find_a_node_are_counted_and_so_are_those_that_fail() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
-            before = [each._value.get() for each in counters]
-            await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
-            await one.look()
-            assert [each._value.get() - was for each, was in zip(counters, before, strict=True)] == [2, 1]
-
-    asyncio.run(script())
+async def test_scheduling_attempts_and_failures_are_counted() -> None:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+        counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
+        count_before = [counter._value.get() for counter in counters]
+        await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
+        await scheduler.run_cycle()
+        assert [each._value.get() - was for each, was in zip(counters, count_before, strict=True)] == [2, 1]
 
 
-def test_the_counters_have_the_names_that_dashboards_look_for() -> None:
+def test_counters_have_documented_names() -> None:
     found = {line.split()[2] for line in render_metrics().decode().splitlines() if line.startswith("# TYPE")}
     wanted = "scheduling_attempts_total scheduling_failures_total reconciliation_actions_total retry_total node_unhealthy_total"
     assert set(wanted.split()) <= found
 
 
-def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
-    async def script(world: World) -> None:
+async def test_pending_workload_is_rechecked_every_interval() -> None:
+    async with running_world() as world:
         await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(1)
@@ -76,11 +68,9 @@ def test_one_that_something_is_awaited_of_is_looked_at_every_interval() -> None:
         world.workloads.recheck_interval_s = 2.0
         assert await world.workloads.reconcile(W) == Requeue(2.0)
 
-    play(script)
 
-
-def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
-    async def script(world: World) -> None:
+async def test_record_holds_spec_and_observed_status() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         declared = a_workload(requests={"cpu": "100m"})
         await world.add(declared)
@@ -110,5 +100,3 @@ def test_the_record_is_what_was_declared_and_what_became_of_it() -> None:
             declared.spec.effective_revision,
             status["lastActionAt"],
         )
-
-    play(script)

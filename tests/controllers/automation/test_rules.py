@@ -1,12 +1,13 @@
-"""Rules act once per crossing: on busy nodes, failing workloads, budgets and full pools; another server does not act again."""
+"""Automation rules act once per crossing, on busy nodes, failing workloads, budgets and full pools; a new
+leader does not repeat an action."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from build.offices import Scene, a, acting, revision_after
+from build.control_plane import ControlPlane, make_object, revision_after, running_loops
 from build.virtual import VirtualClock
 
 from lattice.controllers.automation.rules import AutomationController
@@ -29,111 +30,108 @@ DEAD = {"webhook": {"url": "https://dead.example/hook"}}
 
 
 @dataclass
-class Ear:
-    """A webhook that remembers, or does not answer."""
+class WebhookReceiver:
+    """A webhook receiver that records calls, or does not answer."""
 
     clock: VirtualClock
-    heard: list[dict[str, Any]] = field(default_factory=list)
-    deaf: int = 0
-    dead: str = ""  # an address at which nobody answers until the time is up
+    calls: list[dict[str, Any]] = field(default_factory=list)
+    failures: int = 0
+    dead: str = ""  # an address that does not answer within the timeout
 
     async def post(self, url: str, body: Any, timeout: float) -> None:
         if url == self.dead:
             await self.clock.sleep(timeout)
             raise Unavailable(f"dead.example did not answer within {timeout:g} s")
-        if self.deaf:
-            self.deaf -= 1
+        if self.failures:
+            self.failures -= 1
             raise Unavailable("hooks.example cannot be reached")
-        self.heard.append({**body, "url": url, "timeout": timeout})
+        self.calls.append({**body, "url": url, "timeout": timeout})
 
 
 @dataclass
-class Stage:
-    scene: Scene = field(default_factory=Scene)
-    most: int = 1000  # calls that may wait for one address
+class RuleWorld:
+    plane: ControlPlane = field(default_factory=ControlPlane)
+    max_queued: int = 1000  # calls that may wait for one address
 
     def __post_init__(self) -> None:
-        self.ear = Ear(self.scene.clock)
-        self.presence = Presence(self.scene.clock)
+        self.receiver = WebhookReceiver(self.plane.clock)
+        self.presence = Presence(self.plane.clock)
 
     async def controllers(self) -> tuple[ControllerContext, Loop, Loop]:
-        office = await self.scene.office(self.presence)
-        calls = WebhookQueue(office, self.ear, max_queued=self.most)
-        return office, calls.loop(), AutomationController(office, calls).loop()
+        context = await self.plane.new_term(self.presence)
+        calls = WebhookQueue(context, self.receiver, max_queued=self.max_queued)
+        return context, calls.loop(), AutomationController(context, calls).loop()
 
-    async def leads(self, story: Callable[["Stage"], Coroutine[Any, Any, None]]) -> None:
-        """A server, for as long as the story takes."""
-        async with acting(*await self.controllers()):
-            await story(self)
+    @asynccontextmanager
+    async def leading(self) -> AsyncIterator[None]:
+        """Another server leads until the block ends."""
+        async with running_loops(*await self.controllers()):
+            yield
 
     async def rule(self) -> AutomationRule:
-        found = await self.scene.get(AutomationRule, "r")
+        found = await self.plane.get(AutomationRule, "r")
         assert found is not None
         return found
 
     def burn(self, node: str, milli: int) -> None:
         self.presence.record_heartbeat(self.presence.start_session(node), Heartbeat(usage=Usage(cpu=milli)))
 
-    async def passes(self, seconds: float) -> None:
-        await self.scene.clock.advance(seconds)
+    async def advance(self, seconds: float) -> None:
+        await self.plane.clock.advance(seconds)
 
 
 def a_rule(when: dict[str, Any], *actions: dict[str, Any], **spec: Any) -> AutomationRule:
-    rule = a(AutomationRule, "r", spec={"when": when, "actions": list(actions), **spec})
+    rule = make_object(AutomationRule, "r", spec={"when": when, "actions": list(actions), **spec})
     assert not list(rule.problems())
     return rule
 
 
-def play(story: Callable[[Stage], Coroutine[Any, Any, None]], *objects: Any) -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(*objects)
-        await stage.leads(story)
+@asynccontextmanager
+async def running_rules(*objects: Any) -> AsyncIterator[RuleWorld]:
+    """A leading server with these objects in its store, until the block ends."""
+    world = RuleWorld()
+    await world.plane.put(*objects)
+    async with world.leading():
+        yield world
 
-    asyncio.run(run())
 
-
-NODE = a(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
+NODE = make_object(LatticeNode, "n1", status={"capacity": {"cpu": 4000}})
 BUSY = a_rule({"nodeCpu": {"above": 0.85, "for": "5m"}}, HOOK)
 
 
-def test_a_node_that_stays_busy_calls_the_webhook_once() -> None:
-    async def story(stage: Stage) -> None:
-        stage.burn("n1", 3900)
-        await stage.passes(290)
-        assert stage.ear.heard == []
-        await stage.passes(20)
-        assert [(each["rule"], each["object"], each["url"], each["timeout"]) for each in stage.ear.heard] == [
-            ("r", "latticenode/n1", "https://hooks.example/scale", 5.0)
-        ]
-        assert "3900m of 4000m cpu are in use (98 %)" in stage.ear.heard[0]["message"]
-        await stage.passes(3600)
-        assert len(stage.ear.heard) == 1, "it is still the same crossing"
-        stage.burn("n1", 100)
-        await stage.passes(10)
-        stage.burn("n1", 3900)
-        await stage.passes(310)
-        assert len(stage.ear.heard) == 2
-        assert (await stage.rule()).status.fired == 2
-
-    play(story, NODE, BUSY)
+async def test_busy_node_calls_webhook_once() -> None:
+    async with running_rules(NODE, BUSY) as world:
+        world.burn("n1", 3900)
+        await world.advance(290)
+        assert world.receiver.calls == []
+        await world.advance(20)
+        assert [
+            (call["rule"], call["object"], call["url"], call["timeout"]) for call in world.receiver.calls
+        ] == [("r", "latticenode/n1", "https://hooks.example/scale", 5.0)]
+        assert "3900m of 4000m cpu are in use (98 %)" in world.receiver.calls[0]["message"]
+        await world.advance(3600)
+        assert len(world.receiver.calls) == 1, "it is still the same crossing"
+        world.burn("n1", 100)
+        await world.advance(10)
+        world.burn("n1", 3900)
+        await world.advance(310)
+        assert len(world.receiver.calls) == 2
+        assert (await world.rule()).status.fired == 2
 
 
-def test_a_node_that_is_busy_now_and_then_does_not() -> None:
-    async def story(stage: Stage) -> None:
+async def test_intermittently_busy_node_does_not_fire() -> None:
+    async with running_rules(NODE, BUSY) as world:
         for _ in range(5):
-            stage.burn("n1", 3900)
-            await stage.passes(200)
-            stage.burn("n1", 100)
-            await stage.passes(20)
-        assert stage.ear.heard == []
-
-    play(story, NODE, BUSY)
+            world.burn("n1", 3900)
+            await world.advance(200)
+            world.burn("n1", 100)
+            await world.advance(20)
+        assert world.receiver.calls == []
 
 
 def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     status = {"retry": {"attempts": attempts}, "failureReason": "RUNTIME_ERROR"}
-    return a(
+    return make_object(
         LatticeWorkload,
         name,
         "default",
@@ -143,52 +141,45 @@ def a_failing(attempts: int, name: str = "w", **meta: Any) -> LatticeWorkload:
     )
 
 
-def test_a_workload_that_fails_again_and_again_raises_one_alert() -> None:
-    async def story(stage: Stage) -> None:
+async def test_failing_workload_raises_one_alert() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT)) as world:
         for attempts in (1, 2, 3, 4, 5):
-            await stage.scene.put(a_failing(attempts))
-            await stage.passes(1)
-        events = await stage.scene.events()
+            await world.plane.put(a_failing(attempts))
+            await world.advance(1)
+        events = await world.plane.events()
         assert events.count("Alert w") == 1
         assert events.count("RuleFired r") == 1
-        await stage.scene.put(a_failing(0))
-        await stage.passes(1)
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        assert (await stage.scene.events()).count("Alert w") == 2
-
-    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT))
+        await world.plane.put(a_failing(0))
+        await world.advance(1)
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        assert (await world.plane.events()).count("Alert w") == 2
 
 
-def test_only_what_the_selector_means_is_watched() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.scene.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
-        await stage.passes(1)
-        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == ["Alert mine"]
-
-    play(
-        story, a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
-    )
+async def test_rule_ignores_objects_outside_its_selector() -> None:
+    async with running_rules(
+        a_rule({"workloadFailures": {"count": 3, "selector": {"matchLabels": {"app": "web"}}}}, ALERT)
+    ) as world:
+        await world.plane.put(a_failing(3, "mine", labels={"app": "web"}), a_failing(3, "other"))
+        await world.advance(1)
+        assert [event for event in await world.plane.events() if event.startswith("Alert")] == ["Alert mine"]
 
 
-def test_a_rule_tries_again_and_stops_a_workload() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        found = await stage.scene.get(LatticeWorkload, "w", "default")
-        assert found is not None
-        assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
-        assert found.spec.desired_state == "Stopped"
-        assert found.metadata.generation == 2
-
-    play(
-        story,
+async def test_rule_retries_and_stops_workload() -> None:
+    async with running_rules(
         a_rule(
             {"workloadFailures": {"count": 3}},
             {"retryWorkload": {}},
             {"setDesiredState": {"state": "Stopped"}},
-        ),
-    )
+        )
+    ) as world:
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        found = await world.plane.get(LatticeWorkload, "w", "default")
+        assert found is not None
+        assert RETRY_REQUESTED_ANNOTATION in found.metadata.annotations
+        assert found.spec.desired_state == "Stopped"
+        assert found.metadata.generation == 2
 
 
 def a_ledger(rate: int) -> LatticeLedger:
@@ -200,219 +191,189 @@ def a_ledger(rate: int) -> LatticeLedger:
         "asOf": "2026-01-01T00:00:00.000000Z",
         "machines": lots,
     }
-    return a(LatticeLedger, "pool.p", spec=spec, status=status)
+    return make_object(LatticeLedger, "pool.p", spec=spec, status=status)
 
 
-def test_a_budget_that_runs_out_and_a_pool_that_fills_up() -> None:
-    async def story(stage: Stage) -> None:
-        await stage.scene.put(a_ledger(800_000))
-        await stage.passes(1)
-        assert stage.ear.heard == []
-        await stage.scene.put(a_ledger(950_000))
-        await stage.passes(1)
-        assert [each["object"] for each in stage.ear.heard] == ["latticeledger/pool.p"]
-        assert "95.0 % of the budget" in stage.ear.heard[0]["message"]
-        assert "Alert pool.p" in await stage.scene.events()
-
-    play(story, a_rule({"budget": {"above": 0.9}}, HOOK, ALERT))
+async def test_budget_above_threshold_fires_rule() -> None:
+    async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as world:
+        await world.plane.put(a_ledger(800_000))
+        await world.advance(1)
+        assert world.receiver.calls == []
+        await world.plane.put(a_ledger(950_000))
+        await world.advance(1)
+        assert [call["object"] for call in world.receiver.calls] == ["latticeledger/pool.p"]
+        assert "95.0 % of the budget" in world.receiver.calls[0]["message"]
+        assert "Alert pool.p" in await world.plane.events()
 
 
-def test_a_pool_that_fills_up() -> None:
-    async def story(stage: Stage) -> None:
-        pool = a(
+async def test_pool_above_threshold_fires_rule() -> None:
+    async with running_rules(a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK)) as world:
+        pool = make_object(
             LatticePool,
             "p",
             spec={"provider": {"type": "local"}},
             status={"utilization": {"nodes": 0.5, "cores": "0.95"}},
         )
-        await stage.scene.put(pool)
-        await stage.passes(1)
-        assert [each["message"] for each in stage.ear.heard] == ["95 % of its cores are in use"]
-
-    play(story, a_rule({"capacity": {"above": "0.9", "pool": "p"}}, HOOK))
+        await world.plane.put(pool)
+        await world.advance(1)
+        assert [call["message"] for call in world.receiver.calls] == ["95 % of its cores are in use"]
 
 
-def test_a_suspended_rule_watches_and_does_nothing_and_does_not_make_up_for_it() -> None:
+async def test_suspended_rule_does_not_act_after_resume() -> None:
     rule = a_rule({"workloadFailures": {"count": 3}}, ALERT, suspend=True)
 
-    async def story(stage: Stage) -> None:
-        await stage.scene.put(a_failing(3))
-        await stage.passes(1)
-        now = await stage.rule()
+    async with running_rules(rule) as world:
+        await world.plane.put(a_failing(3))
+        await world.advance(1)
+        now = await world.rule()
         assert list(now.status.crossed) == ["latticeworkload/default/w"]
-        await stage.scene.put(
+        await world.plane.put(
             msgspec.structs.replace(
                 rule, spec=msgspec.structs.replace(rule.spec, suspend=False), status=now.status
             )
         )
-        await stage.passes(1)
-        assert await stage.scene.events() == []
-
-    play(story, rule)
+        await world.advance(1)
+        assert await world.plane.events() == []
 
 
-def test_a_webhook_that_does_not_answer_is_tried_three_times_and_then_told_of() -> None:
-    async def story(stage: Stage) -> None:
-        stage.ear.deaf = 2
-        await stage.scene.put(a_failing(3))
-        await stage.passes(10)
-        assert len(stage.ear.heard) == 1
-        assert (await stage.rule()).status.last_error == ""
-        stage.ear.deaf = 3
-        await stage.scene.put(a_failing(3, "v"))
-        await stage.passes(10)
-        assert len(stage.ear.heard) == 1
-        assert "cannot be reached" in (await stage.rule()).status.last_error
-        assert "WebhookFailed r" in await stage.scene.events()
-
-    play(story, a_rule({"workloadFailures": {"count": 3}}, HOOK))
+async def test_failing_webhook_is_reported_after_three_attempts() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, HOOK)) as world:
+        world.receiver.failures = 2
+        await world.plane.put(a_failing(3))
+        await world.advance(10)
+        assert len(world.receiver.calls) == 1
+        assert (await world.rule()).status.last_error == ""
+        world.receiver.failures = 3
+        await world.plane.put(a_failing(3, "v"))
+        await world.advance(10)
+        assert len(world.receiver.calls) == 1
+        assert "cannot be reached" in (await world.rule()).status.last_error
+        assert "WebhookFailed r" in await world.plane.events()
 
 
-def test_another_server_does_not_act_on_the_same_crossing_and_nothing_is_written_at_rest() -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
-
-        async def at_rest(stage: Stage) -> None:
-            await stage.passes(5)
-            first, *later = await revision_after(stage.scene, [40, 40])
+async def test_new_leader_does_not_repeat_action_nor_write_at_rest() -> None:
+    world = RuleWorld()
+    await world.plane.put(a_rule({"workloadFailures": {"count": 3}}, HOOK), a_failing(3))
+    for _ in range(2):
+        async with world.leading():
+            await world.advance(5)
+            first, *later = await revision_after(world.plane, [40, 40])
             assert set(later) == {first}
-
-        for _ in range(2):
-            await stage.leads(at_rest)
-        assert len(stage.ear.heard) == 1
-
-    asyncio.run(run())
+    assert len(world.receiver.calls) == 1
 
 
-def test_a_new_leader_that_has_not_heard_the_nodes_yet_does_not_forget_that_one_was_busy() -> None:
-    async def run() -> None:
-        stage = Stage()
-        await stage.scene.put(NODE, BUSY)
-
-        async def busy(stage: Stage) -> None:
-            stage.burn("n1", 3900)
-            await stage.passes(400)
-
-        await stage.leads(busy)
-        stage.presence = Presence(stage.scene.clock)
-
-        async def taken_over(stage: Stage) -> None:
-            await stage.passes(10)
-            assert list((await stage.rule()).status.crossed) == ["latticenode/n1"]
-            stage.presence.start_session("n1")  # it is back, and has not measured anything yet
-            await stage.passes(10)
-            await busy(stage)
-            assert len(stage.ear.heard) == 1
-            stage.burn("n1", 100)
-            await stage.passes(10)
-            assert (await stage.rule()).status.crossed == {}
-
-        await stage.leads(taken_over)
-
-    asyncio.run(run())
+async def test_new_leader_keeps_crossing_until_node_reports_usage() -> None:
+    world = RuleWorld()
+    await world.plane.put(NODE, BUSY)
+    async with world.leading():
+        world.burn("n1", 3900)
+        await world.advance(400)
+    world.presence = Presence(world.plane.clock)
+    async with world.leading():
+        await world.advance(10)
+        assert list((await world.rule()).status.crossed) == ["latticenode/n1"]
+        world.presence.start_session("n1")  # connected, without a usage report yet
+        await world.advance(10)
+        world.burn("n1", 3900)
+        await world.advance(400)
+        assert len(world.receiver.calls) == 1
+        world.burn("n1", 100)
+        await world.advance(10)
+        assert (await world.rule()).status.crossed == {}
 
 
-def test_what_was_busy_and_is_gone_is_forgotten() -> None:
-    async def story(stage: Stage) -> None:
-        stage.burn("n1", 3900)
-        await stage.passes(310)
-        await stage.scene.remove(NODE)
-        await stage.passes(10)
-        assert (await stage.rule()).status.crossed == {}
-
-    play(story, NODE, BUSY)
+async def test_crossing_of_deleted_node_is_removed() -> None:
+    async with running_rules(NODE, BUSY) as world:
+        world.burn("n1", 3900)
+        await world.advance(310)
+        await world.plane.remove(NODE)
+        await world.advance(10)
+        assert (await world.rule()).status.crossed == {}
 
 
-def test_hundreds_that_cross_at_once_are_acted_upon_once_each() -> None:
+async def test_simultaneous_crossings_fire_once_per_object() -> None:
     count = 130
 
-    async def story(stage: Stage) -> None:
-        for _ in range(20):
-            await stage.passes(1)
-        events = await stage.scene.events()
-        assert {f"Alert w{index}" for index in range(count)} == {
-            each for each in events if each.startswith("Alert")
-        }
-        assert sum(each == "RuleFired r" for each in events) == count
-        assert len(stage.ear.heard) == count
-        rule = await stage.rule()
-        assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
-        await stage.passes(60)
-        assert await stage.scene.events() == events
-
-    play(
-        story,
+    async with running_rules(
         a_rule({"workloadFailures": {"count": 3}}, ALERT, HOOK),
         *(a_failing(3, f"w{index}") for index in range(count)),
-    )
+    ) as world:
+        for _ in range(20):
+            await world.advance(1)
+        events = await world.plane.events()
+        assert {f"Alert w{index}" for index in range(count)} == {
+            event for event in events if event.startswith("Alert")
+        }
+        assert sum(event == "RuleFired r" for event in events) == count
+        assert len(world.receiver.calls) == count
+        rule = await world.rule()
+        assert (rule.status.fired, len(rule.status.crossed)) == (count, count)
+        await world.advance(60)
+        assert await world.plane.events() == events
 
 
-def test_an_address_that_does_not_answer_keeps_no_other_waiting_and_each_call_to_it_is_told_of() -> None:
+async def test_dead_webhook_does_not_delay_others_and_is_reported() -> None:
     other = a_rule({"workloadFailures": {"count": 3}}, HOOK)
     other = msgspec.structs.replace(other, metadata=msgspec.structs.replace(other.metadata, name="s"))
 
-    async def story(stage: Stage) -> None:
-        stage.ear.dead = DEAD["webhook"]["url"]
-        await stage.scene.put(*(a_failing(3, f"w{index}") for index in range(10)))
-        await stage.passes(1)
-        assert len({each["object"] for each in stage.ear.heard}) == 10, "the other address is called at once"
-        await stage.scene.put(a_failing(3, "late"))
-        await stage.passes(1)
-        assert "RuleFired r" in await stage.scene.events(), "and the rule goes on looking"
-        assert (await stage.rule()).status.fired == 11
-        await stage.passes(120)
-        assert (await stage.scene.events()).count("WebhookFailed r") == 11
-        assert "dead.example" in (await stage.rule()).status.last_error
-
-    play(story, a_rule({"workloadFailures": {"count": 3}}, DEAD), other)
-
-
-def test_calls_that_are_too_many_for_an_address_are_told_of_and_not_made() -> None:
-    async def run() -> None:
-        stage = Stage(most=4)
-        stage.ear.dead = DEAD["webhook"]["url"]
-        await stage.scene.put(
-            a_rule({"workloadFailures": {"count": 3}}, DEAD),
-            *(a_failing(3, f"w{index}") for index in range(6)),
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, DEAD), other) as world:
+        world.receiver.dead = DEAD["webhook"]["url"]
+        await world.plane.put(*(a_failing(3, f"w{index}") for index in range(10)))
+        await world.advance(1)
+        assert len({call["object"] for call in world.receiver.calls}) == 10, (
+            "the other address is called at once"
         )
-        await stage.leads(lambda stage: stage.passes(60))
-        told = [each.message for each in await stage.scene.all(Event) if each.reason == "WebhookFailed"]
-        assert sorted(each.split(": ")[0] for each in told) == [
-            f"latticeworkload/default/w{index}" for index in range(6)
-        ]
-        assert sorted(each.split(": ")[0] for each in told if "it was not called" in each) == [
-            "latticeworkload/default/w4",
-            "latticeworkload/default/w5",
-        ]
-
-    asyncio.run(run())
+        await world.plane.put(a_failing(3, "late"))
+        await world.advance(1)
+        assert "RuleFired r" in await world.plane.events(), "and the rule goes on looking"
+        assert (await world.rule()).status.fired == 11
+        await world.advance(120)
+        assert (await world.plane.events()).count("WebhookFailed r") == 11
+        assert "dead.example" in (await world.rule()).status.last_error
 
 
-def test_the_quiet_time_is_each_objects_own() -> None:
-    async def story(stage: Stage) -> None:
+async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
+    world = RuleWorld(max_queued=4)
+    world.receiver.dead = DEAD["webhook"]["url"]
+    await world.plane.put(
+        a_rule({"workloadFailures": {"count": 3}}, DEAD),
+        *(a_failing(3, f"w{index}") for index in range(6)),
+    )
+    async with world.leading():
+        await world.advance(60)
+    messages = [event.message for event in await world.plane.all(Event) if event.reason == "WebhookFailed"]
+    assert sorted(each.split(": ")[0] for each in messages) == [
+        f"latticeworkload/default/w{index}" for index in range(6)
+    ]
+    assert sorted(each.split(": ")[0] for each in messages if "it was not called" in each) == [
+        "latticeworkload/default/w4",
+        "latticeworkload/default/w5",
+    ]
+
+
+async def test_cooldown_applies_per_object() -> None:
+    async with running_rules(a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m")) as world:
+
         async def flaps(*names: str) -> None:
             for count in (3, 0):
-                await stage.scene.put(*(a_failing(count, name) for name in names))
-                await stage.passes(1)
+                await world.plane.put(*(a_failing(count, name) for name in names))
+                await world.advance(1)
 
         await flaps("a", "b")
         await flaps("a", "b")
-        assert [each for each in await stage.scene.events() if each.startswith("Alert")] == [
+        assert [event for event in await world.plane.events() if event.startswith("Alert")] == [
             "Alert a",
             "Alert b",
         ]
-        await stage.passes(600)
+        await world.advance(600)
         await flaps("a")
         await flaps("b")
         assert (
-            sorted(each for each in await stage.scene.events() if each.startswith("Alert"))
+            sorted(event for event in await world.plane.events() if event.startswith("Alert"))
             == ["Alert a"] * 2 + ["Alert b"] * 2
         )
-        await stage.passes(600)
+        await world.advance(600)
         await flaps("c")
-        assert list((await stage.rule()).status.quiet) == ["latticeworkload/default/c"], (
+        assert list((await world.rule()).status.quiet) == ["latticeworkload/default/c"], (
             "what is over is not remembered"
         )
-
-    play(story, a_rule({"workloadFailures": {"count": 3}}, ALERT, cooldown="10m"))

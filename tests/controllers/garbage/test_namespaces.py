@@ -1,13 +1,13 @@
-"""Namespaces that are to go."""
+"""Deletion of namespaces with their contents."""
 
-from build.garbage_world import World, collected, in_a_world
+from build.garbage_world import collected, new_world
 
 from lattice.controllers.garbage.namespaces import RemainingContent, with_remaining_content
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER
 
 
-@in_a_world
-async def test_a_namespace_goes_with_all_that_is_in_it(world: World) -> None:
+async def test_namespace_is_deleted_with_its_contents() -> None:
+    world = await new_world()
     before = collected("namespace")
     await world.make("Namespace/a", spec={"finalizers": ["kubernetes"]})
     await world.make("Namespace/ab")
@@ -30,8 +30,8 @@ async def test_a_namespace_goes_with_all_that_is_in_it(world: World) -> None:
     assert collected("namespace") == before + len(inside) + 1
 
 
-@in_a_world
-async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> None:
+async def test_blocked_namespace_reports_reason_once() -> None:
+    world = await new_world()
     await world.make("Namespace/a", status={"phase": "Terminating"})
     await world.make("ConfigMap/a/x", finalizers=["team/clean"])
     await world.make("Secret/a/y", finalizers=["team/clean", "team/tell"])
@@ -41,14 +41,15 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> 
         namespace = await world.get("Namespace/a") or {}
         assert namespace["status"]["phase"] == "Terminating"
         assert [
-            (each["type"], each["status"], each["message"]) for each in namespace["status"]["conditions"]
+            (condition["type"], condition["status"], condition["message"])
+            for condition in namespace["status"]["conditions"]
         ] == [
             ("NamespaceContentRemaining", "True", "still there: 1 configmaps, 1 secrets"),
             ("NamespaceFinalizersRemaining", "True", "waiting for finalizers: 2 team/clean, 1 team/tell"),
         ]
-        before = await world.store.revision()
-        await world.clock.move(300)
-        assert await world.store.revision() == before
+        revision_before = await world.store.revision()
+        await world.clock.advance(300)
+        assert await world.store.revision() == revision_before
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
         namespace = await world.get("Namespace/a") or {}
@@ -59,8 +60,8 @@ async def test_a_namespace_says_what_holds_it_up_and_once_only(world: World) -> 
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_namespace_with_finalizers_of_its_own_waits_for_them(world: World) -> None:
+async def test_namespace_waits_for_its_own_finalizers() -> None:
+    world = await new_world()
     await world.make("Namespace/a", finalizers=["team/clean"])
     await world.make("ConfigMap/a/x")
     await world.delete("Namespace/a", FOREGROUND_FINALIZER)
@@ -75,20 +76,20 @@ async def test_a_namespace_with_finalizers_of_its_own_waits_for_them(world: Worl
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_finalizer_of_an_event_is_noticed_though_events_are_not_copied(world: World) -> None:
+async def test_event_finalizer_blocks_namespace() -> None:
+    world = await new_world()
     await world.make("Namespace/a")
     await world.make("Event/a/e", finalizers=["team/clean"])
     await world.delete("Namespace/a")
     async with world.collecting():
         await world.settle()
         await world.release("Event/a/e", "team/clean")
-        await world.clock.move(31)
+        await world.clock.advance(31)
     assert await world.there("Namespace/a") == []
 
 
-@in_a_world
-async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it(world: World) -> None:
+async def test_namespace_is_kept_while_its_contents_change() -> None:
+    world = await new_world()
     await world.make("Namespace/a")
     await world.make("ConfigMap/a/x")
     async with world.collecting():
@@ -98,7 +99,7 @@ async def test_a_namespace_is_not_removed_while_somebody_changes_what_is_in_it(w
     assert [key.name for key in world.removed("configmaps", "namespaces")] == ["x", "a"]
 
 
-def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+def test_condition_time_changes_only_with_status() -> None:
     remains = RemainingContent()
     remains.resources["secrets"] = 2
     first = with_remaining_content({"metadata": {}}, remains, "t1")
@@ -106,7 +107,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     second = with_remaining_content(first, remains, "t2")
     third = with_remaining_content(second, RemainingContent(), "t3")
     conditions = [each["status"]["conditions"][0] for each in (first, second, third)]
-    assert [(each["status"], each["lastTransitionTime"]) for each in conditions] == [
+    assert [(condition["status"], condition["lastTransitionTime"]) for condition in conditions] == [
         ("True", "t1"),
         ("True", "t1"),
         ("False", "t3"),

@@ -1,4 +1,4 @@
-"""Who owns whom: decided on values."""
+"""Ownership decisions on plain values."""
 
 from collections.abc import Callable, Iterable
 
@@ -35,19 +35,22 @@ LEAVING = {"finalizers": (FOREGROUND_FINALIZER,), "dying": True}
             [owner("x")], [item("x")], OwnershipVerdict(), id="an object whose owner is there stays"
         ),
         pytest.param(
-            [owner("x")], [], OwnershipVerdict(remove=True), id="an object whose only owner is gone goes"
+            [owner("x")],
+            [],
+            OwnershipVerdict(remove=True),
+            id="an object whose only owner is gone is deleted",
         ),
         pytest.param(
             [owner("x", uid="older")],
             [item("x")],
             OwnershipVerdict(remove=True),
-            id="an owner made anew is another owner",
+            id="a recreated owner is another owner",
         ),
         pytest.param(
             [owner("x"), owner("y")],
             [item("x")],
             OwnershipVerdict(stale_owners=frozenset({"uid-y"})),
-            id="one owner is enough, the other is shed",
+            id="one present owner is enough, the missing one is removed",
         ),
         pytest.param([STRANGER], [], OwnershipVerdict(), id="owners of unknown kinds are left alone"),
         pytest.param(
@@ -60,7 +63,7 @@ LEAVING = {"finalizers": (FOREGROUND_FINALIZER,), "dying": True}
             [owner("x")],
             [item("x", **LEAVING)],
             OwnershipVerdict(remove=True, is_awaited=True),
-            id="an owner that waits counts as gone",
+            id="an owner in foreground deletion counts as gone",
         ),
         pytest.param(
             [owner("x")],
@@ -76,13 +79,13 @@ LEAVING = {"finalizers": (FOREGROUND_FINALIZER,), "dying": True}
         ),
     ],
 )
-def test_what_owners_mean(
+def test_owner_references_decide_collection(
     owners: list[Owner], present: list[GarbageObject], verdict: OwnershipVerdict
 ) -> None:
     assert judge_ownership(item("me", *owners), {each.key: each for each in present}.get) == verdict
 
 
-def test_what_is_being_deleted_is_not_judged_again() -> None:
+def test_terminating_object_is_not_collected_again() -> None:
     assert (
         judge_ownership(item("me", owner("x"), dying=True, finalizers=("a/b",)), lambda _: None)
         == OwnershipVerdict()
@@ -95,25 +98,25 @@ def test_what_is_being_deleted_is_not_judged_again() -> None:
         pytest.param([], False, id="nothing depends on it"),
         pytest.param([item("d", owner("me"))], True, id="a blocking dependent blocks"),
         pytest.param(
-            [item("d", owner("me", blocks=False))], False, id="a dependent that does not care does not"
+            [item("d", owner("me", blocks=False))], False, id="a non-blocking dependent does not block"
         ),
         pytest.param(
             [item("d", owner("me"), **LEAVING), item("e", owner("d"))],
             True,
-            id="nor may it go before a dependent that waits",
+            id="a dependent in foreground deletion blocks",
         ),
         pytest.param(
             [item("d", owner("me"), owner("e"), **LEAVING), item("e", owner("d"), **LEAVING)],
             True,
-            id="others in a circle",
+            id="others in a cycle",
         ),
     ],
 )
-def test_what_blocks(others: list[GarbageObject], blocked: bool) -> None:
+def test_blocking_dependents(others: list[GarbageObject], blocked: bool) -> None:
     assert is_blocked(item("me", **LEAVING), _dependents([*others])) is blocked
 
 
-def test_those_that_wait_for_each_other_in_a_circle_do_not_block() -> None:
+def test_cycle_of_terminating_objects_does_not_block() -> None:
     first, second, third = (
         item("a", owner("c"), **LEAVING),
         item("b", owner("a"), **LEAVING),
@@ -122,7 +125,7 @@ def test_those_that_wait_for_each_other_in_a_circle_do_not_block() -> None:
     assert not is_blocked(first, _dependents([first, second, third]))
 
 
-def test_an_object_that_owns_itself_does_not_block_itself() -> None:
+def test_self_owned_object_does_not_block_itself() -> None:
     itself = item("a", owner("a"), **LEAVING)
     assert not is_blocked(itself, _dependents([itself]))
 

@@ -1,8 +1,8 @@
-"""Tokens go when their time is over, an hour late; nothing else in that namespace does."""
+"""Join tokens are removed an hour after they expire; other secrets of the namespace stay."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from build.links import Leader, a_leader, a_token, store_token
@@ -16,13 +16,11 @@ from lattice.kinds.join_token import TOKEN_SECRET_TYPE
 from lattice.kinds.meta.base import Metadata
 
 
-def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock) as leader:
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def leading() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    clock = VirtualClock()
+    async with a_leader(clock) as leader:
+        yield leader, clock
 
 
 async def names(leader: Leader) -> list[str]:
@@ -36,20 +34,20 @@ async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "latti
     await leader.store.commit([put_new(made, uid=name, now="2020-01-01T00:00:00Z")])
 
 
-def test_expired_tokens_go_and_everything_else_stays() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
+    async with leading() as (leader, clock):
         assert leader.office is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
         await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
-        await a_secret(leader, "of-somebody", TOKEN_SECRET_TYPE, "default")
+        await a_secret(leader, "of-another-namespace", TOKEN_SECRET_TYPE, "default")
         await store_token(leader.store, clock, a_token(number=1), ttl=600)
         loop = asyncio.create_task(JoinTokenController(leader.office).loop().run())
         await clock.advance(1)
         await store_token(leader.store, clock, a_token(number=2), ttl=6000)
         await clock.advance(600)
-        assert len(await names(leader)) == 5, "whoever comes late hears why"
+        assert len(await names(leader)) == 5, "a late agent still gets the reason"
         await clock.advance(3600)
-        others = ["damaged", "lattice-ca", "of-somebody"]
+        others = ["damaged", "lattice-ca", "of-another-namespace"]
         assert sorted(await names(leader)) == sorted(["join-000000000002", *others])
         revision = await leader.store.revision()
         await clock.advance(300)
@@ -58,11 +56,9 @@ def test_expired_tokens_go_and_everything_else_stays() -> None:
         assert sorted(await names(leader)) == others
         loop.cancel()
 
-    play(story)
 
-
-def test_a_former_leader_removes_nothing() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_former_leader_removes_no_token() -> None:
+    async with leading() as (leader, clock):
         assert leader.office is not None
         await store_token(leader.store, clock, a_token(), ttl=1)
         await clock.advance(7200)
@@ -70,5 +66,3 @@ def test_a_former_leader_removes_nothing() -> None:
         with pytest.raises(Fenced):
             await JoinTokenController(leader.office).reconcile("lattice-system/join-000000000001")
         assert await names(leader) == ["join-000000000001"]
-
-    play(story)

@@ -1,10 +1,10 @@
-"""Several nodes that are emptied at once: a service is left what it must have, whatever the order."""
+"""Concurrent drains keep the disruption budget of a service, in any order."""
 
 from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_node, a_service, a_workload, obj, play
+from build.workload_world import BROKEN, DRAIN, World, a_node, a_service, a_workload, obj, running_world
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
@@ -13,12 +13,10 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
 
-DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
-DOWN = Taint(key="broken", effect="NoExecute")
-
 
 async def spread_out(world: World, least: int, nodes: int) -> list[int]:
-    """One replica of `web` on each node; and the numbers that were ready, told with every change."""
+    """Run one replica of `web` on each node. Returns a list that receives the number of ready replicas with
+    every change."""
     await world.add(a_service("web", least))
     for number in range(1, nodes + 1):
         await world.join(f"n{number}")
@@ -27,108 +25,95 @@ async def spread_out(world: World, least: int, nodes: int) -> list[int]:
         await world.cordon(f"n{number}")
     await world.join("free")
     ready: list[int] = []
-    copy = world.office.cache(LatticeWorkload)
+    copy = world.context.cache(LatticeWorkload)
     copy.on_change(lambda _: ready.append(sum(bool(each.status.ready) for each in copy.objects())))
     return ready
 
 
-async def taint(world: World, name: str, *marks: Taint) -> None:
-    await world.change(LatticeNode, f"/{name}", lambda spec: msgspec.structs.replace(spec, taints=marks))
-
-
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_nodes_drained_at_once_give_up_one_replica_of_a_service_at_a_time(nodes: int) -> None:
-    async def script(world: World) -> None:
+async def test_concurrent_drains_evict_one_replica_at_a_time(nodes: int) -> None:
+    async with running_world() as world:
         ready = await spread_out(world, nodes - 1, nodes)
         for number in range(1, nodes + 1):
-            await taint(world, f"n{number}", DRAIN)
+            await world.set_taints(f"n{number}", DRAIN)
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in range(1, nodes + 1)} == {"free"}
         assert min(ready) == nodes - 1
 
-    play(script)
 
-
-def test_nodes_drained_at_once_wait_for_one_more_where_none_can_be_spared() -> None:
-    async def script(world: World) -> None:
+async def test_concurrent_drains_wait_for_surge_replica() -> None:
+    async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(60)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"n1", "n2"}
-        assert [*world.departures.surges] == ["default/web"]
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"n1", "n2"}
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2, 3)} == {"free"}
         assert min(ready) == 2
-
-    play(script)
 
 
 @pytest.mark.parametrize("looked_at", ["n1", "n2"])
-def test_of_several_that_wait_for_one_more_it_is_the_same_one_whoever_is_looked_at(looked_at: str) -> None:
-    async def script(world: World) -> None:
+async def test_surge_choice_does_not_depend_on_reconciled_node(
+    looked_at: str,
+) -> None:
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(30)
         for _ in range(2):
-            await world.departures.reconcile(f"/{looked_at}")
-            assert world.departures.surges == {"default/web": "default/web-1"}
-
-    play(script)
+            await world.evictions.reconcile(f"/{looked_at}")
+            assert world.evictions.surges == {"default/web": "default/web-1"}
 
 
-def test_a_drain_that_waits_for_one_more_keeps_its_turn_when_another_begins() -> None:
-    async def script(world: World) -> None:
+async def test_drain_waiting_for_surge_keeps_its_turn() -> None:
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n2", "n1"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
             await world.run(30)
-            assert world.departures.surges == {"default/web": "default/web-2"}
-
-    play(script)
+            assert world.evictions.surges == {"default/web": "default/web-2"}
 
 
-def test_a_drain_that_nothing_comes_of_lets_another_try() -> None:
-    """Both wait for one more; the first that is asked for finds no node, for ever."""
-
-    async def script(world: World) -> None:
+async def test_blocked_drain_passes_surge_turn_to_another() -> None:
+    """Both drains wait for a surge replica; the first surge replica never finds a node."""
+    async with running_world() as world:
         await spread_out(world, 2, 2)
         await world.cordon("free")
         for name in ("n1", "n2"):
-            await taint(world, name, DRAIN)
+            await world.set_taints(name, DRAIN)
         await world.run(10)
         heard: list[str] = []
-        world.departures.on_surge_change(heard.extend)
-        first = world.departures.surges["default/web"]
+        world.evictions.on_surge_change(heard.extend)
+        first = world.evictions.surges["default/web"]
         await world.add(a_workload("web-3", service="web", slot=3))
         await world.run(1)
-        said = {
+        condition = {
             "type": "Scheduled",
             "status": "False",
             "reason": "NoNodeFits",
             "message": "none",
-            "lastTransitionTime": world.office.timestamp,
+            "lastTransitionTime": world.context.timestamp,
         }
-        await world.set_conditions("default/web-3", (msgspec.convert(said, Condition),))
+        await world.set_conditions("default/web-3", (msgspec.convert(condition, Condition),))
         turns = [first]
         for _ in range(100):
             await world.run(10)
-            turns += [each for each in world.departures.surges.values() if each != turns[-1]]
+            turns += [each for each in world.evictions.surges.values() if each != turns[-1]]
         assert {*turns} == {"default/web-1", "default/web-2"}
         assert 2 <= len(turns) <= 4, "now and then, not all the time"
         assert "default/web" in heard
 
-    play(script)
 
-
-def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() -> None:
-    async def script(world: World) -> None:
+async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         await world.cordon("free")
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(5)
         pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
         await world.add(obj(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
@@ -141,28 +126,32 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
             "status": "False",
             "reason": "NoNodeFits",
             "message": message,
-            "lastTransitionTime": world.office.timestamp,
+            "lastTransitionTime": world.context.timestamp,
         }
         await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
         await world.run(15)
-        said = world.condition("n1", "Drained")
-        assert said is not None
-        assert (said.reason, said.message.rpartition(": ")[2]) == ("Leaving", "one more must run first"), (
-            "its cluster may be about to grow"
-        )
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.reason, condition.message.rpartition(": ")[2]) == (
+            "Leaving",
+            "one more must run first",
+        ), "its cluster may be about to grow"
         await world.add(a_node("late", cluster="south-001"))
         await world.run(45)
-        said = world.condition("n1", "Drained")
-        assert said is not None
-        assert (said.reason, said.message.rpartition("; ")[2]) == ("Leaving", "a machine is being made")
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.reason, condition.message.rpartition("; ")[2]) == (
+            "Leaving",
+            "a machine is being made",
+        )
         assert await world.events("n1") == ["NodeReady", "NodeDraining"]
-        await world.doom(LatticeNode, "/late")
+        await world.delete(LatticeNode, "/late")
         await world.run(30)
-        said = world.condition("n1", "Drained")
+        condition = world.condition("n1", "Drained")
         needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
         why = f"{message}; pool south has 4 of 4 nodes"
-        assert said is not None
-        assert (said.reason, said.message) == (
+        assert condition is not None
+        assert (condition.reason, condition.message) == (
             "NoRoomForOneMore",
             f"1 still here; {needs}, and no node takes it: {why}",
         )
@@ -171,138 +160,123 @@ def test_a_drain_that_cannot_go_on_says_which_replica_finds_no_node_and_why() ->
         await world.run(30)
         assert (await world.events("n1"))[3:] == ["NodeDrained"]
 
-    play(script)
 
-
-def test_a_drain_waits_for_those_that_another_mark_expels() -> None:
-    async def script(world: World) -> None:
+async def test_drain_waits_for_replica_evicted_by_other_taint() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
-        await taint(world, "n1", DOWN)
+        await world.set_taints("n1", BROKEN)
         await world.run(2)
         assert world.workload("default/web-1").status.last_action == "ApplyStopped", (
-            "a mark that expels waits for nobody"
+            "a NoExecute taint waits for no surge replica"
         )
-        await taint(world, "n2", DRAIN)
+        await world.set_taints("n2", DRAIN)
         await world.run(30)
-        assert world.where("default/web-2") == "n2"
+        assert world.node_of("default/web-2") == "n2"
         world.agents["n1"].hangs = set()
         world.agents["n1"].connect()
         await world.run(10)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
-
-    play(script)
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
 
-def test_who_was_to_leave_for_another_mark_that_is_gone_stays_until_one_more_runs() -> None:
-    """Nobody had told it to leave when a drain took the place of what expelled it."""
-
-    async def script(world: World) -> None:
+async def test_replica_stays_when_drain_replaces_noexecute_taint() -> None:
+    """The replica had not been stopped yet when the drain replaced the taint that evicts it."""
+    async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         await world.cordon("free")
-        ears, world.departures._listeners = world.departures._listeners, []
-        await taint(world, "n1", DOWN)
+        ears, world.evictions._listeners = world.evictions._listeners, []
+        await world.set_taints("n1", BROKEN)
         await world.run(0.1)
-        assert world.departures.eviction_reason(world.workload("default/web-1"))
-        await taint(world, "n1", DRAIN)
+        assert world.evictions.eviction_reason(world.workload("default/web-1"))
+        await world.set_taints("n1", DRAIN)
         await world.run(0.1)
-        world.departures._listeners = ears
+        world.evictions._listeners = ears
         for ear in ears:
             ear(["default/web-1"])
         await world.run(30)
-        assert world.where("default/web-1") == "n1"
-        assert world.departures.surges == {"default/web": "default/web-1"}
+        assert world.node_of("default/web-1") == "n1"
+        assert world.evictions.surges == {"default/web": "default/web-1"}
         assert {*ready} <= {2}
 
-    play(script)
 
-
-def test_a_drain_waits_for_one_that_makes_room_for_another() -> None:
-    async def script(world: World) -> None:
+async def test_drain_waits_for_preempted_replica() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 2)
         world.agents["n1"].hangs = {"default/web-1"}
-        found = world.workload("default/web-1")
+        workload = world.workload("default/web-1")
         mark = msgspec.convert(
-            {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(found.status.conditions[0])
+            {"type": "Leaving", "status": "True", "reason": "Preempted"}, type(workload.status.conditions[0])
         )
-        await world.set_conditions("default/web-1", (*found.status.conditions, mark))
-        await taint(world, "n2", DRAIN)
+        await world.set_conditions("default/web-1", (*workload.status.conditions, mark))
+        await world.set_taints("n2", DRAIN)
         await world.run(30)
-        assert (world.where("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
-
-    play(script)
+        assert (world.node_of("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
 
 
-def test_one_that_was_not_heard_of_when_its_node_was_drained_is_needed_again_once_it_is() -> None:
-    async def script(world: World) -> None:
+async def test_reconnected_replica_on_draining_node_counts_again() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(5)
         assert world.workload("default/web-1").status.actual_state == "Unknown"
         world.agents["n1"].connect()
         await world.run(30)
-        found = world.workload("default/web-1")
-        assert (world.live("default/web-1"), found.status.ready, found.status.last_action) == (
+        workload = world.workload("default/web-1")
+        assert (world.live("default/web-1"), workload.status.ready, workload.status.last_action) == (
             ["n1"],
             True,
             "Apply",
         )
-        assert [*world.departures.surges] == ["default/web"]
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(30)
-        assert {world.where(f"default/web-{number}") for number in (1, 2)} == {"free"}
-
-    play(script)
+        assert {world.node_of(f"default/web-{number}") for number in (1, 2)} == {"free"}
 
 
 @pytest.mark.parametrize(
-    ("marks", "status", "is_up", "goes"),
+    ("taints", "status", "is_up", "goes"),
     [
-        pytest.param((DRAIN,), {}, False, True, id="it is down, and missed by nobody"),
-        pytest.param((DRAIN,), {}, True, False, id="its node says that it is back"),
+        pytest.param((DRAIN,), {}, False, True, id="replica is down"),
+        pytest.param((DRAIN,), {}, True, False, id="agent reports it up"),
         pytest.param(
             (DRAIN,),
             {"ready": True, "actual_state": "Running"},
             False,
             False,
-            id="it is stored that it is back",
+            id="status says ready",
         ),
         pytest.param(
             (DRAIN,),
             {"ready": True, "actual_state": "Running", "last_action": "ApplyStopped"},
             True,
             True,
-            id="it was told to stop before it was back",
+            id="stop was sent before it was up again",
         ),
-        pytest.param((DRAIN, DOWN), {}, True, True, id="another mark expels it, back or not"),
+        pytest.param((DRAIN, BROKEN), {}, True, True, id="a NoExecute taint evicts it in any state"),
     ],
 )
-def test_who_was_down_when_its_node_was_drained_must_leave_it(
-    marks: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
+async def test_drain_evicts_replica_that_is_down(
+    taints: tuple[Taint, ...], status: dict[str, Any], is_up: bool, goes: bool
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].cut()
         await world.run(45)
-        await taint(world, "n1", *marks)
+        await world.set_taints("n1", *taints)
         await world.run(5)
         found = world.workload("default/web-1")
         found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
-        assert bool(world.departures.eviction_reason(found, is_up=is_up)) == goes
-
-    play(script)
+        assert bool(world.evictions.eviction_reason(found, is_up=is_up)) == goes
 
 
-def test_one_that_is_down_leaves_a_drained_node_though_no_other_runs() -> None:
-    async def script(world: World) -> None:
+async def test_failed_replica_leaves_draining_node_without_surge() -> None:
+    async with running_world() as world:
         await spread_out(world, 1, 1)
         world.agents["n1"].end("default/web-1")
         await world.run(0.5)
         assert not world.workload("default/web-1").status.ready
-        await taint(world, "n1", DRAIN)
+        await world.set_taints("n1", DRAIN)
         await world.run(30)
-        assert world.where("default/web-1") == "free"
-
-    play(script)
+        assert world.node_of("default/web-1") == "free"

@@ -1,22 +1,20 @@
-"""Nodes that join, fall silent, come back, are drained, tainted and removed, and what becomes of what runs on them."""
-
-from collections.abc import Callable
-from typing import Any
+"""Nodes that join, go silent, return, are drained, tainted and removed, and their workloads."""
 
 import msgspec
 import pytest
 from build.workload_world import (
+    BROKEN,
+    DRAIN,
     World,
     a_service,
     a_workload,
-    its_node_is_removed,
-    most_of_a_zone_is_cut_off,
-    play,
+    disconnect_most_of_a_zone,
+    remove_node_of_workload,
+    running_world,
 )
 
 from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.errors import Fenced
-from lattice.kinds.constraint import Taint
 from lattice.kinds.container import Disconnect
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import NODE_FINALIZER, LatticeNode
@@ -26,31 +24,28 @@ from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.store.protocol import Key
 
 W = "default/w"
-DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
-DOWN = Taint(key="broken", effect="NoExecute")
 
 
-def tainted(*taints: Taint) -> Callable[[Any], Any]:
-    return lambda spec: msgspec.structs.replace(spec, taints=taints)
+def ready_condition(world: World, name: str) -> tuple[str, str]:
+    condition = world.condition(name)
+    return (condition.status, condition.reason) if condition else ("", "")
 
 
-def ready(world: World, name: str) -> tuple[str, str]:
-    found = world.condition(name)
-    return (found.status, found.reason) if found else ("", "")
-
-
-def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() -> None:
-    async def script(world: World) -> None:
+async def test_node_is_ready_on_heartbeat_and_lost_after_40_seconds() -> None:
+    async with running_world() as world:
         lost = NODES_UNHEALTHY._value.get()
         agent = await world.join("n1")
-        assert (ready(world, "n1"), world.node("n1").status.phase) == (("True", "Heartbeat"), "Ready")
+        assert (ready_condition(world, "n1"), world.node("n1").status.phase) == (
+            ("True", "Heartbeat"),
+            "Ready",
+        )
         silent = world.clock.monotonic()
         agent.cut()
-        while ready(world, "n1")[0] == "True":
+        while ready_condition(world, "n1")[0] == "True":
             await world.run(0.5)
         assert 39 <= world.clock.monotonic() - silent <= 41
         status = world.node("n1").status
-        assert (ready(world, "n1"), status.phase) == (("False", "HeartbeatMissed"), "NotReady")
+        assert (ready_condition(world, "n1"), status.phase) == (("False", "HeartbeatMissed"), "NotReady")
         assert status.heartbeat is not None
         assert (status.heartbeat.reason, status.heartbeat.by) == ("HeartbeatMissed", "monitor")
         await world.run(20)
@@ -58,30 +53,26 @@ def test_a_node_is_ready_once_its_agent_is_heard_and_lost_after_forty_seconds() 
         await world.run(1)
         status = world.node("n1").status
         assert status.heartbeat is not None
-        assert (ready(world, "n1")[0], status.heartbeat.by) == ("True", "heartbeat")
+        assert (ready_condition(world, "n1")[0], status.heartbeat.by) == ("True", "heartbeat")
         assert await world.events("n1") == ["NodeReady", "NodeLost", "NodeReady"]
         assert NODES_UNHEALTHY._value.get() - lost == 1
 
-    play(script)
 
-
-def test_a_node_that_speaks_again_on_the_same_connection_is_ready_again() -> None:
-    async def script(world: World) -> None:
+async def test_node_resuming_heartbeats_on_its_session_is_ready() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         session = agent.session
         agent.cut()
         await world.run(60)
-        assert ready(world, "n1")[0] == "False"
+        assert ready_condition(world, "n1")[0] == "False"
         agent.session = session
         agent.say(Heartbeat())
         await world.run(6)
-        assert ready(world, "n1")[0] == "True"
-
-    play(script)
+        assert ready_condition(world, "n1")[0] == "True"
 
 
-def test_one_that_no_agent_joined_for_waits_for_it() -> None:
-    async def script(world: World) -> None:
+async def test_node_without_agent_stays_joining() -> None:
+    async with running_world() as world:
         await world.join("n1")
         world.agents["n1"].cut()
         world.presence.forget_node("n1")
@@ -89,33 +80,32 @@ def test_one_that_no_agent_joined_for_waits_for_it() -> None:
             LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=Metadata(name="n2"))
         )
         await world.run(200)
-        assert (ready(world, "n2"), world.node("n2").status.phase) == (("False", "NotJoined"), "Joining")
+        assert (ready_condition(world, "n2"), world.node("n2").status.phase) == (
+            ("False", "NotJoined"),
+            "Joining",
+        )
         assert await world.events("n2") == []
 
-    play(script)
 
-
-def test_a_new_leader_blames_nobody_before_it_has_listened_as_long() -> None:
-    async def script(world: World) -> None:
+async def test_new_leader_waits_a_full_timeout_before_marking_nodes() -> None:
+    async with running_world() as world:
         for name in ("n1", "n2", "n3"):
             await world.join(name)
         world.agents["n1"].cut()
         await world.run(60)
         world.agents["n2"].cut()
         await world.run(30)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.lead("two")
         await world.run(35)
-        assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "True", "True"]
-        assert await world.store.revision() == before
+        assert [ready_condition(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "True", "True"]
+        assert await world.store.revision() == revision_before
         await world.run(10)
-        assert [ready(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
-
-    play(script)
+        assert [ready_condition(world, name)[0] for name in ("n1", "n2", "n3")] == ["False", "False", "True"]
 
 
-def test_a_new_leader_counts_the_two_minutes_anew() -> None:
-    async def script(world: World) -> None:
+async def test_new_leader_restarts_eviction_timeout() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -124,21 +114,19 @@ def test_a_new_leader_counts_the_two_minutes_anew() -> None:
         await world.run(100)
         await world.lead("two")
         await world.run(110)
-        assert world.where() == "n1"
+        assert world.node_of() == "n1"
         await world.run(20)
-        assert (world.where(), world.live()) == ("n2", ["n1", "n2"])
-
-    play(script)
+        assert (world.node_of(), world.live()) == ("n2", ["n1", "n2"])
 
 
 @pytest.mark.parametrize(("before", "places"), [
-    pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="it had longer: not before it must have ended by that"),
-    pytest.param({"policy": "keep"}, ("n1", "n1"), id="it was to run on: not before its node says that it has ended"),
+    pytest.param({"policy": "stop", "stopAfter": "119s"}, ("n1", "n2"), id="stop: waits for the former stop timeout"),
+    pytest.param({"policy": "keep"}, ("n1", "n1"), id="keep: waits for the node to report the end"),
 ])  # fmt: skip
-def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was_told(
+async def test_disconnected_node_follows_last_received_policy(
     before: dict[str, str], places: tuple[str, str]
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload(disconnect=before))
         await world.run(20)
@@ -147,28 +135,24 @@ def test_a_node_that_has_not_heard_that_it_may_not_run_twice_goes_by_what_it_was
         strict = Disconnect(policy="stop", stop_after="12s")
         await world.change(LatticeWorkload, W, lambda spec: msgspec.structs.replace(spec, disconnect=strict))
         await world.run(130)
-        assert world.where() == places[0]
+        assert world.node_of() == places[0]
         await world.run(30)
-        assert world.where() == places[1]
-
-    play(script)
+        assert world.node_of() == places[1]
 
 
-def test_most_of_a_zone_silent_at_once_moves_nothing_until_some_are_back() -> None:
-    async def script(world: World) -> None:
-        await most_of_a_zone_is_cut_off(world)
+async def test_zone_outage_moves_nothing_until_nodes_return() -> None:
+    async with running_world() as world:
+        await disconnect_most_of_a_zone(world)
         await world.run(900)
-        assert (world.where(), world.workload().status.actual_state) == ("a1", "Unknown")
+        assert (world.node_of(), world.workload().status.actual_state) == ("a1", "Unknown")
         world.agents["a2"].connect()
         world.agents["a3"].connect()
         await world.run(15)
-        assert world.where() == "a2"
-
-    play(script)
+        assert world.node_of() == "a2"
 
 
-def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
-    async def script(world: World) -> None:
+async def test_lost_nodes_of_one_zone_are_evicted_one_by_one() -> None:
+    async with running_world() as world:
         for number in range(1, 6):
             await world.join(f"n{number}")
             await world.add(a_workload(f"w{number}"))
@@ -184,38 +168,34 @@ def test_nodes_of_one_zone_are_given_up_one_after_the_other() -> None:
             moved |= {
                 f"w{n}": world.clock.monotonic() - silent
                 for n in (1, 2)
-                if f"w{n}" not in moved and world.where(f"default/w{n}") == "n5"
+                if f"w{n}" not in moved and world.node_of(f"default/w{n}") == "n5"
             }
         first, second = sorted(moved.values())
         assert 110 <= first <= 122
         assert 9.5 <= second - first <= 11
 
-    play(script)
-
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-def test_a_removed_node_gives_its_workloads_to_others(policy: str) -> None:
-    async def script(world: World) -> None:
-        await its_node_is_removed(world, policy)
+async def test_workloads_of_removed_node_are_rescheduled(policy: str) -> None:
+    async with running_world() as world:
+        await remove_node_of_workload(world, policy)
         await world.run(2)
         assert world.presence.get("n1") is None
         if (
             policy == "stop"
-        ):  # what was removed is told nothing any more, and ends its strict copies by itself
+        ):  # a removed node gets no orders, and stops workloads with the policy `stop` by itself
             await world.run(100)
-            assert (world.where(), world.live()) == ("n1", [])
+            assert (world.node_of(), world.live()) == ("n1", [])
             await world.run(15)
-        assert (world.where(), world.workload().status.actual_state, bool(world.overlaps)) == (
+        assert (world.node_of(), world.workload().status.actual_state, bool(world.overlaps)) == (
             "n2",
             "Running",
             policy == "keep",
         )
 
-    play(script)
 
-
-async def hold(world: World, name: str) -> None:
-    """As joining does with a machine that came by itself."""
+async def add_node_finalizer(world: World, name: str) -> None:
+    """Add the node finalizer, as a join of a self-registered machine does."""
     entry = await world.entry(LatticeNode, f"/{name}")
     await world.store.commit(
         [
@@ -228,64 +208,58 @@ async def hold(world: World, name: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["keep", "stop"])
-def test_a_node_that_is_heard_is_emptied_before_it_goes(policy: str) -> None:
-    async def script(world: World) -> None:
+async def test_connected_node_is_emptied_before_removal(policy: str) -> None:
+    async with running_world() as world:
         await world.join("n1")
-        await hold(world, "n1")
+        await add_node_finalizer(world, "n1")
         await world.add(a_workload(disconnect={"policy": policy}))
         await world.run(1)
         await world.join("n2")
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert "NodeRemoved" in await world.events("n1")
 
-    play(script)
 
-
-def test_a_node_that_is_silent_goes_at_once_and_takes_what_was_to_be_deleted_with_it() -> None:
-    async def script(world: World) -> None:
+async def test_removed_silent_node_releases_terminating_workloads() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
-        await hold(world, "n1")
+        await add_node_finalizer(world, "n1")
         await world.add(a_workload())
         await world.run(1)
         agent.cut()
         await world.run(60)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(60)
         assert world.workload().metadata.deletion_timestamp, "its node may still run it"
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert await world.store.get(Key(LatticeNode.resource.id, "", "n1")) is None
         assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
 
-    play(script)
 
-
-def test_a_node_that_others_hold_too_is_left_to_them() -> None:
-    async def script(world: World) -> None:
+async def test_node_keeps_finalizers_of_others() -> None:
+    async with running_world() as world:
         await world.join("n1")
         entry = await world.entry(LatticeNode, "/n1")
         await world.store.commit(
             [with_metadata(entry, lambda metadata: metadata | {"finalizers": ["team/clean"]})]
         )
         await world.run(1)
-        await hold(world, "n1")
-        await world.doom(LatticeNode, "/n1")
+        await add_node_finalizer(world, "n1")
+        await world.delete(LatticeNode, "/n1")
         await world.run(5)
         assert world.node("n1").metadata.finalizers == ("team/clean",)
 
-    play(script)
 
-
-def test_a_node_made_anew_under_the_same_name_is_another() -> None:
-    async def script(world: World) -> None:
+async def test_recreated_node_of_same_name_is_another_node() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         uid = world.node("n1").metadata.uid
-        await world.doom(LatticeNode, "/n1")
+        await world.delete(LatticeNode, "/n1")
         agent.cut()
         await world.run(1)
         agent.holds.clear()
@@ -300,28 +274,24 @@ def test_a_node_made_anew_under_the_same_name_is_another() -> None:
         assert binding.uid == world.node("n1").metadata.uid != uid
         assert world.live() == ["n1"]
 
-    play(script)
 
-
-def test_a_cordoned_node_keeps_what_it_has_and_gets_nothing_new() -> None:
-    async def script(world: World) -> None:
+async def test_cordoned_node_keeps_workloads_and_gets_no_new_ones() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         await world.cordon("n1")
         await world.add(a_workload("new"))
         await world.run(60)
-        assert (world.where(), world.where("default/new"), world.node("n1").status.phase) == (
+        assert (world.node_of(), world.node_of("default/new"), world.node("n1").status.phase) == (
             "n1",
             "",
             "Ready",
         )
 
-    play(script)
 
-
-def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done() -> None:
-    async def script(world: World) -> None:
+async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.add(a_workload("stopped"))
@@ -334,32 +304,30 @@ def test_a_drain_moves_what_belongs_to_nobody_at_once_and_says_when_it_is_done()
         await world.run(1)
         await world.join("n2")
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
-        found = world.condition("n1", "Drained")
-        assert found is not None
-        assert (found.status, world.node("n1").status.phase) == ("False", "Draining")
-        assert (world.where("default/stopped"), world.where()) == ("", "n1")
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.status, world.node("n1").status.phase) == ("False", "Draining")
+        assert (world.node_of("default/stopped"), world.node_of()) == ("", "n1")
         first.hangs = set()
         first.connect()
         await world.run(3)
-        found = world.condition("n1", "Drained")
-        assert found is not None
-        assert (found.status, found.message) == ("True", "nothing is bound to it any more")
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
+        condition = world.condition("n1", "Drained")
+        assert condition is not None
+        assert (condition.status, condition.message) == ("True", "nothing is bound to it any more")
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert world.workload().status.retry is not None
         assert world.workload().status.retry.attempts == 0
         await world.stop()
-        await world.change(LatticeNode, "/n1", tainted())
+        await world.set_taints("n1")
         await world.lead("two")
         await world.run(2)
         assert (world.condition("n1", "Drained"), world.node("n1").status.phase) == (None, "Ready")
 
-    play(script)
 
-
-def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> None:
-    async def script(world: World) -> None:
+async def test_drain_keeps_budget_and_requests_surge_replica() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_service("web", 2))
         for slot in (0, 1):
@@ -367,59 +335,53 @@ def test_a_drain_leaves_a_service_what_it_must_keep_and_asks_for_one_more() -> N
         await world.run(2)
         await world.join("n2")
         least: list[int] = []
-        world.office.cache(LatticeWorkload).on_change(
+        world.context.cache(LatticeWorkload).on_change(
             lambda _: least.append(
-                sum(bool(each.status.ready) for each in world.office.cache(LatticeWorkload).objects())
+                sum(bool(replica.status.ready) for replica in world.context.cache(LatticeWorkload).objects())
             )
         )
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(60)
-        assert {world.where(f"default/web-{slot}") for slot in (0, 1)} == {"n1"}
-        assert [*world.departures.surges] == ["default/web"]
+        assert {world.node_of(f"default/web-{slot}") for slot in (0, 1)} == {"n1"}
+        assert [*world.evictions.surges] == ["default/web"]
         await world.add(a_workload("web-2", service="web", slot=2))
         await world.run(5)
-        assert {world.where(f"default/web-{slot}") for slot in (0, 1, 2)} == {"n2"}
-        assert (world.departures.surges, min(least)) == ({}, 2)
-
-    play(script)
+        assert {world.node_of(f"default/web-{slot}") for slot in (0, 1, 2)} == {"n2"}
+        assert (world.evictions.surges, min(least)) == ({}, 2)
 
 
-def test_a_drain_goes_on_when_another_server_takes_the_lead_in_the_middle() -> None:
-    async def script(world: World) -> None:
+async def test_drain_continues_under_new_leader() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         await world.join("n2")
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
         assert world.workload().status.last_action == "ApplyStopped"
         first.hangs = set()
         await world.lead("two")
         await world.run(3)
-        assert (world.where(), world.live(), world.overlaps) == ("n2", ["n2"], [])
-
-    play(script)
+        assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
 
 
-def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
-    async def script(world: World) -> None:
+async def test_cancelled_drain_restarts_stopped_workload() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         first.hangs = {W}
-        await world.change(LatticeNode, "/n1", tainted(DRAIN))
+        await world.set_taints("n1", DRAIN)
         await world.run(3)
-        await world.change(LatticeNode, "/n1", tainted())
+        await world.set_taints("n1")
         first.hangs = set()
         await world.run(3)
-        assert (world.where(), world.live(), world.workload().status.actual_state) == (
+        assert (world.node_of(), world.live(), world.workload().status.actual_state) == (
             "n1",
             ["n1"],
             "Running",
         )
-
-    play(script)
 
 
 @pytest.mark.parametrize(
@@ -430,8 +392,8 @@ def test_a_drain_called_off_lets_what_was_stopped_run_again() -> None:
         pytest.param(0, 0, id="not at all"),
     ],
 )
-def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | None) -> None:
-    async def script(world: World) -> None:
+async def test_noexecute_toleration_seconds(seconds: int | None, leaves: int | None) -> None:
+    async with running_world() as world:
         await world.join("n1")
         toleration = {"key": "broken", "operator": "Exists"} | (
             {} if seconds is None else {"effect": "NoExecute", "tolerationSeconds": seconds}
@@ -439,76 +401,71 @@ def test_a_taint_that_expels_is_put_up_with(seconds: int | None, leaves: int | N
         await world.add(a_workload(constraints={"tolerations": [toleration]}))
         await world.run(1)
         await world.join("n2")
-        await world.change(LatticeNode, "/n1", tainted(DOWN))
+        await world.set_taints("n1", BROKEN)
         came = world.clock.monotonic()
         await world.run(10)
-        await world.lead("two")  # which does not begin to count anew
-        while world.where() == "n1" and world.clock.monotonic() < came + 100:
+        await world.lead("two")  # the new leader does not restart the timeout
+        while world.node_of() == "n1" and world.clock.monotonic() < came + 100:
             await world.run(0.5)
         if leaves is None:
-            assert world.where() == "n1"
+            assert world.node_of() == "n1"
         else:
             await world.run(1)
-            assert (world.where(), world.overlaps) == ("n2", [])
+            assert (world.node_of(), world.overlaps) == ("n2", [])
             assert leaves <= world.clock.monotonic() - came <= max(leaves, 10) + 4
 
-    play(script)
 
-
-def test_what_a_node_holds_that_nobody_told_it_to_is_told_once_and_stopped() -> None:
-    async def script(world: World) -> None:
+async def test_orphan_on_agent_is_reported_once_and_stopped() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
         agent.holds["default/stray"] = WorkloadReport("other", "Running", "a" * 24, 1)
-        before = DRIFT.labels("orphan_on_agent")._value.get()
+        count_before = DRIFT.labels("orphan_on_agent")._value.get()
         agent.hangs = {"default/stray"}
         agent.connect()
         await world.run(60)
         assert await world.events("n1") == ["NodeReady", "DriftDetected"]
-        assert DRIFT.labels("orphan_on_agent")._value.get() - before == 1
+        assert DRIFT.labels("orphan_on_agent")._value.get() - count_before == 1
         agent.hangs = set()
         agent.connect()
         await world.run(1)
         assert agent.holds == {}
 
-    play(script)
 
-
-def test_what_a_node_held_before_it_was_cut_off_is_no_difference_until_it_says_so_again() -> None:
-    async def script(world: World) -> None:
+async def test_reports_of_previous_session_are_not_drift() -> None:
+    async with running_world() as world:
         first = await world.join("n1")
         await world.add(a_workload(disconnect={"policy": "stop"}))
         await world.run(1)
         await world.join("n2")
         first.cut()
         await world.run(200)
-        assert world.where() == "n2"
-        world.office.presence.start_session("n1")  # connected, and nothing said yet
+        assert world.node_of() == "n2"
+        world.context.presence.start_session("n1")  # connected, without a report yet
         await world.run(1)
         assert "DriftDetected" not in await world.events("w")
 
-    play(script)
 
-
-def test_usage_is_live_and_written_only_when_it_is_news() -> None:
-    async def script(world: World) -> None:
+async def test_usage_is_live_and_written_on_significant_change() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", usage=Usage(1000, 4 << 30, 0))
         await world.run(20)
         assert world.node("n1").status.usage is not None
         assert world.node("n1").status.usage.cpu == 1000
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         agent.usage = Usage(1100, 4 << 30, 0)
         await world.run(300)
-        assert (await world.store.revision(), world.nodes.usage()["n1"].cpu) == (before, 1100)
+        assert (await world.store.revision(), world.nodes.usage()["n1"].cpu) == (revision_before, 1100)
         agent.usage = Usage(4000, 4 << 30, 0)
         await world.run(90)
-        assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (before + 1, 4000)
+        assert (await world.store.revision(), world.node("n1").status.usage.cpu) == (
+            revision_before + 1,
+            4000,
+        )
 
-    play(script)
 
-
-def test_a_server_that_leads_no_more_marks_no_node() -> None:
-    async def script(world: World) -> None:
+async def test_former_leader_marks_no_node() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         old = world.nodes
         agent.cut()
@@ -516,9 +473,7 @@ def test_a_server_that_leads_no_more_marks_no_node() -> None:
         await world.stop()
         assert await world.store.campaign("leader", "two", 1e9) is not None
         world.clock.jump(5)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         with pytest.raises(Fenced):
             await old.reconcile("/n1")
-        assert await world.store.revision() == before
-
-    play(script)
+        assert await world.store.revision() == revision_before

@@ -1,4 +1,4 @@
-"""The life of a workload, from its record to its end, with real controllers, a store, and agents that do as they are told."""
+"""The lifecycle of a workload with the controllers, a store and scripted agents."""
 
 import itertools
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_workload, play
+from build.workload_world import World, a_workload, running_world
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced
@@ -22,17 +22,12 @@ KEEPS = {"policy": "keep"}
 STOPS = {"policy": "stop", "stopAfter": "60s"}
 
 
-def shown(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
+def summary(world: World, path: str = W) -> tuple[str, bool | None, str, str]:
     status = world.workload(path).status
     return status.actual_state, status.ready, status.last_action, status.failure_reason
 
 
-def attempts(world: World, path: str = W) -> int:
-    retry = world.workload(path).status.retry
-    return (retry.attempts or 0) if retry else 0
-
-
-def wants(state: str) -> Callable[[Any], Any]:
+def with_desired_state(state: str) -> Callable[[Any], Any]:
     return lambda spec: msgspec.structs.replace(spec, desired_state=state)
 
 
@@ -45,40 +40,36 @@ def runs(*command: str) -> Callable[[Any], Any]:
     return change
 
 
-def test_it_is_bound_applied_and_runs() -> None:
-    async def script(world: World) -> None:
+async def test_workload_is_bound_applied_and_runs() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        assert shown(world) == ("Running", True, "Apply", "")
+        assert summary(world) == ("Running", True, "Apply", "")
         status = world.workload().status
         assert status.retry is not None
         assert (status.retry.attempts, status.retry.run) == (0, 1)
         assert status.applied_revision == world.workload().spec.effective_revision
         assert agent.starts == {(W, world.workload().spec.effective_revision, 1): 1}
         assert await world.events("w") == ["WorkloadApplied"]
-        assert [(each.type, each.status) for each in status.conditions] == [("Ready", "True")]
-
-    play(script)
+        assert [(condition.type, condition.status) for condition in status.conditions] == [("Ready", "True")]
 
 
-def test_a_system_at_rest_writes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_a_system_at_rest_writes_nothing() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.join("n2")
         for name in "abc":
             await world.add(a_workload(name))
         await world.add(a_workload("stopped", desiredState="Stopped"))
         await world.run(2)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(600)
-        assert await world.store.revision() == before
-
-    play(script)
+        assert await world.store.revision() == revision_before
 
 
-def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() -> None:
-    async def script(world: World) -> None:
+async def test_exiting_workload_backs_off_and_fails_after_five() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 9})
         tried = WORKLOAD_RETRIES._value.get()
         await world.add(a_workload())
@@ -90,8 +81,8 @@ def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() 
             times += [world.clock.monotonic()] * (len(agent.starts) - before)
         waits = [round(later - earlier) for earlier, later in itertools.pairwise(times)]
         assert waits == pytest.approx([5, 10, 20, 40], abs=1)
-        assert shown(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
-        assert (attempts(world), set(agent.starts.values())) == (5, {1})
+        assert summary(world) == ("Failed", False, "MarkFailed", "RUNTIME_ERROR")
+        assert (world.attempts(), set(agent.starts.values())) == (5, {1})
         told = await world.events("w")
         assert told == ["WorkloadApplied", *["WorkloadBackOff", "RetryTriggered"] * 4, "WorkloadFailed"]
         assert WORKLOAD_RETRIES._value.get() - tried == 4
@@ -99,56 +90,48 @@ def test_one_that_ends_waits_longer_each_time_and_is_given_up_after_the_fifth() 
         await world.run(600)
         assert (await world.store.revision(), len(agent.starts)) == (before, 5)
 
-    play(script)
 
-
-def test_waiting_goes_on_where_it_was_when_another_server_takes_the_lead() -> None:
-    async def script(world: World) -> None:
+async def test_back_off_continues_under_new_leader() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"] * 3})
         await world.add(a_workload())
         await world.run(17)  # failed at 0, 5, 15: waits until 35
-        assert attempts(world) == 3
+        assert world.attempts() == 3
         await world.lead("two")
         await world.run(15)
         assert len(agent.starts) == 3
         await world.run(7)
-        assert (shown(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
-
-    play(script)
+        assert (summary(world), len(agent.starts)) == (("Running", True, "Recreate", "RUNTIME_ERROR"), 4)
 
 
-def test_failures_are_forgotten_once_it_has_run_for_long() -> None:
-    async def script(world: World) -> None:
+async def test_failures_reset_after_long_run() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
-        assert (attempts(world), shown(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
+        assert (world.attempts(), summary(world)) == (1, ("Running", True, "Recreate", "RUNTIME_ERROR"))
         await world.run(250)
-        assert (attempts(world), shown(world)) == (0, ("Running", True, "Forgive", ""))
+        assert (world.attempts(), summary(world)) == (0, ("Running", True, "Forgive", ""))
         agent.end(W, log="a\nb\n")
         await world.run(1)
-        assert (attempts(world), world.workload().status.last_log) == (1, "a\nb\n")
-
-    play(script)
+        assert (world.attempts(), world.workload().status.last_log) == (1, "a\nb\n")
 
 
-def test_what_trying_again_cannot_help_fails_at_once_and_a_person_may_ask_again() -> None:
-    async def script(world: World) -> None:
+async def test_permanent_failure_can_be_retried_on_request() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["INVALID_IMAGE"]})
         await world.add(a_workload())
         await world.run(60)
-        assert (shown(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
+        assert (summary(world), len(agent.starts)) == (("Failed", False, "MarkFailed", "INVALID_IMAGE"), 1)
         await world.annotate(W, {RETRY_REQUESTED_ANNOTATION: "now", "mine": "stays"})
         await world.run(1)
-        assert (shown(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
+        assert (summary(world), len(agent.starts)) == (("Running", True, "Apply", ""), 2)
         assert world.workload().metadata.annotations == {"mine": "stays"}
         assert (await world.events("w"))[-2:] == ["RetryTriggered", "WorkloadApplied"]
 
-    play(script)
 
-
-def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_retry_request_without_failure_changes_nothing() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -161,27 +144,23 @@ def test_asking_to_retry_what_has_not_failed_changes_nothing() -> None:
             1,
         )
 
-    play(script)
 
-
-def test_stopping_and_running_again_is_another_run_of_the_same_revision() -> None:
-    async def script(world: World) -> None:
+async def test_restart_is_another_run_of_same_revision() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
-        await world.change(LatticeWorkload, W, wants("Stopped"))
+        await world.change(LatticeWorkload, W, with_desired_state("Stopped"))
         await world.run(1)
-        assert (shown(world), world.live()) == (("Stopped", False, "ApplyStopped", ""), [])
-        await world.change(LatticeWorkload, W, wants("Running"))
+        assert (summary(world), world.live()) == (("Stopped", False, "ApplyStopped", ""), [])
+        await world.change(LatticeWorkload, W, with_desired_state("Running"))
         await world.run(1)
-        assert (shown(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
+        assert (summary(world), world.live()) == (("Running", True, "Apply", ""), ["n1"])
         assert [run for _, _, run in agent.starts] == [1, 2]
 
-    play(script)
 
-
-def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
-    async def script(world: World) -> None:
+async def test_new_revision_replaces_running_one_once() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -189,20 +168,18 @@ def test_another_revision_takes_the_place_of_the_running_one_once() -> None:
         await world.change(LatticeWorkload, W, runs("other"))
         await world.run(1)
         second = world.workload().spec.effective_revision
-        assert shown(world) == ("Running", True, "Apply", "")
+        assert summary(world) == ("Running", True, "Apply", "")
         assert world.workload().status.applied_revision == second != first
         assert agent.starts == {(W, first, 1): 1, (W, second, 2): 1}
 
-    play(script)
 
-
-def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
-    async def script(world: World) -> None:
+async def test_deleted_workload_leaves_node_then_store() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         agent.hangs = {W}
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(100)
         assert (world.workload().status.last_action, world.live()) == ("Delete", ["n1"])
         agent.hangs, agent.sent = set(), {}
@@ -211,93 +188,89 @@ def test_a_deleted_one_leaves_its_node_then_the_store() -> None:
         assert (world.is_there(W), world.live()) == (False, [])
         assert (await world.events("w"))[-1] == "WorkloadDeleted"
 
-    play(script)
-
 
 @pytest.mark.parametrize(
     "state",
     [
-        pytest.param("unbound", id="that has no node"),
-        pytest.param("silent", id="whose node is silent stays until it is back"),
+        pytest.param("unbound", id="without a node"),
+        pytest.param("silent", id="of a silent node: stays until the node returns"),
     ],
 )
-def test_deleting_one(state: str) -> None:
-    async def script(world: World) -> None:
+async def test_delete_workload(state: str) -> None:
+    async with running_world() as world:
         agent = await world.join("n1", unschedulable=state == "unbound")
         await world.add(a_workload())
         await world.run(1)
         if state == "silent":
             agent.cut()
             await world.run(60)
-            await world.doom(LatticeWorkload, W)
+            await world.delete(LatticeWorkload, W)
             await world.run(600)
             assert (world.is_there(W), world.live()) == (True, ["n1"])
             agent.connect()
         else:
-            await world.change(LatticeWorkload, W, wants("Deleted"))
+            await world.change(LatticeWorkload, W, with_desired_state("Deleted"))
         await world.run(1)
         assert (world.is_there(W), world.live()) == (False, [])
 
-    play(script)
 
-
-def test_one_held_by_somebody_else_is_let_go_of_once() -> None:
-    async def script(world: World) -> None:
+async def test_workload_with_foreign_finalizer_is_released_once() -> None:
+    async with running_world() as world:
         await world.join("n1")
-        found = a_workload()
+        workload = a_workload()
         await world.add(
             msgspec.structs.replace(
-                found, metadata=msgspec.structs.replace(found.metadata, finalizers=("other/one",))
+                workload, metadata=msgspec.structs.replace(workload.metadata, finalizers=("other/one",))
             )
         )
         await world.run(1)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(3)
-        assert (world.workload().metadata.finalizers, world.where(), world.live()) == (("other/one",), "", [])
+        assert (world.workload().metadata.finalizers, world.node_of(), world.live()) == (
+            ("other/one",),
+            "",
+            [],
+        )
         assert world.node("n1").status.workloads == 0
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(100)
-        assert await world.store.revision() == before
-
-    play(script)
+        assert await world.store.revision() == revision_before
 
 
 @pytest.mark.parametrize(
     ("disconnect", "earliest"), [pytest.param(KEEPS, 120, id="keep"), pytest.param(STOPS, 120, id="stop")]
 )
-def test_what_a_silent_node_ran_starts_elsewhere_after_two_minutes(
+async def test_workload_of_lost_node_starts_elsewhere_in_two_minutes(
     disconnect: dict[str, str], earliest: float
 ) -> None:
-    async def script(world: World) -> None:
+    async with running_world() as world:
         first, second = await world.join("n1"), await world.join("n2")
         await world.add(a_workload(disconnect=disconnect))
         await world.run(1)
-        assert world.where() == "n1"
+        assert world.node_of() == "n1"
         first.cut()
         silent = world.clock.monotonic() - (world.clock.monotonic() - 1) % 10
         while world.clock.monotonic() < silent + 39:
             await world.run(0.5)
-            assert shown(world)[:2] == ("Running", True)
+            assert summary(world)[:2] == ("Running", True)
         await world.run(12)
-        assert shown(world)[:2] == ("Unknown", False)
+        assert summary(world)[:2] == ("Unknown", False)
         while not second.starts:
             await world.run(0.5)
         assert world.clock.monotonic() - silent >= earliest
         assert world.clock.monotonic() - silent <= earliest + 12
         await world.run(1)
-        assert (world.where(), shown(world)[:2]) == ("n2", ("Running", True))
+        assert (world.node_of(), summary(world)[:2]) == ("n2", ("Running", True))
         assert "Rescheduled" in await world.events("w")
         assert bool(world.overlaps) == (disconnect is KEEPS)
         first.connect()
         await world.run(2)
-        assert (world.live(), world.where()) == (["n2"], "n2")
+        assert (world.live(), world.node_of()) == (["n2"], "n2")
         assert ("DriftDetected" in await world.events("w")) == (disconnect is KEEPS)
 
-    play(script)
 
-
-def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
-    async def script(world: World) -> None:
+async def test_node_reconnecting_in_time_keeps_workload() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.join("n2")
         await world.add(a_workload())
@@ -306,18 +279,16 @@ def test_one_that_comes_back_in_time_goes_on_undisturbed() -> None:
         await world.run(100)
         agent.connect()
         await world.run(200)
-        assert (world.where(), sum(agent.starts.values()), attempts(world), shown(world)[0]) == (
+        assert (world.node_of(), sum(agent.starts.values()), world.attempts(), summary(world)[0]) == (
             "n1",
             1,
             0,
             "Running",
         )
 
-    play(script)
 
-
-def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> None:
-    async def script(world: World) -> None:
+async def test_stop_on_disconnect_is_no_failure() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload(disconnect=STOPS))
         await world.run(1)
@@ -326,57 +297,49 @@ def test_a_node_that_ended_it_when_cut_off_starts_it_again_without_blame() -> No
         assert world.live() == []
         agent.connect()
         await world.run(10)
-        assert (world.live(), attempts(world)) == (["n1"], 0)
-
-    play(script)
+        assert (world.live(), world.attempts()) == (["n1"], 0)
 
 
-def test_a_node_that_never_gets_an_order_is_not_said_to_have_lost_the_workload() -> None:
-    async def script(world: World) -> None:
+async def test_undelivered_order_counts_no_failed_attempt() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         agent.cut()
         await world.add(a_workload())
         await world.run(35)
-        assert (world.workload().status.last_action, attempts(world)) == ("Apply", 0)
+        assert (world.workload().status.last_action, world.attempts()) == ("Apply", 0)
         agent.connect()
         await world.run(1)
-        assert (shown(world)[0], attempts(world)) == ("Running", 0)
-
-    play(script)
+        assert (summary(world)[0], world.attempts()) == ("Running", 0)
 
 
-def test_one_that_never_gets_up_is_tried_again() -> None:
-    async def script(world: World) -> None:
+async def test_start_timeout_is_retried() -> None:
+    async with running_world(GracePeriods(start=30, retry=RetryPolicy(reset_after=1000))) as world:
         agent = await world.join("n1", hangs={W})
         await world.add(a_workload())
         await world.run(25)
-        assert (shown(world)[0], attempts(world)) == ("Starting", 0)
+        assert (summary(world)[0], world.attempts()) == ("Starting", 0)
         agent.hangs = set()
         await world.run(30)
-        assert (shown(world), attempts(world)) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
-
-    play(script, GracePeriods(start=30, retry=RetryPolicy(reset_after=1000)))
+        assert (summary(world), world.attempts()) == (("Running", True, "Recreate", "START_TIMEOUT"), 1)
 
 
-def test_another_node_is_tried_when_this_one_cannot_run_it() -> None:
-    async def script(world: World) -> None:
+async def test_node_error_reschedules_to_another_node() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_UNAVAILABLE"]})
         await world.add(a_workload())
         await world.run(1)
-        assert (world.where(), shown(world)[0]) == ("", "Pending")
+        assert (world.node_of(), summary(world)[0]) == ("", "Pending")
         await world.run(10)
-        assert (world.where(), shown(world)[0], attempts(world)) == ("n1", "Running", 1)
-
-    play(script)
+        assert (world.node_of(), summary(world)[0], world.attempts()) == ("n1", "Running", 1)
 
 
-def test_one_of_the_same_name_made_anew_is_another() -> None:
-    async def script(world: World) -> None:
+async def test_recreated_workload_of_same_name_is_another_workload() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
         agent.cut()
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(5)
         entry = await world.entry(LatticeWorkload, W)
         await world.store.commit([Delete(entry.key, entry.revision)])
@@ -385,17 +348,15 @@ def test_one_of_the_same_name_made_anew_is_another() -> None:
         agent.connect()
         await world.run(2)
         held = agent.holds[W]
-        assert (held.uid, held.state, shown(world)[0]) == (
+        assert (held.uid, held.state, summary(world)[0]) == (
             world.workload().metadata.uid,
             "Running",
             "Running",
         )
 
-    play(script)
 
-
-def test_a_server_that_leads_no_more_writes_nothing() -> None:
-    async def script(world: World) -> None:
+async def test_former_leader_writes_nothing() -> None:
+    async with running_world() as world:
         agent = await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -403,16 +364,14 @@ def test_a_server_that_leads_no_more_writes_nothing() -> None:
         await world.stop()
         assert await world.store.campaign("leader", "two", 1e9) is not None
         agent.end(W)
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         with pytest.raises(Fenced):
             await old.reconcile(W)
-        assert await world.store.revision() == before
-
-    play(script)
+        assert await world.store.revision() == revision_before
 
 
-def test_each_action_is_counted_once() -> None:
-    async def script(world: World) -> None:
+async def test_each_action_is_counted_once() -> None:
+    async with running_world() as world:
         counted = {
             name: RECONCILIATION_ACTIONS.labels(name)._value.get()
             for name in ("Apply", "Recreate", "BackoffWait", "Delete")
@@ -420,7 +379,7 @@ def test_each_action_is_counted_once() -> None:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
         await world.add(a_workload())
         await world.run(10)
-        await world.doom(LatticeWorkload, W)
+        await world.delete(LatticeWorkload, W)
         await world.run(2)
         assert {
             name: RECONCILIATION_ACTIONS.labels(name)._value.get() - before
@@ -432,11 +391,9 @@ def test_each_action_is_counted_once() -> None:
             "Delete": 1,
         }
 
-    play(script)
 
-
-def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node() -> None:
-    async def script(world: World) -> None:
+async def test_preempted_workload_stops_before_rescheduling() -> None:
+    async with running_world() as world:
         await world.join("n1")
         await world.add(a_workload())
         await world.run(1)
@@ -449,8 +406,6 @@ def test_one_that_has_to_make_room_stops_first_and_then_waits_for_another_node()
             [with_status(entry, msgspec.structs.replace(status, conditions=(*status.conditions, told)))]
         )
         await world.run(1)
-        assert [each.type for each in world.workload().status.conditions] == ["Ready"]
+        assert [condition.type for condition in world.workload().status.conditions] == ["Ready"]
         assert (await world.events("w"))[-3:] == ["WorkloadStopping", "Rescheduled", "WorkloadApplied"]
         assert (world.overlaps, world.live()) == ([], ["n1"])
-
-    play(script)

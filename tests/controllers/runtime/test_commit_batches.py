@@ -1,10 +1,10 @@
-"""Many writes in few commits."""
+"""Many writes are packed into few commits."""
 
 from lattice.controllers.runtime.commit_batches import GarbageWrite, batch_garbage_writes
 from lattice.store.protocol import MAX_COMMIT_BYTES, MAX_COMMIT_OPERATIONS, Delete, Key, Put
 
 
-def test_commits_are_as_large_as_allowed_and_no_larger() -> None:
+def test_commits_fill_up_to_size_limit() -> None:
     small = [
         GarbageWrite(Delete(Key("events", "a", str(i))), "ttl") for i in range(MAX_COMMIT_OPERATIONS + 1)
     ]

@@ -1,10 +1,9 @@
-"""Many writes in several commits at once: all are through before anybody hears of it, and what one raises is not lost."""
+"""Concurrent commits of one batch: the call returns after the last commit, and an error of one is raised."""
 
-import asyncio
 from typing import Any
 
 import pytest
-from build.offices import Scene, a
+from build.control_plane import ControlPlane, make_object
 from build.virtual import settle
 
 from lattice.controllers.runtime.context import MAX_CONCURRENT_COMMITS
@@ -16,7 +15,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 
 def puts(count: int) -> list[list[Put]]:
     return [
-        [put_new(a(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
+        [put_new(make_object(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
         for number in range(count)
     ]
 
@@ -24,58 +23,54 @@ def puts(count: int) -> list[list[Put]]:
 @pytest.mark.parametrize(
     ("writes", "commits"),
     [
-        pytest.param(0, 0, id="nothing to write is no commit"),
+        pytest.param(0, 0, id="no writes make no commit"),
         pytest.param(MAX_COMMIT_OPERATIONS, 1, id="as many as go into one"),
         pytest.param(10 * MAX_COMMIT_OPERATIONS + 1, 11, id="one more takes another commit"),
     ],
 )
-def test_all_is_written_with_a_few_commits_under_way_at_once(writes: int, commits: int) -> None:
-    async def story() -> None:
-        scene = Scene()
-        office = await scene.office()
-        commit, begun, most, under_way = office.store.commit, 0, 0, 0
+async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -> None:
+    plane = ControlPlane()
+    context = await plane.new_term()
+    commit, begun, most, under_way = context.store.commit, 0, 0, 0
 
-        async def slow(*words: Any, **more: Any) -> int:
-            nonlocal begun, most, under_way
-            begun, under_way = begun + 1, under_way + 1
-            most = max(most, under_way)
-            await settle()
-            under_way -= 1
-            return await commit(*words, **more)
+    async def slow(*words: Any, **more: Any) -> int:
+        nonlocal begun, most, under_way
+        begun, under_way = begun + 1, under_way + 1
+        most = max(most, under_way)
+        await settle()
+        under_way -= 1
+        return await commit(*words, **more)
 
-        office.store.commit = slow  # type: ignore[method-assign]
-        newest = await office.commit_groups_concurrently(puts(writes))
-        assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
-        assert len(await scene.all(Namespace)) == writes
-        assert newest == (await scene.store.revision() if writes else 0)
-
-    asyncio.run(story())
+    context.store.commit = slow  # type: ignore[method-assign]
+    newest = await context.commit_groups_concurrently(puts(writes))
+    assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
+    assert len(await plane.all(Namespace)) == writes
+    assert newest == (await plane.store.revision() if writes else 0)
 
 
 @pytest.mark.parametrize("fatal", [1, 3, 11])
 @pytest.mark.parametrize(
-    "error", [Conflict("somebody was first"), Fenced("the term is over")], ids=["a rival", "another leader"]
+    "error",
+    [Conflict("another writer was first"), Fenced("the term is over")],
+    ids=["a rival", "another leader"],
 )
-def test_what_one_commit_raises_is_raised_when_no_other_is_under_way(fatal: int, error: Exception) -> None:
-    async def story() -> None:
-        scene = Scene()
-        office = await scene.office()
-        commit, begun, under_way = office.store.commit, 0, 0
+async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exception) -> None:
+    plane = ControlPlane()
+    context = await plane.new_term()
+    commit, begun, under_way = context.store.commit, 0, 0
 
-        async def failing(*words: Any, **more: Any) -> int:
-            nonlocal begun, under_way
-            begun, under_way = begun + 1, under_way + 1
-            number = begun
-            await settle()
-            under_way -= 1
-            if number == fatal:
-                raise error
-            return await commit(*words, **more)
+    async def failing(*words: Any, **more: Any) -> int:
+        nonlocal begun, under_way
+        begun, under_way = begun + 1, under_way + 1
+        number = begun
+        await settle()
+        under_way -= 1
+        if number == fatal:
+            raise error
+        return await commit(*words, **more)
 
-        office.store.commit = failing  # type: ignore[method-assign]
-        with pytest.raises(type(error)):
-            await office.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
-        assert under_way == 0
-        assert begun < fatal + MAX_CONCURRENT_COMMITS + 1
-
-    asyncio.run(story())
+    context.store.commit = failing  # type: ignore[method-assign]
+    with pytest.raises(type(error)):
+        await context.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
+    assert under_way == 0
+    assert begun < fatal + MAX_CONCURRENT_COMMITS + 1

@@ -1,4 +1,5 @@
-"""The loop that runs every controller: one key at a time, bounded, patient with trouble, deaf to nothing, idle when all is done."""
+"""The controller loop: one reconcile per key at a time, bounded workers, back-off, no lost wake-ups, idle
+when converged."""
 
 import asyncio
 import math
@@ -6,7 +7,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from build.scripted import Answer, Scripted, a_loop, ended, play
+from build.scripted_controller import Answer, ScriptedController, a_loop, cancel_and_wait
 from build.virtual import VirtualClock, settle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -21,77 +22,69 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Key, Put
 
 
-def test_everything_is_looked_at_once_at_the_start() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock)
-        task = asyncio.create_task(a_loop(controller, ["a", "b", "c"]).run())
-        await clock.advance(1000)
-        assert [key for key, _ in controller.begun] == ["a", "b", "c"]
-        await ended(task)
-
-    play(script)
+async def test_all_keys_are_reconciled_once_at_start() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock)
+    task = asyncio.create_task(a_loop(controller, ["a", "b", "c"]).run())
+    await clock.advance(1000)
+    assert [key for key, _ in controller.begun] == ["a", "b", "c"]
+    await cancel_and_wait(task)
 
 
-def test_a_key_woken_while_worked_on_is_worked_on_again_after() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, seconds={"a": 10})
-        loop = a_loop(controller, ["a"])
-        task = asyncio.create_task(loop.run())
-        await clock.advance(1)
-        for _ in range(5):
-            loop.wake(["a"])
-        await clock.advance(100)
-        assert controller.times("a") == [0, 10]
-        await ended(task)
-
-    play(script)
+async def test_key_woken_during_reconcile_is_reconciled_again() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, seconds={"a": 10})
+    loop = a_loop(controller, ["a"])
+    task = asyncio.create_task(loop.run())
+    await clock.advance(1)
+    for _ in range(5):
+        loop.wake(["a"])
+    await clock.advance(100)
+    assert controller.times("a") == [0, 10]
+    await cancel_and_wait(task)
 
 
-def test_a_key_that_wakes_itself_as_its_last_step_is_worked_on_by_one_at_a_time_and_counted_once() -> None:
-    async def script(clock: VirtualClock) -> None:
-        left = [3]
-        loop: Loop
+async def test_key_waking_itself_is_never_reconciled_twice_at_once() -> None:
+    clock = VirtualClock()
+    left = [3]
+    loop: Loop
 
-        class Restless(Scripted):
-            async def reconcile(self, key: str) -> Requeue | None:
-                await super().reconcile(key)
-                assert len(loop.in_flight) <= 1
-                left[0] -= 1
-                if left[0]:
-                    loop.wake([key])
-                return None
+    class Restless(ScriptedController):
+        async def reconcile(self, key: str) -> Requeue | None:
+            await super().reconcile(key)
+            assert len(loop.in_flight) <= 1
+            left[0] -= 1
+            if left[0]:
+                loop.wake([key])
+            return None
 
-        controller = Restless(clock)
-        loop = a_loop(controller, ["a"])
-        wrong: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
-        task = asyncio.create_task(loop.run())
-        await clock.advance(10)
-        assert (len(controller.begun), loop.in_flight, loop.pending, wrong) == (3, (), 0, [])
-        await ended(task)
-
-    play(script)
+    controller = Restless(clock)
+    loop = a_loop(controller, ["a"])
+    wrong: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+    task = asyncio.create_task(loop.run())
+    await clock.advance(10)
+    assert (len(controller.begun), loop.in_flight, loop.pending, wrong) == (3, (), 0, [])
+    await cancel_and_wait(task)
 
 
-def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, seconds={"slow": 1e9})
-        loop = a_loop(
-            controller, ["slow", *"abcde"], pace=Concurrency(workers=2, resync_s=math.inf, timeout_s=60)
-        )
-        task = asyncio.create_task(loop.run())
-        with capture_logs() as logs:
-            await clock.advance(59)
-            assert [key for key, _ in controller.ended] == list("abcde")
-            assert logs == []
-            await clock.advance(2)
-        assert [(line["key"], line["why"].splitlines()[0]) for line in logs] == [
-            ("slow", "slow: took longer than 60 s")
-        ]
-        assert len(controller.times("slow")) == 2
-        await ended(task)
-
-    play(script)
+async def test_slow_key_does_not_block_others_and_times_out() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, seconds={"slow": 1e9})
+    loop = a_loop(
+        controller, ["slow", *"abcde"], concurrency=Concurrency(workers=2, resync_s=math.inf, timeout_s=60)
+    )
+    task = asyncio.create_task(loop.run())
+    with capture_logs() as logs:
+        await clock.advance(59)
+        assert [key for key, _ in controller.ended] == list("abcde")
+        assert logs == []
+        await clock.advance(2)
+    assert [(line["key"], line["why"].splitlines()[0]) for line in logs] == [
+        ("slow", "slow: took longer than 60 s")
+    ]
+    assert len(controller.times("slow")) == 2
+    await cancel_and_wait(task)
 
 
 @settings(max_examples=40, deadline=None)
@@ -109,7 +102,7 @@ def test_one_slow_key_does_not_hold_up_the_others_and_is_broken_off_in_the_end()
     seconds=dict.fromkeys("abc", 3.0),
     seed=0,
 )
-def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
+def test_no_wake_up_is_lost_and_workers_stay_bounded(
     events: list[tuple[float, str, Priority]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
     async def script(clock: VirtualClock) -> None:
@@ -117,8 +110,8 @@ def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
             key: random.Random(seed).choices([None, Requeue(1), Conflict("x"), Unavailable("y")], k=6)
             for key in "abc"
         }
-        controller = Scripted(clock, answers, seconds)
-        loop = a_loop(controller, pace=Concurrency(workers=workers, resync_s=math.inf))
+        controller = ScriptedController(clock, answers, seconds)
+        loop = a_loop(controller, concurrency=Concurrency(workers=workers, resync_s=math.inf))
         task = asyncio.create_task(loop.run())
         await settle()
         last: dict[str, int] = {}
@@ -132,100 +125,90 @@ def test_never_two_on_one_key_never_too_many_and_no_wake_up_is_lost(
         assert loop.pending == 0
         for key, count in last.items():
             assert key in [name for name, _ in controller.begun[count:]], (
-                f"nobody looked at {key} after it was woken"
+                f"{key} was not reconciled after it was woken"
             )
-        await ended(task)
+        await cancel_and_wait(task)
 
     with capture_logs():
-        play(script)
+        asyncio.run(script(VirtualClock()))
 
 
-def test_again_means_after_so_many_seconds_and_an_earlier_wake_up_takes_its_place() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"a": [Requeue(300), Requeue(300), None]})
-        loop = a_loop(controller, ["a"])
+async def test_earlier_wake_up_replaces_requeue() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, answers={"a": [Requeue(300), Requeue(300), None]})
+    loop = a_loop(controller, ["a"])
+    task = asyncio.create_task(loop.run())
+    await clock.advance(100)
+    loop.wake(["a"])
+    await clock.advance(1000)
+    assert controller.times("a") == [0, 100, 400]
+    await cancel_and_wait(task)
+
+
+async def test_errors_back_off_with_jitter_until_success() -> None:
+    clock = VirtualClock()
+    trouble: list[Answer] = [Unavailable("no answer") for _ in range(12)]
+    controller = ScriptedController(clock, answers={"a": [*trouble, None, Unavailable("once more"), None]})
+    loop = a_loop(controller, ["a"])
+    with capture_logs() as logs:
         task = asyncio.create_task(loop.run())
-        await clock.advance(100)
+        await clock.advance(300)
+    times = controller.times("a")
+    waits = [b - a for a, b in pairwise(times)]
+    assert len(times) == 13
+    for index, wait in enumerate(waits):
+        longest = min(30.0, 0.1 * 2**index)
+        assert longest / 2 - 0.001 <= wait <= longest + 0.001
+    assert [line["failures"] for line in logs] == list(range(1, 13))
+    assert {line["log_level"] for line in logs} == {"warning"}
+    with capture_logs() as logs:
         loop.wake(["a"])
-        await clock.advance(1000)
-        assert controller.times("a") == [0, 100, 400]
-        await ended(task)
-
-    play(script)
-
-
-def test_trouble_backs_off_with_jitter_tells_once_each_and_starts_anew_after_success() -> None:
-    async def script(clock: VirtualClock) -> None:
-        trouble: list[Answer] = [Unavailable("no answer") for _ in range(12)]
-        controller = Scripted(clock, answers={"a": [*trouble, None, Unavailable("once more"), None]})
-        loop = a_loop(controller, ["a"])
-        with capture_logs() as logs:
-            task = asyncio.create_task(loop.run())
-            await clock.advance(300)
-        times = controller.times("a")
-        waits = [b - a for a, b in pairwise(times)]
-        assert len(times) == 13
-        for index, wait in enumerate(waits):
-            longest = min(30.0, 0.1 * 2**index)
-            assert longest / 2 - 0.001 <= wait <= longest + 0.001
-        assert [line["failures"] for line in logs] == list(range(1, 13))
-        assert {line["log_level"] for line in logs} == {"warning"}
-        with capture_logs() as logs:
-            loop.wake(["a"])
-            await clock.advance(0.2)
-        assert [line["failures"] for line in logs] == [1]
-        assert len(controller.times("a")) == 15
-        await ended(task)
-
-    play(script)
+        await clock.advance(0.2)
+    assert [line["failures"] for line in logs] == [1]
+    assert len(controller.times("a")) == 15
+    await cancel_and_wait(task)
 
 
-def test_what_is_cancelled_from_within_is_tried_again() -> None:
-    class Torn(Scripted):
+async def test_reconcile_cancelled_from_within_is_retried() -> None:
+    class Torn(ScriptedController):
         async def reconcile(self, key: str) -> Requeue | None:
             await super().reconcile(key)
             if len(self.begun) == 1:
                 raise asyncio.CancelledError
             return None
 
-    async def script(clock: VirtualClock) -> None:
-        controller = Torn(clock)
-        loop = a_loop(controller, ["a"])
-        task = asyncio.create_task(loop.run())
+    clock = VirtualClock()
+    controller = Torn(clock)
+    loop = a_loop(controller, ["a"])
+    task = asyncio.create_task(loop.run())
+    await clock.advance(1)
+    assert len(controller.begun) == 2
+    assert loop.pending == 0
+    await cancel_and_wait(task)
+
+
+async def test_conflict_requeues_soon_without_log() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, answers={"a": [Conflict("revision is 4, not 3")] * 3})
+    with capture_logs() as logs:
+        task = asyncio.create_task(a_loop(controller, ["a"]).run())
+        await clock.advance(0.2)
+    assert logs == []
+    assert len(controller.times("a")) == 4
+    await cancel_and_wait(task)
+
+
+async def test_unexpected_error_is_logged_and_loop_continues() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, answers={"a": [ZeroDivisionError("by nought")]})
+    with capture_logs() as logs:
+        task = asyncio.create_task(a_loop(controller, ["a", "b"]).run())
         await clock.advance(1)
-        assert len(controller.begun) == 2
-        assert loop.pending == 0
-        await ended(task)
-
-    play(script)
-
-
-def test_a_conflict_is_ordinary_it_comes_round_soon_and_is_not_logged() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"a": [Conflict("revision is 4, not 3")] * 3})
-        with capture_logs() as logs:
-            task = asyncio.create_task(a_loop(controller, ["a"]).run())
-            await clock.advance(0.2)
-        assert logs == []
-        assert len(controller.times("a")) == 4
-        await ended(task)
-
-    play(script)
-
-
-def test_an_unforeseen_error_is_logged_with_its_cause_and_the_loop_goes_on() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"a": [ZeroDivisionError("by nought")]})
-        with capture_logs() as logs:
-            task = asyncio.create_task(a_loop(controller, ["a", "b"]).run())
-            await clock.advance(1)
-        assert [(line["log_level"], line["why"]) for line in logs] == [
-            ("error", "ZeroDivisionError('by nought')")
-        ]
-        assert [key for key, _ in controller.ended] == ["a", "b", "a"]
-        await ended(task)
-
-    play(script)
+    assert [(line["log_level"], line["why"]) for line in logs] == [
+        ("error", "ZeroDivisionError('by nought')")
+    ]
+    assert [key for key, _ in controller.ended] == ["a", "b", "a"]
+    await cancel_and_wait(task)
 
 
 @pytest.mark.parametrize(
@@ -242,172 +225,163 @@ def test_an_unforeseen_error_is_logged_with_its_cause_and_the_loop_goes_on() -> 
         ),
     ],
 )
-def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool) -> None:
-    async def script(clock: VirtualClock) -> None:
-        first, second = Scripted(clock, answers={"a": [error]}), Scripted(clock, seconds={"b": 1e6})
-        with capture_logs() as logs:
-            task = asyncio.create_task(run_all([a_loop(first, ["a"]), a_loop(second, ["b"])]))
-            await clock.advance(1)
-        assert task.done() == is_over
-        assert [line["event"] for line in logs] == (["controllers end"] if is_over else [])
-        assert second.running == (set() if is_over else {"b"})
-        await ended(task)
+async def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool) -> None:
+    clock = VirtualClock()
+    first, second = (
+        ScriptedController(clock, answers={"a": [error]}),
+        ScriptedController(clock, seconds={"b": 1e6}),
+    )
+    with capture_logs() as logs:
+        task = asyncio.create_task(run_all([a_loop(first, ["a"]), a_loop(second, ["b"])]))
+        await clock.advance(1)
+    assert task.done() == is_over
+    assert [line["event"] for line in logs] == (["controllers end"] if is_over else [])
+    assert second.running == (set() if is_over else {"b"})
+    await cancel_and_wait(task)
 
-    play(script)
 
-
-def test_everything_is_looked_at_again_now_and_then_but_trouble_is_left_to_its_back_off() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"bad": [Unavailable("gone")] * 100})
-        with capture_logs():
-            task = asyncio.create_task(
-                a_loop(controller, ["good", "bad"], pace=Concurrency(resync_s=1.0)).run()
-            )
-            await clock.advance(120)
-        assert 118 <= len(controller.times("good")) <= 121
-        assert len(controller.times("bad")) < 20
-        await ended(task)
-
-    play(script)
+async def test_resync_leaves_failing_keys_to_their_back_off() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, answers={"bad": [Unavailable("gone")] * 100})
+    with capture_logs():
+        task = asyncio.create_task(
+            a_loop(controller, ["good", "bad"], concurrency=Concurrency(resync_s=1.0)).run()
+        )
+        await clock.advance(120)
+    assert 118 <= len(controller.times("good")) <= 121
+    assert len(controller.times("bad")) < 20
+    await cancel_and_wait(task)
 
 
 @pytest.mark.parametrize(
     ("lane", "longest"),
     [
-        pytest.param(Priority.URGENT, 0.0, id="a person does not wait"),
+        pytest.param(Priority.URGENT, 0.0, id="a user request skips the back-off"),
         pytest.param(
             Priority.NORMAL,
             CHANGED_KEY_RETRY_S,
             id="a change shortens the wait, but its own writes cannot make it spin",
         ),
-        pytest.param(Priority.BACKGROUND, 30.0, id="a look at everything changes nothing"),
+        pytest.param(Priority.BACKGROUND, 30.0, id="a resync changes nothing"),
     ],
 )
-def test_waking_what_backs_off(lane: Priority, longest: float) -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, answers={"a": [Unavailable("no")] * 10})
-        loop = a_loop(controller, ["a"])
-        with capture_logs():
-            task = asyncio.create_task(loop.run())
-            while len(controller.begun) < 10:
-                await clock.advance(1)
-            before = clock.monotonic()
-            loop.wake(["a"], lane)
-            await clock.advance(30)
-        waited = controller.times("a")[10] - before
-        assert longest / 3 <= waited <= longest
-        await ended(task)
-
-    play(script)
-
-
-def test_stopping_finishes_what_is_in_hand_begins_nothing_and_does_not_wait_for_ever() -> None:
-    async def script(clock: VirtualClock) -> None:
-        controller = Scripted(clock, seconds={"quick": 0.3, "slow": 1e6})
-        loop = a_loop(controller, ["quick", "slow", "next"], pace=Concurrency(workers=2, resync_s=math.inf))
+async def test_waking_key_in_back_off(lane: Priority, longest: float) -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, answers={"a": [Unavailable("no")] * 10})
+    loop = a_loop(controller, ["a"])
+    with capture_logs():
         task = asyncio.create_task(loop.run())
-        await clock.advance(0.1)
-        loop.stop(timeout_s=0.5)
-        await clock.advance(0.45)
-        assert [key for key, _ in controller.ended] == ["quick"]
-        assert not task.done()
-        await clock.advance(0.1)
-        assert task.done()
-        assert task.exception() is None
-        assert [key for key, _ in controller.begun] == ["quick", "slow"]
-        assert controller.running == set()
-
-    play(script)
+        while len(controller.begun) < 10:
+            await clock.advance(1)
+        before = clock.monotonic()
+        loop.wake(["a"], lane)
+        await clock.advance(30)
+    waited = controller.times("a")[10] - before
+    assert longest / 3 <= waited <= longest
+    await cancel_and_wait(task)
 
 
-def test_stopping_an_idle_loop_takes_no_time() -> None:
-    async def script(clock: VirtualClock) -> None:
-        cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
-        loops = [a_loop(Scripted(clock), ["a"]) for _ in range(3)]
-        task = asyncio.create_task(run_all(loops, [cache]))
-        await clock.advance(1)
-        for loop in loops:
-            loop.stop()
-        await settle()
-        assert task.done()
-
-    play(script)
-
-
-def test_killing_it_leaves_nobody_at_work_and_nobody_listening() -> None:
-    async def script(clock: VirtualClock) -> None:
-        store = MemoryStore(clock)
-        cache = Cache(store, "nodes", lambda entry: entry, clock, random.Random(1))
-        feed = asyncio.create_task(cache.run())
-        controller = Scripted(clock, seconds={"a": 1e6})
-        await store.commit([Put(Key("nodes", "", "n1"), b"")])
-        task = asyncio.create_task(a_loop(controller, ["a"], (Source(cache),)).run())
-        await clock.advance(1)
-        assert controller.running == {"a"}
-        await ended(task)
-        assert controller.running == set()
-        assert cache._listeners == []
-        await ended(feed)
-        assert [each for each in asyncio.all_tasks() if each is not asyncio.current_task()] == []
-
-    play(script)
+async def test_stop_finishes_running_keys_within_its_timeout() -> None:
+    clock = VirtualClock()
+    controller = ScriptedController(clock, seconds={"quick": 0.3, "slow": 1e6})
+    loop = a_loop(
+        controller, ["quick", "slow", "next"], concurrency=Concurrency(workers=2, resync_s=math.inf)
+    )
+    task = asyncio.create_task(loop.run())
+    await clock.advance(0.1)
+    loop.stop(timeout_s=0.5)
+    await clock.advance(0.45)
+    assert [key for key, _ in controller.ended] == ["quick"]
+    assert not task.done()
+    await clock.advance(0.1)
+    assert task.done()
+    assert task.exception() is None
+    assert [key for key, _ in controller.begun] == ["quick", "slow"]
+    assert controller.running == set()
 
 
-def test_the_same_seed_gives_the_same_run() -> None:
-    def trace() -> list[tuple[str, float]]:
-        seen: list[tuple[str, float]] = []
-
-        async def script(clock: VirtualClock) -> None:
-            keys = [f"k{index}" for index in range(30)]
-            choice = random.Random(3)
-            answers: dict[str, list[Answer]] = {
-                key: choice.choices([Requeue(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
-            }
-            controller = Scripted(clock, answers, {key: choice.random() for key in keys})
-            task = asyncio.create_task(
-                a_loop(controller, keys, pace=Concurrency(workers=3, resync_s=5)).run()
-            )
-            await clock.advance(60)
-            seen.extend(controller.begun)
-            await ended(task)
-
-        with capture_logs():
-            play(script)
-        return seen
-
-    assert trace() == trace()
+async def test_stopping_idle_loop_takes_no_time() -> None:
+    clock = VirtualClock()
+    cache = Cache(MemoryStore(clock), "nodes", lambda entry: entry, clock, random.Random(1))
+    loops = [a_loop(ScriptedController(clock), ["a"]) for _ in range(3)]
+    task = asyncio.create_task(run_all(loops, [cache]))
+    await clock.advance(1)
+    for loop in loops:
+        loop.stop()
+    await settle()
+    assert task.done()
 
 
-def figure(name: str, **labels: str) -> float:
+async def test_cancelled_loop_leaves_no_workers_or_listeners() -> None:
+    tasks_of_the_runner = asyncio.all_tasks()
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    cache = Cache(store, "nodes", lambda entry: entry, clock, random.Random(1))
+    feed = asyncio.create_task(cache.run())
+    controller = ScriptedController(clock, seconds={"a": 1e6})
+    await store.commit([Put(Key("nodes", "", "n1"), b"")])
+    task = asyncio.create_task(a_loop(controller, ["a"], (Source(cache),)).run())
+    await clock.advance(1)
+    assert controller.running == {"a"}
+    await cancel_and_wait(task)
+    assert controller.running == set()
+    assert cache._listeners == []
+    await cancel_and_wait(feed)
+    assert asyncio.all_tasks() == tasks_of_the_runner
+
+
+async def trace_of_run() -> list[tuple[str, float]]:
+    """Which keys a loop with seeded answers reconciled in a minute, and when."""
+    clock = VirtualClock()
+    keys = [f"k{index}" for index in range(30)]
+    choice = random.Random(3)
+    answers: dict[str, list[Answer]] = {
+        key: choice.choices([Requeue(2), None, Unavailable("x"), Conflict("y")], k=8) for key in keys
+    }
+    controller = ScriptedController(clock, answers, {key: choice.random() for key in keys})
+    with capture_logs():
+        task = asyncio.create_task(
+            a_loop(controller, keys, concurrency=Concurrency(workers=3, resync_s=5)).run()
+        )
+        await clock.advance(60)
+        begun = list(controller.begun)
+        await cancel_and_wait(task)
+    return begun
+
+
+async def test_same_seed_gives_same_run() -> None:
+    first, second = await trace_of_run(), await trace_of_run()
+    assert first == second
+
+
+def metric_value(name: str, **labels: str) -> float:
     return metrics.REGISTRY.get_sample_value(name, {"controller": "counted", **labels}) or 0.0
 
 
-def test_figures_rise_with_what_happens() -> None:
-    async def script(clock: VirtualClock) -> None:
-        answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Requeue(1000)]}
-        controller = Scripted(clock, answers, {"b": 2.0}, name="counted")
-        loop = a_loop(controller, ["a", "b", "c", "d"], pace=Concurrency(workers=1, resync_s=math.inf))
-        with capture_logs():
-            task = asyncio.create_task(loop.run())
-            await settle()
-            assert figure("lattice_controller_queue_depth") == 2
-            assert loop.pending == 4
-            await clock.advance(10)
-        results = {
-            result: figure("lattice_controller_reconciles_total", result=result)
-            for result in ("done", "again", "conflict", "failed")
-        }
-        assert results == {"done": 3, "again": 1, "conflict": 1, "failed": 1}
-        assert figure("lattice_controller_retries_total") == 2
-        assert figure("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
-        assert figure("lattice_controller_queue_depth") == 0
-        assert loop.last_reconciled_at is not None
-        await ended(task)
-
-    play(script)
+async def test_metrics_count_reconciles() -> None:
+    clock = VirtualClock()
+    answers: dict[str, list[Answer]] = {"a": [Conflict("x"), Unavailable("y"), Requeue(1000)]}
+    controller = ScriptedController(clock, answers, {"b": 2.0}, name="counted")
+    loop = a_loop(controller, ["a", "b", "c", "d"], concurrency=Concurrency(workers=1, resync_s=math.inf))
+    with capture_logs():
+        task = asyncio.create_task(loop.run())
+        await settle()
+        assert metric_value("lattice_controller_queue_depth") == 2
+        assert loop.pending == 4
+        await clock.advance(10)
+    results = {
+        result: metric_value("lattice_controller_reconciles_total", result=result)
+        for result in ("done", "again", "conflict", "failed")
+    }
+    assert results == {"done": 3, "again": 1, "conflict": 1, "failed": 1}
+    assert metric_value("lattice_controller_retries_total") == 2
+    assert metric_value("lattice_controller_reconcile_seconds_sum") == pytest.approx(2.0)
+    assert metric_value("lattice_controller_queue_depth") == 0
+    assert loop.last_reconciled_at is not None
+    await cancel_and_wait(task)
 
 
-def test_a_converged_controller_of_ten_thousand_keys_sleeps() -> None:
+async def test_converged_controller_of_10000_keys_is_idle() -> None:
     class Counting(VirtualClock):
         slept = 0
 
@@ -415,18 +389,15 @@ def test_a_converged_controller_of_ten_thousand_keys_sleeps() -> None:
             self.slept += 1
             await super().sleep(seconds)
 
-    async def script() -> None:
-        clock = Counting()
-        controller = Scripted(clock, answers={str(index): [Requeue(1e6)] for index in range(10_000)})
-        loop = a_loop(controller, map(str, range(10_000)), pace=Concurrency(workers=8, resync_s=math.inf))
-        task = asyncio.create_task(loop.run())
-        while len(controller.ended) < 10_000:
-            await settle()
+    clock = Counting()
+    controller = ScriptedController(clock, answers={str(index): [Requeue(1e6)] for index in range(10_000)})
+    loop = a_loop(controller, map(str, range(10_000)), concurrency=Concurrency(workers=8, resync_s=math.inf))
+    task = asyncio.create_task(loop.run())
+    while len(controller.ended) < 10_000:
         await settle()
-        before = clock.slept
-        await clock.advance(100_000)
-        assert clock.slept <= before + 1  # the alarm for the patience with what is long over
-        assert len(controller.ended) == 10_000
-        await ended(task)
-
-    asyncio.run(script())
+    await settle()
+    before = clock.slept
+    await clock.advance(100_000)
+    assert clock.slept <= before + 1  # the alarm for the patience with what is long over
+    assert len(controller.ended) == 10_000
+    await cancel_and_wait(task)

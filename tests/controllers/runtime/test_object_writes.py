@@ -1,4 +1,4 @@
-"""What controllers write can be read by the API, which is strict about what a number is."""
+"""The API, which is strict about numbers, can read the objects that controllers write."""
 
 from decimal import Decimal
 
@@ -44,7 +44,7 @@ EMPTY = put_new(_service(), uid="u", now="2026-01-01T00:00:00Z")
 @pytest.mark.parametrize(
     "write",
     [
-        pytest.param(put_new(_service(STATUS), uid="u", now="2026-01-01T00:00:00Z"), id="made new"),
+        pytest.param(put_new(_service(STATUS), uid="u", now="2026-01-01T00:00:00Z"), id="created"),
         pytest.param(with_status(_entry(EMPTY), STATUS), id="with another status"),
         pytest.param(with_spec(_entry(EMPTY), SPEC, STATUS), id="with another spec and status"),
     ],

@@ -1,11 +1,10 @@
-"""A binding that comes to nothing is told with the reason, and a storm of rivals is not a storm of events."""
+"""A failed binding is reported with its reason, and many lost races make few events."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_workload, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.scheduler.unschedulable import EVENT_INTERVAL_S
@@ -16,7 +15,7 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Term, Write
 
 
-async def told(world: World) -> list[tuple[str, str, str]]:
+async def bind_failure_events(world: World) -> list[tuple[str, str, str]]:
     page = await world.store.list(Event.resource.id)
     found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
     return [
@@ -26,8 +25,8 @@ async def told(world: World) -> list[tuple[str, str, str]]:
     ]
 
 
-class Contested(MemoryStore):
-    """Somebody else writes right before a commit of the controller does; nobody can have seen it."""
+class ContestedStore(MemoryStore):
+    """Another writer commits right before a commit of the controller, unseen by any cache."""
 
     rival: Callable[[], Awaitable[None]] | None = None
 
@@ -45,9 +44,9 @@ class Contested(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def a_world() -> tuple[World, Contested, VirtualClock]:
+def a_world() -> tuple[World, ContestedStore, VirtualClock]:
     clock = VirtualClock()
-    store = Contested(clock)
+    store = ContestedStore(clock)
     return World(store, clock), store, clock
 
 
@@ -63,71 +62,62 @@ def a_world() -> tuple[World, Contested, VirtualClock]:
         pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node is gone"),
     ],
 )
-def test_a_rival_that_was_faster_is_told_of_once_and_then_it_is_bound(rival: str, why: str) -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1"), a_workload("w"))
+async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1"), a_workload("w"))
 
-        async def writes() -> None:
-            match rival:
-                case "node":
-                    await world.set_status(LatticeNode, "n1", workloads=1)
-                case "workload":
-                    await world.set_status(LatticeWorkload, "w", last_log="somebody wrote here")
-                case "gone":
-                    await world.delete(LatticeNode, "n1")
+    async def writes() -> None:
+        match rival:
+            case "node":
+                await world.set_status(LatticeNode, "n1", workloads=1)
+            case "workload":
+                await world.set_status(LatticeWorkload, "w", last_log="another writer")
+            case "gone":
+                await world.delete(LatticeNode, "n1")
 
-        async with acting(store, clock) as one:
+    async with running_scheduler(store, clock) as scheduler:
+        store.rival = writes
+        for _ in range(3):
+            await scheduler.run_cycle()
+    assert await bind_failure_events(world) == [("Warning", "w", f"not bound to node n1: {why}")]
+    assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
+
+
+async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1"), a_workload("w"))
+    number = 0
+
+    async def writes() -> None:
+        nonlocal number
+        number += 1
+        await world.set_status(LatticeWorkload, "w", last_log=f"{number}")
+
+    async with running_scheduler(store, clock) as scheduler:
+        for _ in range(20):
+            await scheduler.caught_up()
+            await scheduler.controller._apply_changes()
             store.rival = writes
-            for _ in range(3):
-                await one.look()
-        assert await told(world) == [("Warning", "w", f"not bound to node n1: {why}")]
-        assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
-
-    asyncio.run(run())
-
-
-def test_one_that_loses_again_and_again_is_told_of_once_a_minute_with_how_often() -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1"), a_workload("w"))
-        number = 0
-
-        async def writes() -> None:
-            nonlocal number
-            number += 1
-            await world.set_status(LatticeWorkload, "w", last_log=f"{number}")
-
-        async with acting(store, clock) as one:
-            for _ in range(20):
-                await one.caught_up()
-                await one.controller._apply_changes()
-                store.rival = writes
-                decided = one.controller._decide()
-                assert decided is not None
-                await one.controller._bind_cycle(decided)
-                await one.controller.bind_failure_reporter.report()
-                await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
-            assert len(await told(world)) == 1
-            store.rival = writes
-            await one.look()
-            first, second = await told(world)
-            assert "(20 times)" not in first[2]
-            assert second[2].endswith("first (20 times)")
-
-    asyncio.run(run())
+            decided = scheduler.controller._decide()
+            assert decided is not None
+            await scheduler.controller._bind_cycle(decided)
+            await scheduler.controller.bind_failure_reporter.report()
+            await clock.advance(0 if number < 20 else EVENT_INTERVAL_S)
+        assert len(await bind_failure_events(world)) == 1
+        store.rival = writes
+        await scheduler.run_cycle()
+        first, second = await bind_failure_events(world)
+        assert "(20 times)" not in first[2]
+        assert second[2].endswith("first (20 times)")
 
 
-def test_many_that_lose_at_once_are_told_of_in_as_many_commits_as_it_takes() -> None:
-    async def run() -> None:
-        world, store, clock = a_world()
-        await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
-        async with acting(store, clock) as one:
-            store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)
-            for _ in range(5):
-                await one.look()
-                await clock.advance(1)
-        assert len(await world.bindings()) == 130
-        assert len({name for _, name, _ in await told(world)}) == 130
-
-    asyncio.run(run())
+async def test_many_lost_races_are_reported_in_batched_commits() -> None:
+    world, store, clock = a_world()
+    await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
+    async with running_scheduler(store, clock) as scheduler:
+        store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)
+        for _ in range(5):
+            await scheduler.run_cycle()
+            await clock.advance(1)
+    assert len(await world.bindings()) == 130
+    assert len({name for _, name, _ in await bind_failure_events(world)}) == 130

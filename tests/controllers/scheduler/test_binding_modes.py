@@ -1,12 +1,13 @@
-"""Modes, tie-breakers and groups in the running controller: what the profile names is what happens."""
+"""Binding modes, tie-breakers and groups in the running controller follow the profile."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, acting
+from build.scheduling_world import World, a_node, a_profile, a_workload, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -14,19 +15,16 @@ from lattice.errors import Fenced, Unavailable
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode, BindRequest
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
 
-Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
 
-
-class Mortal(MemoryStore):
-    """Its writer dies after so many fenced commits."""
+class DyingStore(MemoryStore):
+    """A store whose writer dies after so many fenced commits."""
 
     left: int | None = None
-    away: int = 0  # so many commits get no answer, though every other one of them is written
+    away: int = 0  # so many commits raise Unavailable, though every other one is written
 
     async def commit(
         self,
@@ -48,8 +46,8 @@ class Mortal(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-class Mute(Mortal):
-    """The commit that first binds somebody is made, and its answer is lost."""
+class LostResponseStore(DyingStore):
+    """A store that makes the first binding commit and loses the response."""
 
     hushed: bool = False
 
@@ -62,14 +60,16 @@ class Mute(Mortal):
         request_id: str | None = None,
     ) -> int:
         revision = await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
-        if not self.hushed and any(isinstance(each, Put) and b'"binding"' in each.value for each in writes):
+        if not self.hushed and any(
+            isinstance(write, Put) and b'"binding"' in write.value for write in writes
+        ):
             self.hushed = True
             raise Unavailable("no answer")
         return revision
 
 
-class Losing(Mortal):
-    """While the commit that binds somebody is on its way, something else happens."""
+class ContestedStore(DyingStore):
+    """A store in which another write happens during the binding commit."""
 
     lose: Callable[[], Coroutine[Any, Any, None]] | None = None
 
@@ -82,20 +82,17 @@ class Losing(Mortal):
         request_id: str | None = None,
     ) -> int:
         if self.lose is not None and any(
-            isinstance(each, Put) and b'"binding"' in each.value for each in writes
+            isinstance(write, Put) and b'"binding"' in write.value for write in writes
         ):
             meanwhile, self.lose = self.lose, None
             await meanwhile()
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def play(script: Script, store: type[Mortal] = Mortal) -> None:
+@asynccontextmanager
+async def open_world(store: type[DyingStore] = DyingStore) -> AsyncIterator[tuple[World, VirtualClock]]:
     clock = VirtualClock()
-    asyncio.run(script(World(store(clock), clock), clock))
-
-
-def profile(**fields: Any) -> ProfileSpec:
-    return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), **fields})
+    yield World(store(clock), clock), clock
 
 
 def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWorkload]:
@@ -106,61 +103,53 @@ def a_group(name: str, size: int, least: int, cpu: int = 100) -> list[LatticeWor
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_each_mode_binds_through_the_profile_and_leaves_nothing_behind(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) -> None:
+    async with open_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
             a_node("n2", 2000),
             *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            assert one.controller.binder.mode is mode
-            await one.look()
-            before = await world.revision()
-            await one.look()
-            assert await world.revision() == before
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            assert scheduler.controller.binder.mode is mode
+            await scheduler.run_cycle()
+            revision_before = await world.revision()
+            await scheduler.run_cycle()
+            assert await world.revision() == revision_before
         bound = await world.bindings()
         assert sorted(bound.values()) == ["n1", "n1", "n2", "n2"]
         assert [(await world.node(name)).status.workloads for name in ("n1", "n2")] == [2, 2]
         assert not any([reservation_record(await world.workload(name)) for name in bound])
         assert [reason for reason, _ in await world.events()].count("WorkloadScheduled") == 4
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("large", [False, True], ids=["alone", "a large group"])
-def test_when_the_term_is_over_no_mode_writes_anything_and_the_controller_hears_of_it(
-    mode: BindingMode, large: bool
-) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: bool) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
-            before = await world.revision()
+            revision_before = await world.revision()
             with pytest.raises(ExceptionGroup) as told:
-                await one.controller.reconcile("nodes")
+                await scheduler.controller.reconcile("nodes")
             assert told.value.subgroup(Fenced)
-            assert await world.revision() == before
-
-    play(script)
+            assert await world.revision() == revision_before
 
 
-def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_up_nobody() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             for wait in (1, 2, 4):
-                await one.look()
-                again = await one.look()
+                await scheduler.run_cycle()
+                again = await scheduler.run_cycle()
                 assert again is not None
                 assert again.after == pytest.approx(wait), "each time it waits longer"
                 await clock.advance(again.after)
         assert await world.bindings() == {"w": "n1"}
-
-    play(script)
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
@@ -169,154 +158,140 @@ def test_one_that_is_too_large_to_be_bound_is_not_tried_all_the_time_and_holds_u
     [a_workload("w", 3000), a_workload("w", desiredState="Stopped")],
     ids=["asks for more", "is to be stopped"],
 )
-def test_one_that_was_changed_after_it_was_decided_is_decided_anew(
+async def test_workload_changed_after_decision_is_rescheduled(
     mode: BindingMode, now: LatticeWorkload
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 2000), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.caught_up()
-            await one.controller._apply_changes()
-            decided = one.controller._decide()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
+            await scheduler.controller._apply_changes()
+            decided = scheduler.controller._decide()
             assert decided is not None
-            assert [each.node for each in decided.scheduled] == ["n1"]
+            assert [decision.node for decision in decided.scheduled] == ["n1"]
             await world.put(now)
-            await one.caught_up()
-            await one.controller._bind_cycle(decided)
+            await scheduler.caught_up()
+            await scheduler.controller._bind_cycle(decided)
             for _ in range(3):
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(70)
         assert await world.bindings() == {}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_a_group_is_bound_whole_or_not_at_all(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("fits", 4, 4), *a_group("large", 4, 4))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.run_cycle()
             bound = await world.bindings()
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
-            found = await world.workload("large-0")
+            workload = await world.workload("large-0")
             assert (
                 "2 of 4 would fit, minMember is 4"
-                in next(each for each in found.status.conditions if each.type == "Scheduled").message
+                in next(
+                    condition for condition in workload.status.conditions if condition.type == "Scheduled"
+                ).message
             )
             await world.add(a_node("n3", 300))
             await clock.advance(2)
-            await one.look()
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 8
 
-    play(script)
 
-
-def test_a_group_waits_for_its_members_and_that_is_told_once() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_incomplete_group_waits_and_reports_once() -> None:
+    async with open_world() as (world, clock):
         members = a_group("slow", 4, 4)
         await world.add(a_node("n1"))
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             for member in members[:3]:
                 await world.add(member)
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(70)
-                await one.look()
+                await scheduler.run_cycle()
             assert await world.bindings() == {}
             assert await world.events() == [("FailedScheduling", f"slow-{number}") for number in range(3)]
             await world.add(members[3])
-            await one.look()
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
-
-    play(script)
 
 
 @pytest.mark.parametrize("touched", ["workload", "node"])
-def test_a_group_that_loses_a_place_to_a_rival_is_decided_anew_as_a_whole(touched: str) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_group_losing_a_race_is_rescheduled_as_a_whole(touched: str) -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("g", 4, 4))
-        async with acting(world.store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.caught_up()
             if touched == "workload":
-                await world.set_status(LatticeWorkload, "g-1", last_log="somebody wrote here")
+                await world.set_status(LatticeWorkload, "g-1", last_log="another writer")
             else:
                 await world.put(a_node("n1", 200))
-            await one.controller.reconcile("nodes")
-            await one.look()
+            await scheduler.controller.reconcile("nodes")
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
-
-    play(script)
 
 
 LARGE = 70  # with an event each that is more than one commit
 
 
 @pytest.mark.parametrize("commits", [1, 30, 70, 71, 72, 73])
-def test_a_crash_never_leaves_a_large_group_half_bound(commits: int) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        assert isinstance(world.store, Mortal)
+async def test_crash_never_leaves_group_half_bound(commits: int) -> None:
+    async with open_world() as (world, clock):
+        assert isinstance(world.store, DyingStore)
         await world.add(a_node("n1", 100_000), *a_group("g", LARGE, LARGE))
-        async with acting(world.store, clock) as dying:
+        async with running_scheduler(world.store, clock) as dying:
             world.store.left = commits
-            await asyncio.gather(dying.look(), return_exceptions=True)
+            await asyncio.gather(dying.run_cycle(), return_exceptions=True)
         world.store.left = None
-        async with acting(world.store, clock) as following:
+        async with running_scheduler(world.store, clock) as following:
             for _ in range(4):
-                await following.look()
+                await following.run_cycle()
                 assert len(await world.bindings()) in (0, LARGE)
                 await clock.advance(31)
         assert len(await world.bindings()) == LARGE
         assert (await world.node("n1")).status.workloads == LARGE
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
-def test_what_an_earlier_term_has_locked_or_prepared_is_given_up_at_once_whatever_the_clocks_say(
+async def test_locks_of_earlier_term_are_released_despite_clock_skew(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        assert isinstance(world.store, Mortal)
+    async with open_world() as (world, clock):
+        assert isinstance(world.store, DyingStore)
         await world.add(a_node("n1"), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as dying:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as dying:
             world.store.left = 1
-            await asyncio.gather(dying.look(), return_exceptions=True)
+            await asyncio.gather(dying.run_cycle(), return_exceptions=True)
         world.store.left = None
         assert await world.bindings() == {}
-        async with acting(world.store, clock, profile(binding=mode.value)) as following:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as following:
             for _ in range(3):
-                await following.look()
+                await following.run_cycle()
         assert await world.bindings() == {"w": "n1"}
         assert reservation_record(await world.workload("w")) is None
         assert (await world.node("n1")).status.workloads == 1
 
-    play(script)
 
-
-def test_many_are_bound_in_few_commits() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_many_workloads_are_bound_in_few_commits() -> None:
+    async with open_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(20)),
             *(a_workload(f"w{number}", 100) for number in range(700)),
         )
-        before = await world.revision()
-        async with acting(world.store, clock) as one:
-            await one.look()
+        revision_before = await world.revision()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 700
-        assert await world.revision() - before <= 40
+        assert await world.revision() - revision_before <= 40
         assert sum([(await world.node(f"n{number}")).status.workloads or 0 for number in range(20)]) == 700
 
-    play(script)
 
-
-def test_records_that_are_too_large_together_are_bound_one_after_the_other() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_large_records_are_bound_in_separate_commits() -> None:
+    async with open_world() as (world, clock):
         await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
-
-    play(script)
 
 
 def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
@@ -329,16 +304,16 @@ def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("away", [1, 2, 3, 6])
-def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingMode, away: int) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        assert isinstance(world.store, Mortal)
+async def test_unavailable_store_only_delays_binding(mode: BindingMode, away: int) -> None:
+    async with open_world() as (world, clock):
+        assert isinstance(world.store, DyingStore)
         await world.add(
             a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3))
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
             world.store.away = away
             for _ in range(30):
-                await asyncio.gather(one.look(), return_exceptions=True)
+                await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
                 await clock.advance(5)
             assert len(await world.bindings()) == 2
             assert (await world.node("n1")).status.workloads == 2
@@ -347,26 +322,23 @@ def test_a_store_that_gives_no_answer_costs_time_and_nothing_else(mode: BindingM
             ]
             assert len(set(ports)) == 2
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("members", [0, 3, 300], ids=["alone", "a group", "a large group"])
-def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, members: int) -> None:
-    """Its node may run it by now: taken back, and bound elsewhere, it would run twice."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_binding_survives_lost_response(mode: BindingMode, members: int) -> None:
+    """Its node may run the workload already: rolled back and bound elsewhere, it would run twice."""
+    async with open_world(LostResponseStore) as (world, clock):
         await world.add(
             a_node("n1", 100_000),
             a_node("n2", 100_000),
             *(a_group("g", members, members) if members else [a_workload("w")]),
         )
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            await asyncio.gather(one.look(), return_exceptions=True)
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
             first = await world.bindings()
             assert len(first) == (members or 1)
             for _ in range(30):
-                await asyncio.gather(one.look(), return_exceptions=True)
+                await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
                 await clock.advance(5)
                 now = await world.bindings()
                 assert {name: now.get(name) for name in first} == first
@@ -374,13 +346,10 @@ def test_what_is_bound_stays_bound_when_the_answer_is_lost(mode: BindingMode, me
             counts = [(await world.node(name)).status.workloads for name in ("n1", "n2")]
             assert sum(count or 0 for count in counts) == len(now)
 
-    play(script, Mute)
 
-
-def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> None:
-    """The binding of its lead decided for all; what is left of it is finished."""
-
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_bound_group_gives_up_only_terminating_members() -> None:
+    """The binding of the group's leader decides for all members; the remaining members are bound."""
+    async with open_world() as (world, clock):
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
         uid = (await world.node("n1")).metadata.uid
         held = {
@@ -390,7 +359,7 @@ def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> Non
             "gang": "together",
             "lead": "default/lead",
         }
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             bound = {"reservation": "r-lead", "gang": "together"}
             await world.set_status(
                 LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound
@@ -405,12 +374,10 @@ def test_of_a_group_that_is_bound_only_who_is_being_deleted_is_given_up() -> Non
                 BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0)
                 for name in ("lead", "goes", "stays")
             ]
-            assert sorted(await one.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
+            assert sorted(await scheduler.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
         assert await world.bindings() == {"lead": "n1", "stays": "n1"}
         assert reservation_record(await world.workload("goes")) is None
         assert (await world.node("n1")).status.workloads == 2
-
-    play(script)
 
 
 async def _doomed(world: World, name: str) -> Put:
@@ -419,51 +386,47 @@ async def _doomed(world: World, name: str) -> Put:
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_what_is_bound_when_its_room_was_lost_is_in_the_table_again(mode: BindingMode) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        assert isinstance(world.store, Losing)
+async def test_binding_after_lost_reservation_is_in_table_again(mode: BindingMode) -> None:
+    async with open_world(ContestedStore) as (world, clock):
+        assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w"))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
 
             async def forget() -> None:
-                one.controller.table.forget("default/w")
+                scheduler.controller.table.forget("default/w")
 
             world.store.lose = forget
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"w": "n1"}
             for _ in range(2):
-                await one.look()
-            assert one.controller.table.placements["default/w"].state == "bound"
-
-    play(script, Losing)
+                await scheduler.run_cycle()
+            assert scheduler.controller.table.placements["default/w"].state == "bound"
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_the_room_of_a_binding_that_takes_longer_than_its_reservation_is_nobody_elses(
+async def test_slow_bind_keeps_capacity_after_reservation_expires(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
-        assert isinstance(world.store, Losing)
+    async with open_world(ContestedStore) as (world, clock):
+        assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w", 1000))
-        async with acting(world.store, clock, profile(binding=mode.value)) as one:
-            control = one.controller
+        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+            control = scheduler.controller
             later: list[str] = []
 
             async def decide_on_another() -> None:
                 await world.add(a_workload("y", 1000))
-                await one.caught_up()
+                await scheduler.caught_up()
                 await clock.advance(31)
                 await control._apply_changes()
                 decided = control._decide()
-                later.extend(each.ask.name for each in (decided.scheduled if decided else ()))
+                later.extend(decision.ask.name for decision in (decided.scheduled if decided else ()))
 
             world.store.lose = decide_on_another
-            await one.look()
+            await scheduler.run_cycle()
             assert later == []
             for _ in range(4):
-                await one.look()
+                await scheduler.run_cycle()
                 await clock.advance(5)
         assert await world.bindings() == {"w": "n1"}
         assert "BindingFailed" not in [reason for reason, _ in await world.events()]
-
-    play(script, Losing)

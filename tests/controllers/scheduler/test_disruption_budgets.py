@@ -1,4 +1,4 @@
-"""Who makes room for others: never so many replicas that their service has fewer than it must keep."""
+"""Preemption never takes more replicas than the disruption budget of their service allows."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,7 +7,15 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, a_world, acting, an_office
+from build.scheduling_world import (
+    RunningScheduler,
+    World,
+    a_context,
+    a_node,
+    a_workload,
+    a_world,
+    running_scheduler,
+)
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
@@ -36,55 +44,55 @@ def a_service(least: int, placed: int) -> LatticeService:
 
 
 @asynccontextmanager
-async def a_full_house(
+async def a_full_cluster(
     least: int, placed: int, **more: Any
-) -> AsyncIterator[tuple[World, VirtualClock, Acting]]:
-    """Three nodes, each with one replica of `web` that takes all of it and is ready."""
-    async with a_world() as (world, clock), acting(world.store, clock, **more) as one:
-        feed = asyncio.create_task(one.office.cache(LatticeService).run())
+) -> AsyncIterator[tuple[World, VirtualClock, RunningScheduler]]:
+    """Three full nodes, each with one ready replica of `web`."""
+    async with a_world() as (world, clock), running_scheduler(world.store, clock, **more) as scheduler:
+        feed = asyncio.create_task(scheduler.context.cache(LatticeService).run())
         await world.add(a_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3)))
         for slot in range(3):
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
-        await one.look()
+        await scheduler.run_cycle()
         for slot in range(3):
-            await ready(world, slot)
-        await one.office.cache(LatticeService).wait_for(await world.revision())
+            await set_ready(world, slot)
+        await scheduler.context.cache(LatticeService).wait_for(await world.revision())
         try:
-            yield world, clock, one
+            yield world, clock, scheduler
         finally:
             feed.cancel()
             await asyncio.gather(feed, return_exceptions=True)
 
 
-async def ready(world: World, slot: int, *, is_ready: bool = True) -> None:
+async def set_ready(world: World, slot: int, *, is_ready: bool = True) -> None:
     await world.set_status(
         LatticeWorkload, f"web-{slot}", ready=is_ready, actual_state="Running" if is_ready else "Starting"
     )
 
 
-async def placed_for(world: World, decided: int, *, generation: int) -> None:
-    """`web` was changed so often, and placed for that."""
+async def set_placed_generation(world: World, decided: int, *, generation: int) -> None:
+    """`web` has this generation, and a placement of the generation `decided`."""
     entry = await world.entry(LatticeService, "web")
     status = msgspec.json.decode(entry.value, type=LatticeService).status
-    said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
+    condition = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
     put = with_status(
         entry,
-        msgspec.structs.replace(status, conditions=(said,)),
+        msgspec.structs.replace(status, conditions=(condition,)),
         lambda metadata: metadata | {"generation": generation},
     )
     await world.store.commit([put])
 
 
-async def leaving(world: World) -> list[str]:
+async def marked_victims(world: World) -> list[str]:
     found = [await world.workload(f"web-{slot}") for slot in range(3)]
     return [
         each.metadata.name for each in found if any(said.type == "Leaving" for said in each.status.conditions)
     ]
 
 
-def told(workload: LatticeWorkload) -> str:
+def unschedulable_message(workload: LatticeWorkload) -> str:
     found: Condition | None = next(
-        (each for each in workload.status.conditions if each.type == "Scheduled"), None
+        (condition for condition in workload.status.conditions if condition.type == "Scheduled"), None
     )
     return found.message if found else ""
 
@@ -92,203 +100,177 @@ def told(workload: LatticeWorkload) -> str:
 @pytest.mark.parametrize(
     ("least", "gone"),
     [
-        pytest.param(3, 0, id="none can be spared"),
-        pytest.param(2, 1, id="one can be spared, however many want room"),
-        pytest.param(0, 3, id="all can be spared"),
+        pytest.param(3, 0, id="budget allows none"),
+        pytest.param(2, 1, id="budget allows one of three preemptors"),
+        pytest.param(0, 3, id="budget allows all"),
     ],
 )
-def test_a_service_keeps_what_it_must_have(least: int, gone: int) -> None:
-    async def script() -> None:
-        async with a_full_house(least, 3) as (world, clock, one):
-            await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
-            for _ in range(3):
-                await one.look()
-                await clock.advance(70)
-            assert len(await leaving(world)) == gone
-
-    asyncio.run(script())
+async def test_preemption_respects_disruption_budget(least: int, gone: int) -> None:
+    async with a_full_cluster(least, 3) as (world, clock, scheduler):
+        await world.add(*(a_workload(f"high-{number}", priority=10) for number in range(3)))
+        for _ in range(3):
+            await scheduler.run_cycle()
+            await clock.advance(70)
+        assert len(await marked_victims(world)) == gone
 
 
-def test_who_waits_is_told_why_and_goes_on_once_one_more_is_ready() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, one):
-            await ready(world, 2, is_ready=False)
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            why = "1 of lower priority on node"
-            assert why in told(await world.workload("high"))
-            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-            await ready(world, 2)
-            await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert len(await leaving(world)) == 1
-
-    asyncio.run(script())
-
-
-def test_nobody_is_displaced_while_replicas_are_being_replaced() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 2) as (world, _, one):
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == []
-
-    asyncio.run(script())
+async def test_blocked_preemption_resumes_when_replica_is_ready() -> None:
+    async with a_full_cluster(2, 3) as (world, clock, scheduler):
+        await set_ready(world, 2, is_ready=False)
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        why = "1 of lower priority on node"
+        assert why in unschedulable_message(await world.workload("high"))
+        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+            await world.workload("high")
+        )
+        await set_ready(world, 2)
+        await scheduler.run_cycle()
+        await clock.advance(1)
+        await scheduler.run_cycle()
+        assert len(await marked_victims(world)) == 1
 
 
-def test_nobody_is_displaced_before_it_is_decided_who_stays_of_a_service_that_was_scaled_down() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, one):
-            await placed_for(world, 1, generation=2)
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == [], "one of three goes as it is, and two must stay"
-            assert "only 0 more of service default/web may be stopped" in told(await world.workload("high"))
-            await placed_for(world, 2, generation=2)
-            await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert len(await leaving(world)) == 1, (
-                "three were placed for good: one can be spared, and who waits hears of it"
-            )
-
-    asyncio.run(script())
+async def test_no_preemption_during_rollout() -> None:
+    async with a_full_cluster(2, 2) as (world, _, scheduler):
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        assert await marked_victims(world) == []
 
 
-def test_nobody_makes_room_for_one_that_was_deleted_before_anybody_was_told_to() -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, clock, one):
-            commit = world.store.commit
-
-            async def away(writes: Any, **rest: Any) -> int:
-                if any(b"makes room" in each.value for each in writes if hasattr(each, "value")):
-                    raise Unavailable("the store does not answer", where="store", fix="wait")
-                revision: int = await commit(writes, **rest)
-                return revision
-
-            world.store.commit = away  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
-            with pytest.raises(Unavailable):
-                await one.look()
-            world.store.commit = commit  # type: ignore[method-assign]
-            await world.delete(LatticeWorkload, "high")
-            await one.look()
-            assert await leaving(world) == []
-            await world.add(a_workload("higher", priority=20))
-            await one.look()
-            await clock.advance(1)
-            assert len(await leaving(world)) == 1, "they are known to be there, and one of them makes room"
-
-    asyncio.run(script())
+async def test_no_preemption_before_scale_down_is_placed() -> None:
+    async with a_full_cluster(2, 3) as (world, clock, scheduler):
+        await set_placed_generation(world, 1, generation=2)
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        assert await marked_victims(world) == [], "one of three goes as it is, and two must stay"
+        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+            await world.workload("high")
+        )
+        await set_placed_generation(world, 2, generation=2)
+        await scheduler.run_cycle()
+        await clock.advance(1)
+        await scheduler.run_cycle()
+        assert len(await marked_victims(world)) == 1, (
+            "three are placed: the budget allows one, and the preemptor is woken"
+        )
 
 
-def test_who_is_being_deleted_is_not_told_to_make_room() -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, _, one):
-            chosen: dict[str, str] = {}
-            mark = one.controller.unschedulable_reporter.mark_evicted
+async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
+    async with a_full_cluster(0, 3) as (world, clock, scheduler):
+        commit = world.store.commit
 
-            async def deleted_first(leaving: Any) -> None:
-                if not chosen:
-                    chosen.update(leaving)
-                    entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
-                    await world.store.commit(
-                        [
-                            with_metadata(
-                                entry,
-                                lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
-                            )
-                        ]
-                    )
-                    await one.caught_up()
-                await mark(leaving)
+        async def away(writes: Any, **rest: Any) -> int:
+            if any(b"makes room" in write.value for write in writes if hasattr(write, "value")):
+                raise Unavailable("the store does not answer", where="store", fix="wait")
+            revision: int = await commit(writes, **rest)
+            return revision
 
-            one.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert len(chosen) == 1
-            assert await leaving(world) == []
+        world.store.commit = away  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        with pytest.raises(Unavailable):
+            await scheduler.run_cycle()
+        world.store.commit = commit  # type: ignore[method-assign]
+        await world.delete(LatticeWorkload, "high")
+        await scheduler.run_cycle()
+        assert await marked_victims(world) == []
+        await world.add(a_workload("higher", priority=20))
+        await scheduler.run_cycle()
+        await clock.advance(1)
+        assert len(await marked_victims(world)) == 1, "they are known to be there, and one of them makes room"
 
-    asyncio.run(script())
+
+async def test_terminating_victim_is_not_marked() -> None:
+    async with a_full_cluster(0, 3) as (world, _, scheduler):
+        chosen: dict[str, str] = {}
+        mark = scheduler.controller.unschedulable_reporter.mark_evicted
+
+        async def deleted_first(leaving: Any) -> None:
+            if not chosen:
+                chosen.update(leaving)
+                entry = await world.entry(LatticeWorkload, next(iter(chosen)).removeprefix("default/"))
+                await world.store.commit(
+                    [
+                        with_metadata(
+                            entry,
+                            lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"},
+                        )
+                    ]
+                )
+                await scheduler.caught_up()
+            await mark(leaving)
+
+        scheduler.controller.unschedulable_reporter.mark_evicted = deleted_first  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        assert len(chosen) == 1
+        assert await marked_victims(world) == []
 
 
 @pytest.mark.parametrize(
     ("priority", "gone"),
-    [pytest.param(20, 1, id="more important"), pytest.param(0, 0, id="equally important")],
+    [pytest.param(20, 1, id="higher priority"), pytest.param(0, 0, id="equal priority")],
 )
-def test_who_comes_as_one_that_waited_for_room_is_deleted_is_not_put_beside_those_who_are_still_there(
-    priority: int, gone: int
-) -> None:
-    async def script() -> None:
-        async with a_full_house(0, 3) as (world, clock, one):
-            marked, mark = [], one.controller.unschedulable_reporter.mark_evicted
+async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, gone: int) -> None:
+    async with a_full_cluster(0, 3) as (world, clock, scheduler):
+        marked, mark = [], scheduler.controller.unschedulable_reporter.mark_evicted
 
-            async def not_yet(leaving: Any) -> None:
-                if marked:
-                    await mark(leaving)
-                marked.append(leaving)
+        async def not_yet(leaving: Any) -> None:
+            if marked:
+                await mark(leaving)
+            marked.append(leaving)
 
-            one.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert marked, "one was chosen"
-            await world.delete(LatticeWorkload, "high")
-            await world.add(a_workload("next", priority=priority))
-            for _ in range(3):
-                await one.look()
-                await clock.advance(1)
-            assert (await world.workload("next")).status.binding is None
-            assert len(await leaving(world)) == gone
-
-    asyncio.run(script())
+        scheduler.controller.unschedulable_reporter.mark_evicted = not_yet  # type: ignore[method-assign]
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        assert marked, "one was chosen"
+        await world.delete(LatticeWorkload, "high")
+        await world.add(a_workload("next", priority=priority))
+        for _ in range(3):
+            await scheduler.run_cycle()
+            await clock.advance(1)
+        assert (await world.workload("next")).status.binding is None
+        assert len(await marked_victims(world)) == gone
 
 
-def test_one_that_leaves_for_another_reason_cannot_be_spared() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, _, one):
-            one.controller.disruption_budgets.eviction_reason = lambda each: (
-                "its node is drained" if each.metadata.name == "web-1" else ""
-            )
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            assert await leaving(world) == []
-
-    asyncio.run(script())
+async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
+    async with a_full_cluster(2, 3) as (world, _, scheduler):
+        scheduler.controller.disruption_budgets.eviction_reason = lambda each: (
+            "its node is drained" if each.metadata.name == "web-1" else ""
+        )
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        assert await marked_victims(world) == []
 
 
-def test_workloads_of_nobody_are_not_limited() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            await world.add(a_node("n1", 1000), a_workload("low"))
-            await one.look()
-            await world.add(a_workload("high", priority=10))
-            await one.look()
-            found = await world.workload("low")
-            assert [each.type for each in found.status.conditions if each.type == "Leaving"] == ["Leaving"]
+async def test_standalone_workloads_have_no_budget() -> None:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+        await world.add(a_node("n1", 1000), a_workload("low"))
+        await scheduler.run_cycle()
+        await world.add(a_workload("high", priority=10))
+        await scheduler.run_cycle()
+        workload = await world.workload("low")
+        assert [
+            condition.type for condition in workload.status.conditions if condition.type == "Leaving"
+        ] == ["Leaving"]
 
-    asyncio.run(script())
 
-
-def test_a_new_leader_displaces_nobody_before_it_knows_the_services() -> None:
-    async def script() -> None:
-        async with a_full_house(2, 3) as (world, clock, _):
-            await world.add(a_workload("high", priority=10))
-            term = await world.store.campaign("two", "server-two", 15.0)
-            assert term is not None
-            office = an_office(world.store, clock, term)
-            acts = SchedulingController(office, PRESETS[DEFAULT_PROFILE]).loop().run()
-            tasks = [
-                asyncio.create_task(each)
-                for each in (office.cache(LatticeNode).run(), office.cache(LatticeWorkload).run(), acts)
-            ]
-            await clock.advance(20)
-            assert await leaving(world) == []
-            tasks.append(asyncio.create_task(office.cache(LatticeService).run()))
-            await clock.advance(20)
-            assert len(await leaving(world)) == 1
-            for each in tasks:
-                each.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    asyncio.run(script())
+async def test_new_leader_preempts_only_after_services_are_cached() -> None:
+    async with a_full_cluster(2, 3) as (world, clock, _):
+        await world.add(a_workload("high", priority=10))
+        term = await world.store.campaign("two", "server-two", 15.0)
+        assert term is not None
+        context = a_context(world.store, clock, term)
+        acts = SchedulingController(context, PRESETS[DEFAULT_PROFILE]).loop().run()
+        tasks = [
+            asyncio.create_task(replica)
+            for replica in (context.cache(LatticeNode).run(), context.cache(LatticeWorkload).run(), acts)
+        ]
+        await clock.advance(20)
+        assert await marked_victims(world) == []
+        tasks.append(asyncio.create_task(context.cache(LatticeService).run()))
+        await clock.advance(20)
+        assert len(await marked_victims(world)) == 1
+        for each in tasks:
+            each.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,11 +1,10 @@
-"""Two ways to choose on one table: replicas of services by one profile, workloads that belong to none by another."""
+"""Two profiles on one table: one for replicas of services, one for standalone workloads."""
 
-import asyncio
 import random
 from typing import Any
 
 import pytest
-from build.scheduling_world import a_node, a_workload, a_world, acting
+from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.app.leadership import build_dependencies
@@ -21,36 +20,35 @@ from lattice.store.protocol import Term
 FULLEST, EMPTIEST = PRESETS["fullest-first"], PRESETS["lowest-utilisation"]
 
 
-def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, str], dict[str, str]]:
-    """Where each goes, beside a node that is half full, and by which profile."""
+async def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, str], dict[str, str]]:
+    """The node and the profile of each workload, with a half-full node in the cluster."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
-
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=plain) as one:
-            await world.add(a_node("full", 9000), a_workload("there", 4000))
-            await one.look()
-            await world.add(a_node("empty", 9000), *workloads)
-            await one.look()
-            for each in workloads:
-                name = each.metadata.name
-                record = await world.workload(name)
-                assert record.status.binding is not None
-                found[0][name], found[1][name] = record.status.binding.node, record.status.decision["profile"]
-
-    asyncio.run(script())
+    async with (
+        a_world() as (world, clock),
+        running_scheduler(world.store, clock, FULLEST, plain=plain) as scheduler,
+    ):
+        await world.add(a_node("full", 9000), a_workload("there", 4000))
+        await scheduler.run_cycle()
+        await world.add(a_node("empty", 9000), *workloads)
+        await scheduler.run_cycle()
+        for workload in workloads:
+            name = workload.metadata.name
+            record = await world.workload(name)
+            assert record.status.binding is not None
+            found[0][name], found[1][name] = record.status.binding.node, record.status.decision["profile"]
     return found
 
 
-def test_each_is_decided_by_its_own_profile_and_says_so() -> None:
-    where, why = bound(EMPTIEST, a_workload("bare"), a_workload("web-0", service="web"))
+async def test_each_workload_is_scheduled_by_its_own_profile() -> None:
+    where, why = await bound(EMPTIEST, a_workload("bare"), a_workload("web-0", service="web"))
     assert where == {"bare": "empty", "web-0": "full"}
     assert why == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
 
 
-def test_many_in_one_batch_are_each_decided_by_their_own() -> None:
+async def test_profiles_apply_per_workload_within_one_batch() -> None:
     bare = [a_workload(f"bare-{number}", 100) for number in range(5)]
     served = [a_workload(f"web-{number}", 100, service="web", slot=number) for number in range(5)]
-    where, _ = bound(EMPTIEST, *(each for pair in zip(bare, served, strict=True) for each in pair))
+    where, _ = await bound(EMPTIEST, *(each for pair in zip(bare, served, strict=True) for each in pair))
     assert {name: node for name, node in where.items() if name.startswith("web")} == {
         f"web-{n}": "full" for n in range(5)
     }
@@ -59,45 +57,43 @@ def test_many_in_one_batch_are_each_decided_by_their_own() -> None:
     }
 
 
-def test_one_profile_for_all_is_one_for_all() -> None:
-    where, why = bound(None, a_workload("bare"), a_workload("web-0", service="web"))
+async def test_single_profile_applies_to_all_workloads() -> None:
+    where, why = await bound(None, a_workload("bare"), a_workload("web-0", service="web"))
     assert (set(where.values()), set(why.values())) == ({"full"}, {"fullest-first"})
 
 
-def test_who_finds_no_node_is_told_by_its_own_profile() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock, FULLEST, plain=EMPTIEST) as one:
-            await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))
-            await one.look()
-            told = {
-                name: (await world.workload(name)).status.decision["profile"] for name in ("bare", "web-0")
-            }
-            assert told == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
-
-    asyncio.run(script())
+async def test_rejection_names_profile_of_workload() -> None:
+    async with (
+        a_world() as (world, clock),
+        running_scheduler(world.store, clock, FULLEST, plain=EMPTIEST) as scheduler,
+    ):
+        await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))
+        await scheduler.run_cycle()
+        told = {name: (await world.workload(name)).status.decision["profile"] for name in ("bare", "web-0")}
+        assert told == {"bare": "lowest-utilisation", "web-0": "fullest-first"}
 
 
 @pytest.mark.parametrize(
     ("said", "profiles"),
     [
         pytest.param(
-            "", ("balanced", "lowest-utilisation"), id="nothing said: one for services, one for others"
+            "", ("balanced", "lowest-utilisation"), id="unset: one for services, one for standalone workloads"
         ),
         pytest.param(
             "balanced",
             ("balanced", "balanced"),
-            id="said: for all, even where it says what services have anyway",
+            id="set: for all, also when equal to the default for services",
         ),
         pytest.param("gpu", ("gpu", "gpu"), id="another"),
     ],
 )
-def test_what_the_operator_names_is_for_all(said: str, profiles: tuple[str, str]) -> None:
+def test_configured_profile_applies_to_all_workloads(said: str, profiles: tuple[str, str]) -> None:
     clock = VirtualClock()
-    office = ControllerContext(
+    context = ControllerContext(
         MemoryStore(clock), clock, Term("controllers", 1, "me"), random.Random(1), Presence(clock)
     )
     scheduling = Controllers(
-        office, build_dependencies(Settings(profile=said), new_authority()[0], clock, {})
+        context, build_dependencies(Settings(profile=said), new_authority()[0], clock, {})
     ).scheduling
     asks = [scheduling.scheduler_cache.ask_of(a_workload("w", service=service)) for service in ("web", "")]
     assert tuple(scheduling.profiles[scheduling.scheduler.profile_of(ask)].name for ask in asks) == profiles

@@ -1,22 +1,21 @@
-"""Room that is given back: not before it is known to be free, and whoever waited for it hears of it."""
+"""Released capacity is reused only once it is known to be free, and its release wakes unschedulable
+workloads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
-import msgspec
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, acting
+from build.scheduling_world import RunningScheduler, World, a_node, a_profile, a_workload, running_scheduler
 from build.virtual import VirtualClock, settle
 
-from lattice.controllers.runtime.object_writes import with_metadata, with_spec
+from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.controllers.scheduler import scheduler as scheduling
 from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY
 from lattice.errors import Unavailable
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec, parse_profile
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Entry, Key, Put, Term, Write
@@ -28,13 +27,14 @@ FAR = {
 }
 
 
-class Between(MemoryStore):
-    """Something happens `before`, or `after`, the first commit that has these words in it; and it may be away."""
+class InterruptedStore(MemoryStore):
+    """A store that calls `before` or `after` at the first commit that contains `word`, and that may be
+    unavailable."""
 
     word: bytes = b'"binding"'
     before: Callable[[], Awaitable[None]] | None = None
     after: Callable[[], None] | None = None
-    after_all: Callable[[], Awaitable[None]] | None = None  # and its answer is lost
+    after_all: Callable[[], Awaitable[None]] | None = None  # and its response is lost
     away: bool = False
 
     async def get(self, key: Key) -> Entry | None:
@@ -52,7 +52,7 @@ class Between(MemoryStore):
     ) -> int:
         if self.away:
             raise Unavailable("no answer")
-        is_it = any(isinstance(each, Put) and self.word in each.value for each in writes)
+        is_it = any(isinstance(write, Put) and self.word in write.value for write in writes)
         if is_it and self.before is not None:
             before, self.before = self.before, None
             await before()
@@ -71,55 +71,44 @@ class Between(MemoryStore):
         return revision
 
 
-Script = Callable[[World, Between, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(script: Script) -> None:
+@asynccontextmanager
+async def open_world() -> AsyncIterator[tuple[World, InterruptedStore, VirtualClock]]:
     clock = VirtualClock()
-    store = Between(clock)
-    asyncio.run(script(World(store, clock), store, clock))
+    store = InterruptedStore(clock)
+    yield World(store, clock), store, clock
 
 
-def profile(mode: BindingMode) -> ProfileSpec:
-    return parse_profile(
-        {"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), "binding": mode.value}
-    )
-
-
-async def resize(world: World, name: str, cpu: int) -> None:
-    spec = (await world.workload(name)).spec
-    asked = msgspec.structs.replace(spec, containers=a_workload(name, cpu).spec.containers)
-    await world.store.commit([with_spec(await world.entry(LatticeWorkload, name), asked)])
-
-
-async def seconds_until_bound(world: World, one: Acting, clock: VirtualClock, name: str) -> float:
+async def seconds_until_bound(
+    world: World, scheduler: RunningScheduler, clock: VirtualClock, name: str
+) -> float:
     begun = clock.monotonic()
     while name not in await world.bindings() and clock.monotonic() - begun < 400:
-        await one.look()
+        await scheduler.run_cycle()
         await clock.advance(5)
     return clock.monotonic() - begun
 
 
-def deaf(one: Acting) -> None:
-    """Its copies hear nothing more."""
-    for feed in one.feeds:
+def stop_caches(scheduler: RunningScheduler) -> None:
+    """Stop the caches of the scheduler."""
+    for feed in scheduler.feeds:
         feed.cancel()
 
 
-def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() -> None:
-    """Prepared, and bound; the answer is lost, and nobody can be asked what became of it."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
+    """The workload is prepared and bound; the response is lost, and the store is unavailable."""
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock, profile(BindingMode.TWO_PHASE)) as one:
-            await one.caught_up()
+        async with running_scheduler(
+            store, clock, a_profile(binding=BindingMode.TWO_PHASE.value)
+        ) as scheduler:
+            await scheduler.caught_up()
 
             async def another() -> None:
                 await world.add(a_workload("y", 600))
                 await settle()
 
             def prepared_it() -> None:
-                deaf(one)
+                stop_caches(scheduler)
                 store.word, store.after = b'"binding"', bound_it
 
             def bound_it() -> None:
@@ -127,11 +116,11 @@ def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() ->
 
             store.word, store.before, store.after = b'"prepared":', another, prepared_it
             with pytest.raises(Unavailable):
-                await one.controller.reconcile(NODE_TABLE_KEY)
+                await scheduler.controller.reconcile(NODE_TABLE_KEY)
             store.away = False
             assert await world.bindings() == {"x": "n1"}
             for _ in range(3):
-                task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+                task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
                 await settle()
                 await clock.advance(5)
                 task.cancel()
@@ -141,19 +130,19 @@ def test_room_that_may_be_taken_is_nobody_elses_while_the_copies_are_behind() ->
                 None,
             )
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_still(mode: BindingMode) -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_cancelled_bind_ends_though_caches_are_stalled(
+    mode: BindingMode,
+) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock, profile(mode)) as one:
-            await one.caught_up()
-            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.caught_up()
+            task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
 
             def end() -> None:
-                deaf(one)
+                stop_caches(scheduler)
                 task.cancel()
 
             store.after = end
@@ -162,63 +151,52 @@ def test_whoever_is_told_to_end_while_it_binds_ends_though_its_copies_stand_stil
             assert task.cancelled()
             assert await world.bindings() == {"x": "n1"}
 
-    play(script)
-
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_found_no_room_hears_when_the_one_that_had_it_is_deleted_while_it_is_bound(
+async def test_deletion_during_bind_wakes_unschedulable_workload(
     mode: BindingMode,
 ) -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 1000, priority=5), a_workload("y", 1000))
-        async with acting(store, clock, profile(mode)) as one:
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
 
             async def gone() -> None:
                 await world.delete(LatticeWorkload, "x")
 
             store.before = gone
-            assert await seconds_until_bound(world, one, clock, "y") <= 30
-
-    play(script)
+            assert await seconds_until_bound(world, scheduler, clock, "y") <= 30
 
 
-def test_who_found_no_room_hears_when_somebody_asks_for_less() -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_reduced_request_wakes_unschedulable_workload() -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("stays", 800))
-        async with acting(store, clock) as one:
-            await one.look()
+        async with running_scheduler(store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.add(a_workload("y", 500))
-            await one.look()
-            await resize(world, "stays", 300)
-            assert await seconds_until_bound(world, one, clock, "y") <= 30
-
-    play(script)
+            await scheduler.run_cycle()
+            await world.resize("stays", 300)
+            assert await seconds_until_bound(world, scheduler, clock, "y") <= 30
 
 
-def test_who_waits_for_room_does_not_go_beside_one_that_it_must_be_far_from_by_now() -> None:
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
-        async with acting(store, clock) as one:
-            await world.add(
-                a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000)
-            )
-            await one.look()
-            await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
-            await one.look()
-            assert set(one.controller.awaiting_victims.by_path) == {"default/high"}
-            entry = await world.entry(LatticeWorkload, "stays")
-            await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
-            await one.look()
-            await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
-            for _ in range(3):
-                await one.look()
-                await clock.advance(3)
-            assert "high" not in await world.bindings()
-
-    play(script)
+async def test_preemptor_respects_anti_affinity_added_meanwhile() -> None:
+    async with open_world() as (world, store, clock), running_scheduler(store, clock) as scheduler:
+        await world.add(a_node("n1", 1500), a_workload("stays", 500, priority=20), a_workload("low", 1000))
+        await scheduler.run_cycle()
+        await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
+        await scheduler.run_cycle()
+        assert set(scheduler.controller._awaiting_victims) == {"default/high"}
+        entry = await world.entry(LatticeWorkload, "stays")
+        await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
+        await scheduler.run_cycle()
+        await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
+        for _ in range(3):
+            await scheduler.run_cycle()
+            await clock.advance(3)
+        assert "high" not in await world.bindings()
 
 
 @pytest.mark.parametrize("mode", [BindingMode.OPTIMISTIC, BindingMode.TWO_PHASE], ids=str)
-def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there_asks_for_more(
+async def test_grown_request_invalidates_unwritten_decision(
     mode: BindingMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduling, "BATCH_SIZE", 1)
@@ -227,91 +205,83 @@ def test_what_is_decided_and_not_written_yet_is_decided_anew_when_somebody_there
     def on(name: str) -> dict[str, Any]:
         return {"constraints": {"nodeSelector": {"k": name}}}
 
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 3000, labels={"k": "1"}), a_node("n2", 30000, labels={"k": "2"}))
         await world.add(a_workload("stays", 1000, **on("1")))
-        async with acting(store, clock, profile(mode)) as one:
-            await one.look()
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            await scheduler.run_cycle()
             await world.add(
                 a_workload("a", 1000, priority=9, **on("1")), a_workload("x", 1000, priority=8, **on("1"))
             )
             await world.add(*(a_workload(f"z{number}", 10, **on("2")) for number in range(20)))
 
             async def grow() -> None:
-                await resize(world, "stays", 2000)
+                await world.resize("stays", 2000)
                 for _ in range(12):
                     await asyncio.sleep(0)
 
             store.before = grow
-            await one.look()
+            await scheduler.run_cycle()
             assert sorted(name for name, node in (await world.bindings()).items() if node == "n1") == [
                 "a",
                 "stays",
             ]
 
-    play(script)
 
-
-def test_a_binding_that_is_written_when_its_node_was_doubted_does_not_end_the_doubt() -> None:
-    """Another on that node may have been bound though nobody answered: only the copies know."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_binding_does_not_clear_uncertainty_of_node() -> None:
+    """Another binding to that node may have been committed with a lost response: only the caches know."""
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with acting(store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(store, clock) as scheduler:
+            await scheduler.caught_up()
 
             async def doubt() -> None:
-                deaf(one)
-                one.controller.binder.node_revisions["n1"] = 0
+                stop_caches(scheduler)
+                scheduler.controller.binder.node_revisions["n1"] = 0
 
             store.before = doubt
-            task = asyncio.create_task(one.controller.reconcile(NODE_TABLE_KEY))
+            task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
             await clock.advance(5)
             task.cancel()
             assert await world.bindings() == {"x": "n1"}
-            assert one.controller.binder.node_revisions["n1"] == 0
-
-    play(script)
+            assert scheduler.controller.binder.node_revisions["n1"] == 0
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_is_found_to_be_bound_and_was_changed_since_is_counted_as_it_is(mode: BindingMode) -> None:
-    """Its answer is lost, and somebody makes it larger before it is asked for."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
+async def test_confirmed_binding_counts_current_request(mode: BindingMode) -> None:
+    """The response is lost, and the workload grows before the scheduler reads it again."""
+    async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 300))
-        async with acting(store, clock, profile(mode)) as one:
-            store.after_all = lambda: resize(world, "x", 900)
+        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+            store.after_all = lambda: world.resize("x", 900)
             with suppress(ExceptionGroup):
-                await one.look()
+                await scheduler.run_cycle()
             await world.add(a_workload("y", 600))
             for _ in range(5):
                 await clock.advance(10)
-                await one.look()
+                await scheduler.run_cycle()
             assert await world.bindings() == {"x": "n1"}
-
-    play(script)
 
 
 @pytest.mark.parametrize("mode", BindingMode)
-def test_who_waits_for_a_place_and_is_to_make_room_there_holds_up_nobody(mode: BindingMode) -> None:
-    """One of the two that make room for `high` takes longer than its reservation; `low` is chosen for the rest meanwhile, and has to go."""
-
-    async def script(world: World, store: Between, clock: VirtualClock) -> None:
-        async with acting(store, clock, profile(mode)) as one:
-            await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
-            await one.look()
-            for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
-                await world.add(each)
-                await one.look()
-            await world.delete(LatticeWorkload, "v1")
-            for _ in range(150):
-                await clock.advance(1)
-                await one.look()
-            await world.delete(LatticeWorkload, "v2")
-            for _ in range(60):
-                await clock.advance(1)
-                await one.look()
-            assert await world.bindings() == {"high": "n1"}
-
-    play(script)
+async def test_preempted_waiter_does_not_block_preemptor(mode: BindingMode) -> None:
+    """One of the two victims of `high` outlives its reservation; `low`, which is nominated for the rest
+    meanwhile, is preempted."""
+    async with (
+        open_world() as (world, store, clock),
+        running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler,
+    ):
+        await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
+        await scheduler.run_cycle()
+        for each in (a_workload("high", 1000, priority=10), a_workload("low", 500)):
+            await world.add(each)
+            await scheduler.run_cycle()
+        await world.delete(LatticeWorkload, "v1")
+        for _ in range(150):
+            await clock.advance(1)
+            await scheduler.run_cycle()
+        await world.delete(LatticeWorkload, "v2")
+        for _ in range(60):
+            await clock.advance(1)
+            await scheduler.run_cycle()
+        assert await world.bindings() == {"high": "n1"}

@@ -1,4 +1,5 @@
-"""Whatever happens in whatever order, with one binder or two: at no revision is more bound than there is, and no port given twice."""
+"""With one scheduler or two, under any order of events, no revision overcommits a node or allocates a port
+twice."""
 
 import asyncio
 import random
@@ -9,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import Acting, World, a_node, a_workload, acting, key_of
+from build.scheduling_world import RunningScheduler, World, a_node, a_workload, key_of, running_scheduler
 from build.virtual import VirtualClock, settle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,7 @@ from lattice.store.protocol import Change, Check, Entry, Key, Term, Write
 NODES = {"n1": 1000, "n2": 1500}
 PORTS = (30000, 30003)  # four to choose from
 
-LOOKERS: dict[str, list[int]] = {"nobody": [], "a": [0], "b": [1], "both": [0, 1]}
+SCHEDULERS: dict[str, list[int]] = {"neither": [], "a": [0], "b": [1], "both": [0, 1]}
 STEPS = st.lists(
     st.tuples(
         st.one_of(
@@ -37,15 +38,15 @@ STEPS = st.lists(
             st.tuples(st.just("replace node"), st.sampled_from([1, 2]), st.just(0)),
             st.tuples(st.just("wait"), st.sampled_from([1, 40]), st.just(0)),
         ),
-        st.sampled_from([*LOOKERS, "both"]),
+        st.sampled_from([*SCHEDULERS, "both"]),
     ),
     min_size=12,
     max_size=24,
 )
 
 
-class Slow(MemoryStore):
-    """Questions and commits take a while, during which others act and copies move."""
+class SlowStore(MemoryStore):
+    """A store whose reads and commits take time, during which other writers act and caches move."""
 
     def __init__(self, clock: VirtualClock, seed: int) -> None:
         super().__init__(clock)
@@ -79,13 +80,13 @@ def profile(mode: BindingMode) -> ProfileSpec:
     return ProfileSpec(spec.name, spec.scores, binding=binding)
 
 
-class Life:
-    """A store, two binders that know nothing of each other, and everything that others do."""
+class RivalSchedulers:
+    """A store, two independent schedulers, and all other writers."""
 
     def __init__(self, clock: VirtualClock, mode: BindingMode, seed: int) -> None:
         self.clock, self.mode, self.rng = clock, mode, random.Random(seed)
-        self.world = World(Slow(clock, seed), clock)
-        self.sides: list[Acting] = []
+        self.world = World(SlowStore(clock, seed), clock)
+        self.sides: list[RunningScheduler] = []
         self.stacks: list[AsyncExitStack] = []
         self.names: list[str] = []
 
@@ -98,7 +99,9 @@ class Life:
     async def _enter(self, role: str) -> None:
         stack = AsyncExitStack()
         self.sides.append(
-            await stack.enter_async_context(acting(self.world.store, self.clock, profile(self.mode), role))
+            await stack.enter_async_context(
+                running_scheduler(self.world.store, self.clock, profile(self.mode), role)
+            )
         )
         self.stacks.append(stack)
 
@@ -124,7 +127,7 @@ class Life:
                 await self.stacks[first].aclose()
                 stack = AsyncExitStack()
                 self.sides[first] = await stack.enter_async_context(
-                    acting(self.world.store, self.clock, profile(self.mode), "ab"[first])
+                    running_scheduler(self.world.store, self.clock, profile(self.mode), "ab"[first])
                 )
                 self.stacks[first] = stack
             case "replace node":
@@ -155,8 +158,8 @@ class Life:
         else:
             await self.world.set_status(LatticeWorkload, name, last_log=f"{await self.world.revision()}")
 
-    async def look(self, sides: list[int]) -> None:
-        """At once, or nearly: their copies may be behind, and move while they decide."""
+    async def run_cycles(self, sides: list[int]) -> None:
+        """Run the schedulers nearly at once: their caches may lag, and move while they decide."""
         looking = []
         for side in sides:
             for _ in range(self.rng.randrange(20)):
@@ -183,7 +186,7 @@ async def history(store: MemoryStore) -> list[Change]:
 
 
 def check(changes: list[Change]) -> None:
-    """Replayed commit by commit by a reader that shares no code with the scheduler."""
+    """Replay every commit with a reader that shares no code with the scheduler."""
     nodes: dict[str, tuple[str, int]] = {}
     bound: dict[str, tuple[str, str, int, tuple[int, ...]]] = {}
     for change in changes:
@@ -229,9 +232,9 @@ def _check_moment(
 # The other one binds to the node after this one has decided on it and before it writes; by then it has heard of that.
 CROSSED = [
     (("add", 500, 0), "b"),
-    *[(("add", 500, number), "nobody") for number in (1, 0)],
+    *[(("add", 500, number), "neither") for number in (1, 0)],
     (("add", 500, 0), "both"),
-    *[(("add", 500, 0), "nobody")] * 3,
+    *[(("add", 500, 0), "neither")] * 3,
     (("add", 500, 0), "a"),
     (("add", 500, 0), "both"),
     (("group", 4, 0), "both"),
@@ -239,7 +242,7 @@ CROSSED = [
     (("restart", 0, 0), "both"),
     (("add", 500, 1), "a"),
     (("delete", 0, 0), "both"),
-    (("wait", 1, 0), "nobody"),
+    (("wait", 1, 0), "neither"),
     (("delete", 3, 0), "both"),
 ]
 
@@ -249,19 +252,19 @@ CROSSED = [
 @given(steps=STEPS, seed=st.integers(0, 1000))
 @example(steps=CROSSED, seed=0)
 @example(steps=CROSSED, seed=16)
-def test_nothing_is_ever_given_twice(
+def test_rival_schedulers_never_overcommit(
     mode: BindingMode, steps: list[tuple[tuple[str, int, int], str]], seed: int
 ) -> None:
     async def script() -> None:
-        life = Life(VirtualClock(), mode, seed)
-        await life.begin()
-        for step, lookers in steps:
-            await life.step(*step)
-            await life.look(LOOKERS[lookers])
-        store = life.world.store
+        rivals = RivalSchedulers(VirtualClock(), mode, seed)
+        await rivals.begin()
+        for step, schedulers in steps:
+            await rivals.step(*step)
+            await rivals.run_cycles(SCHEDULERS[schedulers])
+        store = rivals.world.store
         assert isinstance(store, MemoryStore)
         check(await history(store))
-        await life.end()
+        await rivals.end()
         await settle()
 
     asyncio.run(script())

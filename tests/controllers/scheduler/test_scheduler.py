@@ -1,13 +1,13 @@
-"""The scheduling controller: who needs a node gets one, once, and never more than there is; who gets none is told why."""
+"""The scheduling controller binds each workload once, never overcommits a node, and reports why a workload is
+unschedulable."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, a_world, acting
-from build.virtual import VirtualClock, settle
+from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
+from build.virtual import settle
 
 from lattice.controllers.runtime.loop import run_all
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -17,26 +17,16 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry
 
-Script = Callable[[World, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(script: Script) -> None:
-    async def main() -> None:
-        async with a_world() as (world, clock):
-            await script(world, clock)
-
-    asyncio.run(main())
-
 
 def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
-    return next((each for each in workload.status.conditions if each.type == kind), None)
+    return next((condition for condition in workload.status.conditions if condition.type == kind), None)
 
 
-def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_workload_is_bound_with_recorded_decision() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_node("n2", 500), a_workload("w", ports=("http", ("admin", 9000))))
-        async with acting(world.store, clock) as one:
-            assert await one.look() is None
+        async with running_scheduler(world.store, clock) as scheduler:
+            assert await scheduler.run_cycle() is None
         found, node = await world.workload("w"), await world.node("n1")
         assert found.status.binding == Binding(node="n1", uid=node.metadata.uid, term=1)
         assert found.status.allocated_ports == {"http": 30000, "admin": 9000}
@@ -48,148 +38,132 @@ def test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why() -> N
         assert len(msgspec.json.encode(found.status.decision)) <= 2048
         assert await world.events() == [("WorkloadScheduled", "w")]
 
-    play(script)
 
-
-def test_each_of_many_equals_is_told_why_it_went_to_its_own_node() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_equal_workloads_record_decision_of_their_own_node() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(6)),
             *(a_workload(f"w{number}") for number in range(24)),
         )
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         for number in range(24):
             status = (await world.workload(f"w{number}")).status
             assert status.binding
             assert next(iter(status.decision["best"])) == status.binding.node
 
-    play(script)
 
-
-def test_looking_again_writes_nothing() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_second_reconcile_writes_nothing() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))
-        async with acting(world.store, clock) as one:
-            await one.look()
-            before = await world.revision()
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
+            revision_before = await world.revision()
+            await scheduler.run_cycle()
             await clock.advance(400)
-            await one.look()
-            assert await world.revision() == before
-
-    play(script)
+            await scheduler.run_cycle()
+            assert await world.revision() == revision_before
 
 
-def test_nodes_as_they_were_written_are_kept_only_until_the_copy_has_them() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_written_nodes_are_kept_only_until_cached() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
-        async with acting(world.store, clock) as one:
-            await one.look()
-            await one.caught_up()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
+            await scheduler.caught_up()
             assert (await world.node("n1")).status.workloads == 1
-            assert not one.controller.batch_binder._written_nodes
-
-    play(script)
+            assert not scheduler.controller.batch_binder._written_nodes
 
 
 @pytest.mark.parametrize(
     ("workload", "status"),
     [
-        pytest.param(a_workload("w", desiredState="Stopped"), {}, id="one that is to be stopped"),
-        pytest.param(a_workload("w", desiredState="Deleted"), {}, id="one that is to be deleted"),
+        pytest.param(a_workload("w", desiredState="Stopped"), {}, id="to be stopped"),
+        pytest.param(a_workload("w", desiredState="Deleted"), {}, id="to be deleted"),
         pytest.param(
             a_workload("w", revision="0" * 24),
             {"retry": Retry(attempts=5, max=5, revision="0" * 24)},
-            id="one that failed for good",
+            id="permanently failed",
         ),
     ],
 )
-def test_who_needs_no_node_gets_none(workload: LatticeWorkload, status: dict[str, Any]) -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_workload_without_need_gets_no_node(workload: LatticeWorkload, status: dict[str, Any]) -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), workload)
         await world.set_status(LatticeWorkload, "w", **status)
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_one_that_failed_is_bound_when_its_wait_is_over() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_failed_workload_is_bound_after_back_off() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w", revision="0" * 24))
         retry = Retry(attempts=1, max=5, next_at="2026-01-01T00:00:05Z", revision="0" * 24)
         await world.set_status(LatticeWorkload, "w", retry=retry)
-        async with acting(world.store, clock) as one:
-            again = await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            again = await scheduler.run_cycle()
             assert await world.bindings() == {}
             assert again is not None
             assert again.after == pytest.approx(5)
             await clock.advance(again.after)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {"w": "n1"}
 
-    play(script)
 
-
-def test_without_room_it_sleeps_until_a_node_is_added() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_unschedulable_workload_waits_for_added_node() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
-        async with acting(world.store, clock) as one:
-            await one.look()
-            found = await world.workload("w")
-            told = condition(found, "Scheduled")
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
+            workload = await world.workload("w")
+            told = condition(workload, "Scheduled")
             assert told is not None
             assert (told.status, told.reason, told.message) == (
                 "False",
                 "NoNodeFits",
                 "0 of 1 node: 1 without 1 cpu free",
             )
-            assert found.status.decision["nearest"] == {
+            assert workload.status.decision["nearest"] == {
                 "node": "n1",
                 "short": [{"what": "cpu", "need": "1", "have": "500m", "missing": "500m"}],
             }
             await world.add(a_node("n2"))
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {}, (
                 "woken at once it would still wait for a second after its failure"
             )
             await clock.advance(1)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {"w": "n2"}
         assert condition(await world.workload("w"), "Scheduled") == Condition(
             type="Scheduled", status="True", reason="Bound", last_transition_time="2026-01-01T00:00:01Z"
         )
         assert await world.events() == [("FailedScheduling", "w"), ("WorkloadScheduled", "w")]
 
-    play(script)
 
-
-def test_the_same_refusal_is_told_once_and_another_one_again() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_repeated_rejection_is_reported_once() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
-        async with acting(world.store, clock) as one:
+        async with running_scheduler(world.store, clock) as scheduler:
             for number in range(3):
-                await one.look()
+                await scheduler.run_cycle()
                 await world.add(a_node(f"m{number}", 500))
                 await clock.advance(70)
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.events() == [("FailedScheduling", "w")]
             for name in ("n1", "m0", "m1", "m2"):
                 await world.set_status(
                     LatticeNode, name, conditions=(Condition(type="Ready", status="False"),)
                 )
-            await one.look()
+            await scheduler.run_cycle()
             await clock.advance(400)
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.events() == [("FailedScheduling", "w")] * 2
 
-    play(script)
 
-
-def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_unready_cordoned_and_terminating_nodes_are_skipped() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             a_node("silent", status={"conditions": [{"type": "Ready", "status": "Unknown"}]}),
             a_node("joined-just-now", status={"conditions": []}),
@@ -201,38 +175,37 @@ def test_nodes_that_are_not_ready_cordoned_or_going_are_left_alone() -> None:
         await world.store.commit(
             [with_metadata(going, lambda metadata: metadata | {"deletionTimestamp": "2026-01-01T00:00:00Z"})]
         )
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         assert await world.bindings() == {}
 
-    play(script)
 
-
-def test_a_rivals_binding_is_heard_before_anything_else_is_put_there() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_rival_binding_is_applied_before_next_bind() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"), a_workload("rival"))
-        async with acting(world.store, clock, role="a") as one, acting(world.store, clock, role="b") as other:
+        async with (
+            running_scheduler(world.store, clock, role="a") as scheduler,
+            running_scheduler(world.store, clock, role="b") as other,
+        ):
             await other.caught_up()
-            await one.caught_up()
+            await scheduler.caught_up()
             results = await asyncio.gather(
-                one.controller.reconcile("nodes"), other.controller.reconcile("nodes")
+                scheduler.controller.reconcile("nodes"), other.controller.reconcile("nodes")
             )
             assert results
-            await one.look()
-            await other.look()
+            await scheduler.run_cycle()
+            await other.run_cycle()
         assert len(await world.bindings()) == 1
         assert (await world.node("n1")).status.workloads == 1
 
-    play(script)
 
-
-def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_copy_knows_the_rival() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_decision_older_than_rival_binding_is_not_written() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
-        async with acting(world.store, clock) as one:
-            await one.caught_up()
-            await one.controller._apply_changes()
-            decided = one.controller._decide()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.caught_up()
+            await scheduler.controller._apply_changes()
+            decided = scheduler.controller._decide()
             assert decided is not None
             await world.add(a_workload("rival"))
             node = await world.node("n1")
@@ -240,63 +213,57 @@ def test_what_was_decided_before_a_rival_came_is_not_written_after_even_if_the_c
                 LatticeWorkload, "rival", binding=Binding(node="n1", uid=node.metadata.uid)
             )
             await world.set_status(LatticeNode, "n1", workloads=1)
-            await one.caught_up()
-            await one.controller._bind_cycle(decided)
+            await scheduler.caught_up()
+            await scheduler.controller._bind_cycle(decided)
             assert await world.bindings() == {"rival": "n1"}
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {"rival": "n1"}
 
-    play(script)
 
-
-def test_a_node_that_went_after_it_was_chosen_gets_nothing() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_node_deleted_after_decision_gets_no_binding() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
-        async with acting(world.store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.caught_up()
             await world.delete(LatticeNode, "n1")
-            await one.controller.reconcile("nodes")
+            await scheduler.controller.reconcile("nodes")
             assert await world.bindings() == {}
             await world.add(a_node("n1"))
             await clock.advance(2)
-            await one.look()
-        found = await world.workload("w")
-        assert found.status.binding is not None
-        assert found.status.binding.uid == (await world.node("n1")).metadata.uid
-
-    play(script)
+            await scheduler.run_cycle()
+        workload = await world.workload("w")
+        assert workload.status.binding is not None
+        assert workload.status.binding.uid == (await world.node("n1")).metadata.uid
 
 
-def test_when_the_term_is_over_nothing_is_written() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_fenced_scheduler_writes_nothing() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
-        async with acting(world.store, clock) as one:
-            await one.caught_up()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
-            before = await world.revision()
+            revision_before = await world.revision()
             with pytest.raises(ExceptionGroup) as told:
-                await one.controller.reconcile("nodes")
+                await scheduler.controller.reconcile("nodes")
             assert told.value.subgroup(Fenced)
-            assert await world.revision() == before
-
-    play(script)
+            assert await world.revision() == revision_before
 
 
-def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_new_controller_counts_existing_bindings() -> None:
+    async with a_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
             a_node("n2", 2000),
             *(a_workload(f"w{number}", ports=("http",)) for number in range(3)),
         )
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
         first = await world.bindings()
         assert len(first) == 3
         await world.add(a_workload("late", ports=("http",)), a_workload("too-much"))
-        async with acting(world.store, clock) as other:
-            await other.look()
+        async with running_scheduler(world.store, clock) as other:
+            await other.run_cycle()
         after = await world.bindings()
         assert {name: after[name] for name in first} == first
         assert sorted(after.values()) == ["n1", "n1", "n2", "n2"]
@@ -307,86 +274,76 @@ def test_a_new_controller_knows_what_is_bound_and_goes_on() -> None:
         ]
         assert len(set(ports)) == len(ports)
 
-    play(script)
 
-
-def test_what_was_learned_in_the_term_before_is_carried_over() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_scheduler_state_is_carried_over_terms() -> None:
+    async with a_world() as (world, clock):
         gpus = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
         await world.add(*(a_node(f"n{number}", status=gpus) for number in range(30)))
         await world.add(*(a_workload(f"w{number}", 10) for number in range(40)))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             for number in range(7):
                 await world.delete(LatticeWorkload, f"w{number}")
-            await one.look()
-        learned = one.controller.table.gpu_demand
-        async with acting(world.store, clock) as other:
-            other.controller.previous_table = one.controller.table
-            await other.look()
+            await scheduler.run_cycle()
+        learned = scheduler.controller.table.gpu_demand
+        async with running_scheduler(world.store, clock) as other:
+            other.controller.previous_table = scheduler.controller.table
+            await other.run_cycle()
         again = other.controller.table.gpu_demand
         assert again.checkpoint().relearn_after_changes == learned.checkpoint().relearn_after_changes
         assert again.checkpoint().change_count == learned.checkpoint().change_count
 
-    play(script)
 
-
-def test_a_new_controller_knows_which_ports_are_taken() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_new_controller_counts_allocated_ports() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", ports=(30000, 30003)), a_workload("first", ports=("http",)))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.add(a_workload("second", ports=("http",)))
-            await one.look()
+            await scheduler.run_cycle()
             await world.delete(LatticeWorkload, "first")
         await world.add(a_workload("third", ports=("http", "more")))
-        async with acting(world.store, clock) as other:
-            await other.look()
+        async with running_scheduler(world.store, clock) as other:
+            await other.run_cycle()
         assert (await world.workload("second")).status.allocated_ports == {"http": 30001}
         assert (await world.workload("third")).status.allocated_ports == {"http": 30000, "more": 30002}
 
-    play(script)
 
-
-def test_room_is_free_again_when_a_workload_is_gone_or_loses_its_node() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_deleted_or_unbound_workload_frees_capacity() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("first"), a_workload("second", desiredState="Stopped"))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.put(a_workload("second"))
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"first": "n1"}
             await world.delete(LatticeWorkload, "first")
             await clock.advance(2)
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"second": "n1"}
             await world.delete(LatticeWorkload, "second")
-            await one.look()
+            await scheduler.run_cycle()
         assert (await world.node("n1")).status.workloads == 0
 
-    play(script)
 
-
-def test_what_is_bound_to_a_node_of_before_does_not_count_on_its_successor() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_bindings_to_former_node_do_not_count_on_successor() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("old"))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.delete(LatticeNode, "n1")
             await world.add(a_node("n1", 1000), a_workload("new"))
-            await one.look()
+            await scheduler.run_cycle()
         assert await world.bindings() == {"old": "n1", "new": "n1"}
 
-    play(script)
 
-
-def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_victim_is_marked_before_it_is_replaced() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.add(a_workload("high", priority=10))
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"low": "n1"}
             mark = condition(await world.workload("low"), "Leaving")
             assert mark is not None
@@ -395,42 +352,38 @@ def test_who_must_make_room_is_marked_and_only_then_replaced() -> None:
                 "Preempted",
                 "makes room on node n1 for default/high",
             )
-            before = await world.revision()
-            await one.look()
-            assert await world.revision() == before
+            revision_before = await world.revision()
+            await scheduler.run_cycle()
+            assert await world.revision() == revision_before
             await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
-            await one.look()
+            await scheduler.run_cycle()
             assert await world.bindings() == {"high": "n1"}
         assert ("Preempted", "low") in await world.events()
 
-    play(script)
 
-
-def test_one_that_makes_room_is_still_leaving_after_a_restart() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_victim_stays_marked_after_restart() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
-        async with acting(world.store, clock) as one:
-            await one.look()
+        async with running_scheduler(world.store, clock) as scheduler:
+            await scheduler.run_cycle()
             await world.add(a_workload("high", priority=10))
-            await one.look()
-        async with acting(world.store, clock) as other:
-            await other.look()
+            await scheduler.run_cycle()
+        async with running_scheduler(world.store, clock) as other:
+            await other.run_cycle()
             assert await world.bindings() == {"low": "n1"}
             await world.set_status(LatticeWorkload, "low", binding=None, allocated_ports={}, decision={})
-            await other.look()
+            await other.run_cycle()
             await clock.advance(2)
-            await other.look()
+            await other.run_cycle()
         assert await world.bindings() == {"high": "n1"}
         assert condition(await world.workload("low"), "Leaving") is not None
 
-    play(script)
 
-
-def test_in_the_running_loop_it_follows_what_happens() -> None:
-    async def script(world: World, clock: VirtualClock) -> None:
+async def test_running_loop_follows_changes() -> None:
+    async with a_world() as (world, clock):
         await world.add(a_node("n1", 2000))
-        async with acting(world.store, clock) as one:
-            running = asyncio.create_task(run_all([one.controller.loop()]))
+        async with running_scheduler(world.store, clock) as scheduler:
+            running = asyncio.create_task(run_all([scheduler.controller.loop()]))
             await clock.advance(1)
             for number in range(4):
                 await world.add(a_workload(f"w{number}"))
@@ -442,5 +395,3 @@ def test_in_the_running_loop_it_follows_what_happens() -> None:
             await settle()
             running.cancel()
             await asyncio.gather(running, return_exceptions=True)
-
-    play(script)

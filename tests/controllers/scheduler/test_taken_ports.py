@@ -1,12 +1,12 @@
-"""A port that another program on the node has: others are chosen, that one is not given out for a while, and a fixed one fails for good."""
+"""A port that another program on the node uses: other ports are allocated, the port is excluded for a while,
+and a fixed port fails permanently."""
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from build.scheduling_world import a_node, a_world, acting
+from build.scheduling_world import a_node, a_world, running_scheduler
 from build.scheduling_world import a_workload as an_ask
-from build.workload_world import World, a_workload, play
+from build.workload_world import a_workload, running_world
 
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
@@ -22,8 +22,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 CHOSEN = {"main": {"command": ["serve"], "ports": [{"name": "http"}, {"name": "admin", "port": 9000}]}}
 
 
-def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
-    async def script(world: World) -> None:
+async def test_taken_port_is_recorded_and_others_are_allocated() -> None:
+    async with running_world() as world:
         await world.join("n1", fails={W: ["PORT_TAKEN"]})
         await world.add(a_workload(containers=CHOSEN))
         await world.run(1)
@@ -31,7 +31,9 @@ def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
         assert (status.failure_reason, status.binding, status.allocated_ports) == ("PORT_TAKEN", None, {})
         assert status.retry is not None
         assert status.retry.attempts == 1
-        assert [*world.node("n1").status.taken_ports] == ["30000"], "a fixed one may be anybody's to ask for"
+        assert [*world.node("n1").status.taken_ports] == ["30000"], (
+            "a taken fixed port is not excluded from the range"
+        )
         await world.run(10)
         status = world.workload().status
         assert (status.actual_state, status.allocated_ports) == ("Running", {"http": 30001, "admin": 9000})
@@ -39,11 +41,9 @@ def test_it_fails_once_gets_other_ports_and_the_node_remembers() -> None:
         await world.run(TAKEN_PORT_TTL.total_seconds() + 40)
         assert world.node("n1").status.taken_ports == {}
 
-    play(script)
 
-
-def test_a_fixed_port_that_is_taken_is_final() -> None:
-    async def script(world: World) -> None:
+async def test_taken_fixed_port_is_permanent_failure() -> None:
+    async with running_world() as world:
         agent = await world.join("n1", fails={W: ["PORT_BIND_CONFLICT"]})
         await world.add(a_workload(containers=CHOSEN))
         await world.run(60)
@@ -55,28 +55,23 @@ def test_a_fixed_port_that_is_taken_is_final() -> None:
         )
         assert world.node("n1").status.taken_ports == {}
 
-    play(script)
 
-
-def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
-    async def script() -> None:
-        async with a_world() as (world, clock), acting(world.store, clock) as one:
-            taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
-            await world.add(
-                a_node("n1", ports=(30000, 30001), **taken),
-                an_ask("one", ports=("http",)),
-                an_ask("two", ports=("http",)),
-            )
-            await one.look()
-            found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
-            assert found == [{"http": 30001}, {}]
-            await world.set_status(LatticeNode, "n1", taken_ports={})
-            await one.look()
-            await clock.advance(1)
-            await one.look()
-            assert (await world.workload("two")).status.allocated_ports == {"http": 30000}
-
-    asyncio.run(script())
+async def test_taken_port_is_excluded_until_it_expires() -> None:
+    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+        taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
+        await world.add(
+            a_node("n1", ports=(30000, 30001), **taken),
+            an_ask("one", ports=("http",)),
+            an_ask("two", ports=("http",)),
+        )
+        await scheduler.run_cycle()
+        found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]
+        assert found == [{"http": 30001}, {}]
+        await world.set_status(LatticeNode, "n1", taken_ports={})
+        await scheduler.run_cycle()
+        await clock.advance(1)
+        await scheduler.run_cycle()
+        assert (await world.workload("two")).status.allocated_ports == {"http": 30000}
 
 
 @pytest.mark.parametrize(
@@ -84,14 +79,16 @@ def test_what_is_taken_is_not_given_out_and_is_again_later() -> None:
     [
         pytest.param(NOW + timedelta(seconds=1), True, id="not over yet"),
         pytest.param(NOW, False, id="over"),
-        pytest.param(NOW + timedelta(days=1), False, id="further ahead than any: the clock was set back"),
+        pytest.param(
+            NOW + timedelta(days=1), False, id="further ahead than any expiry: the clock was set back"
+        ),
     ],
 )
-def test_how_long_a_port_is_taken(until: datetime, is_taken: bool) -> None:
+def test_taken_port_expiry(until: datetime, is_taken: bool) -> None:
     assert ("30000" in unexpired_taken_ports({"30000": format_micro_time(until)}, NOW)) is is_taken
 
 
-def test_no_more_are_remembered_than_a_few_and_the_oldest_are_forgotten() -> None:
+def test_taken_ports_are_bounded_dropping_the_oldest() -> None:
     found: dict[str, str] = {}
     for number in range(100):
         found = add_taken_ports(found, [30000 + number], NOW + timedelta(seconds=number))

@@ -1,9 +1,9 @@
-"""Agreements appear with the first side, become active with the second, carry addresses, and go with the last."""
+"""Agreements are created by the first side, become active with the second, carry addresses, and are deleted
+with the last."""
 
-import asyncio
 from typing import Any
 
-from build.offices import Scene, a, acting, revision_after
+from build.control_plane import ControlPlane, make_object, revision_after, running_loops
 
 from lattice.controllers.services.agreements import AgreementController
 from lattice.kinds.agreement import LatticeAgreement
@@ -15,7 +15,7 @@ MAIN = {"main": {"command": ["true"]}}
 
 
 def a_service(name: str, resources: dict[str, Any]) -> LatticeService:
-    return a(LatticeService, name, "default", spec={"containers": MAIN, "resources": resources})
+    return make_object(LatticeService, name, "default", spec={"containers": MAIN, "resources": resources})
 
 
 WEB = a_service("web", {"api": {"type": "Service"}})
@@ -24,61 +24,59 @@ API = a_service("api", {"web": {"type": "Service", "direction": "inbound"}})
 
 def a_replica(*, ready: bool) -> LatticeWorkload:
     status = {"binding": {"node": "n1"}, "ready": ready, "allocatedPorts": {"http": 31000}}
-    return a(LatticeWorkload, "api-0", "default", spec={"containers": MAIN, "service": "api"}, status=status)
+    return make_object(
+        LatticeWorkload, "api-0", "default", spec={"containers": MAIN, "service": "api"}, status=status
+    )
 
 
-def test_the_life_of_an_agreement() -> None:
-    async def run() -> None:
-        scene = Scene()
-        controller = AgreementController(await scene.office())
+async def test_agreement_lifecycle() -> None:
+    plane = ControlPlane()
+    controller = AgreementController(await plane.new_term())
 
-        async def seen() -> tuple[bool | None, str | None, list[str]] | None:
-            await scene.clock.advance(1)
-            found = await scene.get(LatticeAgreement, "web--api", "default")
-            return found and (
-                found.status.active,
-                found.status.missing,
-                [each.address for each in found.status.endpoints],
+    async def seen() -> tuple[bool | None, str | None, list[str]] | None:
+        await plane.clock.advance(1)
+        found = await plane.get(LatticeAgreement, "web--api", "default")
+        return found and (
+            found.status.active,
+            found.status.missing,
+            [endpoint.address for endpoint in found.status.endpoints],
+        )
+
+    async with running_loops(controller.context, controller.loop()):
+        await plane.put(
+            make_object(
+                LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}
+            ),
+            WEB,
+        )
+        assert await seen() == (False, "callee", [])
+        await plane.put(API)
+        assert await seen() == (True, None, [])
+        await plane.put(a_replica(ready=False))
+        assert await seen() == (True, None, [])
+        await plane.put(a_replica(ready=True))
+        assert await seen() == (True, None, ["10.0.0.1"])
+        first, *later = await revision_after(plane, [40, 40])
+        assert set(later) == {first}, "nothing is written while nothing changes"
+        await plane.put(a_service("api", {}))
+        assert await seen() == (False, "callee", [])
+        await plane.put(a_service("web", {}))
+        assert await seen() is None
+
+
+async def test_deleted_agreement_is_recreated() -> None:
+    plane = ControlPlane()
+    await plane.put(WEB, API)
+    controller = AgreementController(await plane.new_term())
+    async with running_loops(controller.context, controller.loop()):
+        await plane.clock.advance(1)
+        await plane.remove(
+            make_object(
+                LatticeAgreement,
+                "web--api",
+                "default",
+                spec={"caller": {"name": "web"}, "callee": {"name": "api"}},
             )
-
-        async with acting(controller.context, controller.loop()):
-            await scene.put(
-                a(LatticeNode, "n1", status={"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}),
-                WEB,
-            )
-            assert await seen() == (False, "callee", [])
-            await scene.put(API)
-            assert await seen() == (True, None, [])
-            await scene.put(a_replica(ready=False))
-            assert await seen() == (True, None, [])
-            await scene.put(a_replica(ready=True))
-            assert await seen() == (True, None, ["10.0.0.1"])
-            first, *later = await revision_after(scene, [40, 40])
-            assert set(later) == {first}, "nothing is written while nothing changes"
-            await scene.put(a_service("api", {}))
-            assert await seen() == (False, "callee", [])
-            await scene.put(a_service("web", {}))
-            assert await seen() is None
-
-    asyncio.run(run())
-
-
-def test_an_agreement_that_somebody_removed_is_there_again() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(WEB, API)
-        controller = AgreementController(await scene.office())
-        async with acting(controller.context, controller.loop()):
-            await scene.clock.advance(1)
-            await scene.remove(
-                a(
-                    LatticeAgreement,
-                    "web--api",
-                    "default",
-                    spec={"caller": {"name": "web"}, "callee": {"name": "api"}},
-                )
-            )
-            await scene.clock.advance(40)
-            assert await scene.get(LatticeAgreement, "web--api", "default") is not None
-
-    asyncio.run(run())
+        )
+        await plane.clock.advance(40)
+        assert await plane.get(LatticeAgreement, "web--api", "default") is not None

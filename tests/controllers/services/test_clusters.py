@@ -1,15 +1,23 @@
-"""Clusters get the machines they want, say what is there, give up what they do not want, and pay until it is gone."""
+"""Clusters create the machines they want, report them, release unwanted ones, and pay until a machine is
+gone."""
 
 import asyncio
 from typing import Any
 
 import msgspec
 import pytest
-from build.cluster_yard import NANO, POOL, Yard, a_cluster, a_resident, play, silent
-from build.offices import a, acting, revision_after
+from build.cluster_world import (
+    NANO,
+    POOL,
+    ClusterWorld,
+    a_bound_workload,
+    a_cluster,
+    miss_heartbeats,
+    running_cluster_controller,
+)
+from build.control_plane import make_object, revision_after, running_loops
 
-from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
-from lattice.controllers.services.clusters import ClusterController
+from lattice.controllers.services.clusters import MACHINE_FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger
@@ -18,74 +26,68 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import Delete, RevisionConflict
 
 
-def test_machines_are_made_joined_and_then_the_cluster_is_ready() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.scene.put(a_cluster(2))
-        await yard.scene.clock.advance(1)
-        assert [(each.node, each.size.millicores, each.token) for each in yard.made] == [
+async def test_cluster_is_ready_once_machines_have_joined() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.plane.put(a_cluster(2))
+        await world.plane.clock.advance(1)
+        assert [(machine.node, machine.size.millicores, machine.token) for machine in world.created] == [
             ("north-001-nano-1", 1000, "token-of-north-001-nano-1"),
             ("north-001-nano-2", 1000, "token-of-north-001-nano-2"),
         ]
-        node = await yard.node()
+        node = await world.node()
         assert node is not None
         assert node.metadata.finalizers == (MACHINE_FINALIZER,)
         assert node.spec.pool == "north"
-        assert await yard.phase() == "Provisioning"
-        await yard.joined("north-001-nano-1")
-        await yard.scene.clock.advance(600)
-        assert await yard.phase() == "Provisioning", "time alone changes no phase"
-        await yard.joined("north-001-nano-2")
-        await yard.scene.clock.advance(6)
-        assert await yard.phase() == "Ready"
-        cluster = await yard.cluster()
+        assert await world.phase() == "Provisioning"
+        await world.join("north-001-nano-1")
+        await world.plane.clock.advance(600)
+        assert await world.phase() == "Provisioning", "time alone changes no phase"
+        await world.join("north-001-nano-2")
+        await world.plane.clock.advance(6)
+        assert await world.phase() == "Ready"
+        cluster = await world.cluster()
         assert cluster is not None
         assert (cluster.status.nodes, cluster.status.ready_nodes) == (2, 2)
-        assert "ClusterReady north-001" in await yard.scene.events()
-
-    play(story)
+        assert "ClusterReady north-001" in await world.plane.events()
 
 
-def test_a_converged_cluster_writes_nothing_more() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.clock.advance(10)
-        first, *later = await revision_after(yard.scene, [100, 100, 100])
+async def test_converged_cluster_writes_nothing() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        await world.plane.clock.advance(10)
+        first, *later = await revision_after(world.plane, [100, 100, 100])
         assert set(later) == {first}
-        assert len(yard.made) == 1
-
-    play(story)
+        assert len(world.created) == 1
 
 
 @pytest.mark.parametrize(
     ("status", "is_looked_at"),
     [
-        pytest.param({"workloads": 7}, False, id="workloads come and go without a look at all machines"),
-        pytest.param({"usage": {"cpu": 900}}, False, id="so does what they use"),
+        pytest.param({"workloads": 7}, False, id="workload count does not wake the cluster"),
+        pytest.param({"usage": {"cpu": 900}}, False, id="usage does not wake the cluster"),
         pytest.param(
             {"conditions": [{"type": "Ready", "status": "False", "reason": "NodeLost"}]},
             True,
-            id="a node that is lost is looked at",
+            id="a lost node wakes the cluster",
         ),
-        pytest.param({"agentVersion": ""}, True, id="and one that has not joined"),
+        pytest.param({"agentVersion": ""}, True, id="a node that has not joined wakes the cluster"),
     ],
 )
-def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
-    status: dict[str, Any], is_looked_at: bool
-) -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.clock.advance(10)
-        node, looks, listed = await yard.node(), [], yard.provider.list
+async def test_relevant_node_change_wakes_cluster(status: dict[str, Any], is_looked_at: bool) -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        await world.plane.clock.advance(10)
+        node, looks, listed = await world.node(), [], world.provider.list
         assert node is not None
 
         async def counted() -> Any:
             looks.append(True)
             return await listed()
 
-        yard.provider.list = counted  # type: ignore[method-assign]
-        await yard.scene.put(
+        world.provider.list = counted  # type: ignore[method-assign]
+        await world.plane.put(
             msgspec.convert(
                 {**msgspec.to_builtins(node), "status": {**msgspec.to_builtins(node.status), **status}},
                 LatticeNode,
@@ -93,295 +95,270 @@ def test_a_cluster_is_looked_at_when_a_node_changes_in_what_matters_to_it(
         )
         assert bool(looks) is is_looked_at
 
-    play(story)
 
-
-def test_a_cluster_is_not_looked_at_because_others_say_how_it_is() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.clock.advance(10)
-        cluster, looks, listed = await yard.cluster(), [], yard.provider.list
+async def test_status_writes_of_others_do_not_wake_cluster() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        await world.plane.clock.advance(10)
+        cluster, looks, listed = await world.cluster(), [], world.provider.list
         assert cluster is not None
 
         async def counted() -> Any:
             looks.append(True)
             return await listed()
 
-        yard.provider.list = counted  # type: ignore[method-assign]
-        await yard.scene.put(
+        world.provider.list = counted  # type: ignore[method-assign]
+        await world.plane.put(
             msgspec.structs.replace(cluster, status=msgspec.structs.replace(cluster.status, workloads=7))
         )
         assert not looks
-        await yard.wants(2)
+        await world.scale(2)
         assert looks
 
-    play(story)
 
-
-def test_nodes_say_whose_reserve_their_cluster_is_on() -> None:
-    """Also those that are there already; what else is written on them stays."""
-
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
+async def test_reserve_label_of_cluster_is_copied_to_nodes() -> None:
+    """Existing nodes get the label too; their other labels stay."""
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
         for labels in ({RESERVE_LABEL: "north"}, {}):
-            await yard.scene.put(a_cluster(1, labels=labels))
-            await yard.scene.clock.advance(1)
-            node = await yard.node()
+            await world.plane.put(a_cluster(1, labels=labels))
+            await world.plane.clock.advance(1)
+            node = await world.node()
             assert node is not None
             assert {
                 key: value for key, value in node.metadata.labels.items() if key == RESERVE_LABEL
             } == labels
             assert node.metadata.labels["lattice.dev/cluster"] == "north-001"
 
-    play(story)
+
+async def test_ended_machine_is_recreated_under_its_name() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        world.provider.end_machine("north-001-nano-1")
+        await world.plane.clock.advance(40)
+        assert [machine.node for machine in world.created] == ["north-001-nano-1"] * 2
 
 
-def test_a_machine_that_ended_is_started_again_under_its_name() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        yard.provider.end_machine("north-001-nano-1")
-        await yard.scene.clock.advance(40)
-        assert [each.node for each in yard.made] == ["north-001-nano-1"] * 2
-
-    play(story)
-
-
-def test_what_is_not_wanted_leaves_when_empty_and_is_paid_for_until_then() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.pays(2)
-        await yard.wants(2)
+async def test_unwanted_machine_is_paid_until_empty_and_removed() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.pay(2)
+        await world.scale(2)
         for number in (1, 2):
-            await yard.joined(f"north-001-nano-{number}")
+            await world.join(f"north-001-nano-{number}")
             spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001"}
             status = {"binding": {"node": f"north-001-nano-{number}"}}
-            await yard.scene.put(a(LatticeWorkload, f"w{number}", "default", spec=spec, status=status))
-        await yard.wants(1)
-        await yard.scene.clock.advance(60)
-        node = await yard.node()
+            await world.plane.put(
+                make_object(LatticeWorkload, f"w{number}", "default", spec=spec, status=status)
+            )
+        await world.scale(1)
+        await world.plane.clock.advance(60)
+        node = await world.node()
         assert node is not None
         assert node.metadata.deletion_timestamp, "it is given up"
-        assert len(await yard.provider.list()) == 2, "but not removed with work on it"
-        assert await yard.paid() == 2
-        await yard.scene.remove(
-            a(LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}})
+        assert len(await world.provider.list()) == 2, "but not removed with work on it"
+        assert await world.paid() == 2
+        await world.plane.remove(
+            make_object(
+                LatticeWorkload, "w1", "default", spec={"containers": {"main": {"command": ["true"]}}}
+            )
         )
-        await yard.scene.clock.advance(6)
-        assert await yard.node() is None
-        assert [each.node for each in await yard.provider.list()] == ["north-001-nano-2"]
-        assert await yard.paid() == 1
-        assert await yard.phase() == "Ready"
-
-    play(story)
+        await world.plane.clock.advance(6)
+        assert await world.node() is None
+        assert [machine.node for machine in await world.provider.list()] == ["north-001-nano-2"]
+        assert await world.paid() == 1
+        assert await world.phase() == "Ready"
 
 
-def test_a_dead_machine_that_is_not_wanted_goes_with_what_only_waits_to_hear_of_it() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.pays(1)
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.put(a_resident("going", desiredState="Deleted"), a_resident("moves"))
-        await silent(yard, "north-001-nano-1")
-        await yard.wants(0)
-        await yard.scene.clock.advance(60)
-        assert await yard.node() is not None, "what may still run there is put elsewhere first"
-        await yard.scene.remove(a_resident("moves"))
-        await yard.scene.clock.advance(60)
-        assert (await yard.node(), await yard.paid(), list(await yard.provider.list())) == (None, 0, [])
-
-    play(story)
+async def test_unwanted_dead_machine_goes_with_deleted_workloads() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.pay(1)
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        await world.plane.put(a_bound_workload("going", desiredState="Deleted"), a_bound_workload("moves"))
+        await miss_heartbeats(world, "north-001-nano-1")
+        await world.scale(0)
+        await world.plane.clock.advance(60)
+        assert await world.node() is not None, "what may still run there is put elsewhere first"
+        await world.plane.remove(a_bound_workload("moves"))
+        await world.plane.clock.advance(60)
+        assert (await world.node(), await world.paid(), list(await world.provider.list())) == (None, 0, [])
 
 
-def test_a_machine_that_its_provider_lost_is_replaced_by_another_under_another_record() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.pays(1)
-        await yard.wants(1)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.put(a_resident("going", desiredState="Deleted"), a_resident("moves"))
-        before = await yard.node()
-        assert before is not None
-        lost = asyncio.create_task(yard.provider.delete("north-001-nano-1"))
-        await yard.scene.clock.advance(60)
+async def test_machine_lost_by_provider_is_replaced_by_new_node() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.pay(1)
+        await world.scale(1)
+        await world.join("north-001-nano-1")
+        await world.plane.put(a_bound_workload("going", desiredState="Deleted"), a_bound_workload("moves"))
+        node_before = await world.node()
+        assert node_before is not None
+        lost = asyncio.create_task(world.provider.delete("north-001-nano-1"))
+        await world.plane.clock.advance(60)
         await lost
-        assert len(yard.made) == 1, "its agent is heard: it is there"
-        await silent(yard, "north-001-nano-1")
-        await yard.scene.clock.advance(60)
-        after = await yard.node()
+        assert len(world.created) == 1, "its agent is heard: it is there"
+        await miss_heartbeats(world, "north-001-nano-1")
+        await world.plane.clock.advance(60)
+        after = await world.node()
         assert after is not None
-        assert after.metadata.uid != before.metadata.uid, (
-            "whoever was bound to the old one knows that it is gone"
+        assert after.metadata.uid != node_before.metadata.uid, (
+            "a binding to the old node shows that it is gone"
         )
-        assert (len(yard.made), await yard.paid()) == (2, 1)
-
-    play(story)
+        assert (len(world.created), await world.paid()) == (2, 1)
 
 
-def test_a_cluster_that_wants_nothing_and_holds_nothing_goes_and_its_number_is_written_down() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.pays(1)
-        await yard.wants(1)
-        await yard.wants(0)
-        await yard.scene.clock.advance(60)
+async def test_empty_cluster_is_deleted_and_its_number_recorded() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.pay(1)
+        await world.scale(1)
+        await world.scale(0)
+        await world.plane.clock.advance(60)
         assert (
-            await yard.node(),
-            await yard.phase(),
-            await yard.paid(),
-            list(await yard.provider.list()),
+            await world.node(),
+            await world.phase(),
+            await world.paid(),
+            list(await world.provider.list()),
         ) == (None, "gone", 0, [])
-        book = await yard.scene.get(LatticeLedger, "pool.north")
+        book = await world.plane.get(LatticeLedger, "pool.north")
         assert book is not None
         assert book.status.last_cluster == 1, "where it is not given twice, whatever becomes of the pool"
 
-    play(story)
+
+async def test_deleted_cluster_loses_its_machines() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(1)
+        await world.plane.remove(a_cluster())
+        await world.plane.clock.advance(60)
+        assert list(await world.provider.list()) == []
+        assert await world.node() is None
 
 
-def test_a_cluster_whose_object_was_removed_loses_its_machines() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(1)
-        await yard.scene.remove(a_cluster())
-        await yard.scene.clock.advance(60)
-        assert list(await yard.provider.list()) == []
-        assert await yard.node() is None
-
-    play(story)
-
-
-def test_a_provider_that_refuses_is_asked_again_and_what_it_said_is_shown() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        yard.provider.quota = 1
-        await yard.wants(2)
-        cluster = await yard.cluster()
+async def test_provider_rejection_is_shown_and_retried() -> None:
+    async with running_cluster_controller() as (world, _):
+        world.provider.quota = 1
+        await world.scale(2)
+        cluster = await world.cluster()
         assert cluster is not None
         assert "quota of machines is used up" in cluster.status.message
         assert cluster.status.conditions[0].reason == "ProviderRefused"
-        assert await yard.phase() == "Provisioning"
-        assert len(await yard.scene.all(LatticeNode)) == 1, "no node waits for a machine that cannot be had"
+        assert await world.phase() == "Provisioning"
+        assert len(await world.plane.all(LatticeNode)) == 1, "no node waits for a machine that cannot be had"
         (pool,) = cluster.status.worker_pools.items()
         assert pool == ("nano", WorkerPool(desired=2, current=1, ready=0, message=cluster.status.message))
-        yard.provider.quota = None
-        await yard.scene.clock.advance(20)
-        assert len(await yard.provider.list()) == 2
-
-    play(story)
+        world.provider.quota = None
+        await world.plane.clock.advance(20)
+        assert len(await world.provider.list()) == 2
 
 
-def test_a_provider_that_does_not_answer_changes_no_phase_and_raises_no_event() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.wants(2)
+async def test_unavailable_provider_changes_no_phase() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.scale(2)
         for number in (1, 2):
-            await yard.joined(f"north-001-nano-{number}")
-        await yard.scene.clock.advance(6)
-        before = await yard.scene.events()
+            await world.join(f"north-001-nano-{number}")
+        await world.plane.clock.advance(6)
+        before = await world.plane.events()
         for refusing in ("503 from the cloud's API", "") * 3:
-            yard.provider.outage_reason = refusing
-            await yard.scene.clock.advance(40)
-            cluster = await yard.cluster()
+            world.provider.outage_reason = refusing
+            await world.plane.clock.advance(40)
+            cluster = await world.cluster()
             assert cluster is not None
-            said = {each.type: (each.status, each.reason) for each in cluster.status.conditions}
+            said = {
+                condition.type: (condition.status, condition.reason)
+                for condition in cluster.status.conditions
+            }
             assert said == {
                 "Ready": ("True", "NodesReady"),
                 "ProviderReady": ("False", "ProviderUnreachable") if refusing else ("True", "Answers"),
             }
             assert (cluster.status.phase, cluster.status.ready_workers) == ("Ready", 2)
-        assert await yard.scene.events() == before
-
-    play(story)
+        assert await world.plane.events() == before
 
 
-def test_a_cluster_that_its_provider_rejects_for_good_has_failed_until_that_is_changed() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        yard.provider.regions = frozenset({"south"})
-        await yard.wants(1)
-        cluster = await yard.cluster()
+async def test_permanently_rejected_cluster_fails_until_changed() -> None:
+    async with running_cluster_controller() as (world, _):
+        world.provider.regions = frozenset({"south"})
+        await world.scale(1)
+        cluster = await world.cluster()
         assert cluster is not None
         assert (cluster.status.phase, cluster.status.conditions[0].reason) == ("Failed", "ProviderRejected")
         assert "region north is not offered; there are south" in cluster.status.message
-        assert "ClusterFailed north-001" in await yard.scene.events()
-        assert await yard.scene.all(LatticeNode) == []
-        yard.provider.regions = None
-        await yard.scene.clock.advance(40)
-        await yard.joined("north-001-nano-1")
-        await yard.scene.clock.advance(6)
-        assert await yard.phase() == "Ready"
-
-    play(story)
+        assert "ClusterFailed north-001" in await world.plane.events()
+        assert await world.plane.all(LatticeNode) == []
+        world.provider.regions = None
+        await world.plane.clock.advance(40)
+        await world.join("north-001-nano-1")
+        await world.plane.clock.advance(6)
+        assert await world.phase() == "Ready"
 
 
-def test_a_node_that_somebody_else_wrote_meanwhile_goes_the_next_time_and_is_not_forgotten_before() -> None:
-    async def story(yard: Yard, controller: ClusterController) -> None:
-        name, presence, commit = "north-001-nano-1", controller.context.presence, yard.scene.store.commit
+async def test_conflicting_node_is_deleted_on_next_reconcile() -> None:
+    async with running_cluster_controller() as (world, controller):
+        name, presence, commit = "north-001-nano-1", controller.context.presence, world.plane.store.commit
         was_known: list[bool] = []
 
         async def contested(writes: Any, *words: Any, **more: Any) -> int:
-            removed = [each.key for each in writes if isinstance(each, Delete) and each.key.name == name]
+            removed = [write.key for write in writes if isinstance(write, Delete) and write.key.name == name]
             if removed and len(was_known) < 10:
                 was_known.append(presence.get(name) is not None)
                 raise RevisionConflict(removed[0], 1, 2)
             return await commit(writes, *words, **more)
 
-        await yard.wants(1)
-        await yard.joined(name)
+        await world.scale(1)
+        await world.join(name)
         presence.start_session(name)
-        yard.scene.store.commit = contested  # type: ignore[method-assign]
-        await yard.wants(0)
-        cluster = await yard.cluster()
+        world.plane.store.commit = contested  # type: ignore[method-assign]
+        await world.scale(0)
+        cluster = await world.cluster()
         assert cluster is not None
-        assert "ProviderRefused" not in {each.reason for each in cluster.status.conditions}
-        await yard.scene.clock.advance(10)
-        assert (was_known, await yard.node(), presence.get(name)) == ([True] * 10, None, None)
-
-    play(story)
+        assert "ProviderRefused" not in {condition.reason for condition in cluster.status.conditions}
+        await world.plane.clock.advance(10)
+        assert (was_known, await world.node(), presence.get(name)) == ([True] * 10, None, None)
 
 
-def test_without_an_adapter_nothing_is_made_and_that_is_said() -> None:
-    async def story(yard: Yard, _: ClusterController) -> None:
-        await yard.scene.put(a_cluster(1, provider="aws"))
-        await yard.scene.clock.advance(1)
-        cluster = await yard.cluster()
+async def test_missing_provider_adapter_is_reported() -> None:
+    async with running_cluster_controller() as (world, _):
+        await world.plane.put(a_cluster(1, provider="aws"))
+        await world.plane.clock.advance(1)
+        cluster = await world.cluster()
         assert cluster is not None
         assert cluster.status.conditions[0].reason == "ProviderUnavailable"
-        assert await yard.node() is None
-
-    play(story)
+        assert await world.node() is None
 
 
 @pytest.mark.parametrize("fatal", range(1, 9), ids=lambda number: f"commit {number}")
-def test_a_server_that_dies_after_any_commit_is_followed_by_one_that_finishes(fatal: int) -> None:
-    async def run() -> None:
-        yard = Yard()
-        await yard.scene.put(NANO, POOL)
-        await yard.pays(2)
-        await yard.scene.put(a_cluster(2))
-        first = await yard.controller()
-        count = 0
-        commit = yard.scene.store.commit
+async def test_new_leader_finishes_after_crash_at_any_commit(fatal: int) -> None:
+    world = ClusterWorld()
+    await world.plane.put(NANO, POOL)
+    await world.pay(2)
+    await world.plane.put(a_cluster(2))
+    first = await world.controller()
+    count = 0
+    commit = world.plane.store.commit
 
-        async def mortal(*words: Any, **more: Any) -> int:
-            nonlocal count
-            count += 1
-            if count > fatal:
-                raise Fenced("this server is dead", fix="")
-            return await commit(*words, **more)
+    async def mortal(*words: Any, **more: Any) -> int:
+        nonlocal count
+        count += 1
+        if count > fatal:
+            raise Fenced("this server is dead", fix="")
+        return await commit(*words, **more)
 
-        yard.scene.store.commit = mortal  # type: ignore[method-assign]
-        async with acting(first.context, first.loop()):
-            await yard.scene.clock.advance(30)
-        yard.scene.store.commit = commit  # type: ignore[method-assign]
-        second = await yard.controller()
-        async with acting(second.context, second.loop()):
-            await yard.scene.clock.advance(30)
-            assert {each.node for each in await yard.provider.list()} == {
-                "north-001-nano-1",
-                "north-001-nano-2",
-            }
-            assert {each.metadata.name for each in await yard.scene.all(LatticeNode)} == {
-                "north-001-nano-1",
-                "north-001-nano-2",
-            }
-            await yard.wants(0)
-            await yard.scene.clock.advance(30)
-            assert list(await yard.provider.list()) == []
-            assert await yard.paid() == 0
-
-    asyncio.run(run())
+    world.plane.store.commit = mortal  # type: ignore[method-assign]
+    async with running_loops(first.context, first.loop()):
+        await world.plane.clock.advance(30)
+    world.plane.store.commit = commit  # type: ignore[method-assign]
+    second = await world.controller()
+    async with running_loops(second.context, second.loop()):
+        await world.plane.clock.advance(30)
+        assert {machine.node for machine in await world.provider.list()} == {
+            "north-001-nano-1",
+            "north-001-nano-2",
+        }
+        assert {node.metadata.name for node in await world.plane.all(LatticeNode)} == {
+            "north-001-nano-1",
+            "north-001-nano-2",
+        }
+        await world.scale(0)
+        await world.plane.clock.advance(30)
+        assert list(await world.provider.list()) == []
+        assert await world.paid() == 0

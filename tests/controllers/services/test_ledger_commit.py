@@ -1,4 +1,5 @@
-"""Machines and money in one commit: rivals at the edge of a budget, limits that change, answers that get lost, restarts."""
+"""Machines and their payment in one commit: races at the budget limit, changed limits, lost responses and
+restarts."""
 
 import asyncio
 import itertools
@@ -41,7 +42,7 @@ _numbers = itertools.count(1)
 
 @dataclass
 class Calendar(SystemClock):
-    """Waiting is real; the date is the test's."""
+    """A clock whose sleeps are real and whose date the test sets."""
 
     date: datetime = START
 
@@ -57,7 +58,7 @@ def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdServer]:
 
 @pytest.fixture(params=["sqlite", "etcd"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
-    """One store, as the processes that share it see it: SQLite has one owner, etcd four clients."""
+    """One store as its processes see it: SQLite has one owner, etcd four clients."""
     server: EtcdServer | None = request.getfixturevalue("etcd") if request.param == "etcd" else None
 
     async def one(number: int) -> Store:
@@ -133,23 +134,15 @@ async def ledger(store: Store, account: Account = POOL) -> LatticeLedger:
     return read(await store.get(Key(LEDGERS, "", account.ledger_name)))
 
 
-def in_memory(scenario: Callable[[MemoryStore, LedgerCommitter, Calendar], Any]) -> Callable[[], None]:
-    """The scenario on a store with a clock that stands still."""
-
-    def test() -> None:
-        async def go() -> None:
-            clock = Calendar()
-            store = MemoryStore(clock)
-            await scenario(store, LedgerCommitter(store, clock), clock)
-
-        asyncio.run(asyncio.wait_for(go(), 60))
-
-    test.__doc__ = scenario.__doc__
-    return test
+def memory_ledger() -> tuple[MemoryStore, LedgerCommitter, Calendar]:
+    """A store in memory whose clock stands still, and its ledger committer."""
+    clock = Calendar()
+    store = MemoryStore(clock)
+    return store, LedgerCommitter(store, clock), clock
 
 
 async def history(store: Store, since: int, ledgers: int) -> list[tuple[int, LatticeLedger]]:
-    """Every state that any ledger ever had, with its revision; `ledgers` is how many there must be at least."""
+    """Every state of every ledger with its revision, at least `ledgers` of them."""
     watch = await store.watch(LEDGERS, since)
     found: list[tuple[int, LatticeLedger]] = []
     while len(found) < ledgers:
@@ -167,14 +160,14 @@ async def history(store: Store, since: int, ledgers: int) -> list[tuple[int, Lat
 
 
 async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
-    """What all clusters that were written until then cost, micro-dollars per hour."""
+    """The cost of all clusters written by that revision, in micro-dollars per hour."""
     page = await store.list(LatticeCluster.resource.id, revision=revision)
     clusters = [msgspec.json.decode(entry.value, type=LatticeCluster) for entry in page.entries]
-    return sum(each.spec.desired_nodes * dollars[each.metadata.name] for each in clusters)
+    return sum(cluster.spec.desired_nodes * dollars[cluster.metadata.name] for cluster in clusters)
 
 
 async def compete(there: list[Store], payments: Sequence[Payment]) -> list[CommittedPayment | OverBudget]:
-    """Every payment by a scheduler of its own, all at once."""
+    """Commit every payment at once, each by its own committer."""
     rivals = [LedgerCommitter(there[number % len(there)], Calendar()) for number in range(len(payments))]
     return await asyncio.gather(
         *(rival.commit_with_charges(payment) for rival, payment in zip(rivals, payments, strict=True))
@@ -186,86 +179,80 @@ async def compete(there: list[Store], payments: Sequence[Payment]) -> list[Commi
     [720 * 40, 720 * 40 + 719, 720 * 64, 719],
     ids=["forty fit", "forty fit, almost one more", "all fit", "none fits"],
 )
-def test_of_64_equal_rivals_exactly_those_that_fit_win(stores: Stores, limit: int) -> None:
+async def test_of_64_equal_payments_exactly_the_affordable_win(stores: Stores, limit: int) -> None:
     fitting = min(64, limit // 720)
 
-    async def go() -> None:
-        async with stores() as there:
-            begin = await there[0].commit([a_pool(limit)])
-            answers = await compete(there, [a_payment(f"c{number:02}") for number in range(64)])
-            won = [number for number, answer in enumerate(answers) if isinstance(answer, CommittedPayment)]
-            assert len(won) == fitting
-            if not fitting:
-                assert await there[0].get(Key(LEDGERS, "", POOL.ledger_name)) is None
-                return
-            states = await history(there[0], begin, fitting)
-            assert [revision for revision, _ in states] == sorted(
-                answer.revision for answer in answers if isinstance(answer, CommittedPayment)
+    async with stores() as there:
+        begin = await there[0].commit([a_pool(limit)])
+        answers = await compete(there, [a_payment(f"c{number:02}") for number in range(64)])
+        won = [number for number, answer in enumerate(answers) if isinstance(answer, CommittedPayment)]
+        assert len(won) == fitting
+        if not fitting:
+            assert await there[0].get(Key(LEDGERS, "", POOL.ledger_name)) is None
+            return
+        states = await history(there[0], begin, fitting)
+        assert [revision for revision, _ in states] == sorted(
+            answer.revision for answer in answers if isinstance(answer, CommittedPayment)
+        )
+        for revision, state in states:
+            assert list(state.problems()) == []
+            assert state.status.committed_micros * 720 <= limit * 1_000_000
+            assert state.status.committed_micros == await placed(
+                there[0], revision, {f"c{number:02}": 1_000_000 for number in range(64)}
             )
-            for revision, state in states:
-                assert list(state.problems()) == []
-                assert state.status.committed_micros * 720 <= limit * 1_000_000
-                assert state.status.committed_micros == await placed(
-                    there[0], revision, {f"c{number:02}": 1_000_000 for number in range(64)}
-                )
-            assert set(states[-1][1].status.machines) == {f"c{number:02}" for number in won}
-
-    asyncio.run(asyncio.wait_for(go(), 120))
+        assert set(states[-1][1].status.machines) == {f"c{number:02}" for number in won}
 
 
-def test_of_64_different_rivals_for_nested_budgets_none_is_refused_that_would_fit(stores: Stores) -> None:
-    """Each pays from the whole cloud; half of them from the region too, a quarter from the overflow."""
+async def test_nested_budgets_refuse_no_affordable_payment(
+    stores: Stores,
+) -> None:
+    """Every payment is charged to the cloud, half of them to the region too, a quarter to the overflow."""
     prices = {f"c{number:02}": 100_000 * (1 + number * 7 % 13) for number in range(64)}
     accounts = [(CLOUD,), (CLOUD, REGION), (CLOUD,), (CLOUD, REGION, OVERFLOW)]
     limits = {CLOUD: 720 * 25, REGION: 720 * 9, OVERFLOW: 720 * 4}
 
-    async def go() -> None:
-        async with stores() as there:
-            begin = await there[0].commit(
-                [a_cloud(limits[CLOUD], region=limits[REGION]), a_static(limits[OVERFLOW])]
-            )
-            payments = [
-                a_payment(name, price / 1_000_000, to=accounts[number % 4])
-                for number, (name, price) in enumerate(prices.items())
-            ]
-            answers = await compete(there, payments)
-            won = [
-                payment
-                for payment, answer in zip(payments, answers, strict=True)
-                if isinstance(answer, CommittedPayment)
-            ]
-            states = await history(there[0], begin, sum(len(payment.charges[0].accounts) for payment in won))
-            last = {state.spec.budget: state for _, state in states}
-            for _, state in states:
-                assert list(state.problems()) == []
-                assert state.status.committed_micros * 720 <= limits[state.spec.budget] * 1_000_000
-            for account in limits:
-                mine = [
-                    payment.charges[0].lot.rate for payment in won if account in payment.charges[0].accounts
+    async with stores() as there:
+        begin = await there[0].commit(
+            [a_cloud(limits[CLOUD], region=limits[REGION]), a_static(limits[OVERFLOW])]
+        )
+        payments = [
+            a_payment(name, price / 1_000_000, to=accounts[number % 4])
+            for number, (name, price) in enumerate(prices.items())
+        ]
+        answers = await compete(there, payments)
+        won = [
+            payment
+            for payment, answer in zip(payments, answers, strict=True)
+            if isinstance(answer, CommittedPayment)
+        ]
+        states = await history(there[0], begin, sum(len(payment.charges[0].accounts) for payment in won))
+        last = {state.spec.budget: state for _, state in states}
+        for _, state in states:
+            assert list(state.problems()) == []
+            assert state.status.committed_micros * 720 <= limits[state.spec.budget] * 1_000_000
+        for account in limits:
+            mine = [payment.charges[0].lot.rate for payment in won if account in payment.charges[0].accounts]
+            assert last[account].status.committed_micros == sum(mine)
+        for revision, state in states:
+            if state.spec.budget == CLOUD:  # the ledger that pays for every cluster
+                assert state.status.committed_micros == await placed(there[0], revision, prices)
+        for payment, answer in zip(payments, answers, strict=True):
+            if isinstance(answer, OverBudget):
+                full = [
+                    a
+                    for a in payment.charges[0].accounts
+                    if last[a].status.committed_micros + payment.charges[0].lot.rate
+                    > limits[a] * 1_000_000 // 720
                 ]
-                assert last[account].status.committed_micros == sum(mine)
-            for revision, state in states:
-                if state.spec.budget == CLOUD:  # which pays for every cluster there is
-                    assert state.status.committed_micros == await placed(there[0], revision, prices)
-            for payment, answer in zip(payments, answers, strict=True):
-                if isinstance(answer, OverBudget):
-                    full = [
-                        a
-                        for a in payment.charges[0].accounts
-                        if last[a].status.committed_micros + payment.charges[0].lot.rate
-                        > limits[a] * 1_000_000 // 720
-                    ]
-                    assert full
-                    assert {refusal.ledger for refusal in answer.rejections} <= {
-                        account.ledger_name for account in full
-                    }
-                    assert all(refusal.missing > 0 for refusal in answer.rejections)
-            assert 0 < len(won) < 64
-
-    asyncio.run(asyncio.wait_for(go(), 120))
+                assert full
+                assert {refusal.ledger for refusal in answer.rejections} <= {
+                    account.ledger_name for account in full
+                }
+                assert all(refusal.missing > 0 for refusal in answer.rejections)
+        assert 0 < len(won) < 64
 
 
-def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) -> None:
+async def test_spending_survives_restart_and_end_of_month(tmp_path: Path) -> None:
     async def spend(date: datetime, payment: Payment) -> LatticeLedger:
         store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
         try:
@@ -276,38 +263,30 @@ def test_spending_survives_a_restart_and_the_end_of_the_month(tmp_path: Path) ->
         finally:
             await store.close()
 
-    async def go() -> None:
-        last = datetime(2026, 11, 30, 20, tzinfo=UTC)
-        first = await spend(last, a_payment("a"))
-        assert (first.status.month, first.status.spent_micros) == ("2026-11", 0)
-        second = await spend(last + 2 * HOUR, a_payment("b"))
-        assert (second.status.month, second.status.spent_micros, second.status.past) == (
-            "2026-11",
-            2_000_000,
-            {},
-        )
-        third = await spend(last + 9 * HOUR, a_payment("c"))  # one machine for two hours, then two
-        assert (third.status.month, third.status.spent_micros, third.status.past) == (
-            "2026-12",
-            10_000_000,
-            {"2026-11": 6_000_000},
-        )
-        assert third.metadata.uid == first.metadata.uid
-        assert third.metadata.generation == 1
-
-    async def prepare() -> None:
-        store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
-        await store.commit([a_pool(7200)])
-        await store.close()
-
-    asyncio.run(prepare())
-    asyncio.run(asyncio.wait_for(go(), 60))
+    store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
+    await store.commit([a_pool(7200)])
+    await store.close()
+    last = datetime(2026, 11, 30, 20, tzinfo=UTC)
+    first = await spend(last, a_payment("a"))
+    assert (first.status.month, first.status.spent_micros) == ("2026-11", 0)
+    second = await spend(last + 2 * HOUR, a_payment("b"))
+    assert (second.status.month, second.status.spent_micros, second.status.past) == (
+        "2026-11",
+        2_000_000,
+        {},
+    )
+    third = await spend(last + 9 * HOUR, a_payment("c"))  # one machine for two hours, then two
+    assert (third.status.month, third.status.spent_micros, third.status.past) == (
+        "2026-12",
+        10_000_000,
+        {"2026-11": 6_000_000},
+    )
+    assert third.metadata.uid == first.metadata.uid
+    assert third.metadata.generation == 1
 
 
-@in_memory
-async def test_a_ledger_is_made_with_the_first_machine(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_first_machine_creates_ledger() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(10_000)])
     paid = await ledgers.commit_with_charges(a_payment("a", 0.192, 3))
     assert isinstance(paid, CommittedPayment)
@@ -325,10 +304,8 @@ async def test_a_ledger_is_made_with_the_first_machine(
     )
 
 
-@in_memory
-async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_refusal_writes_nothing_and_names_every_budget() -> None:
+    store, ledgers, _ = memory_ledger()
     before = await store.commit([a_cloud(720, region=360), a_static(72_000)])
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
     assert isinstance(answer, OverBudget)
@@ -339,22 +316,18 @@ async def test_a_refusal_writes_nothing_and_names_every_budget_that_refuses(
     assert await store.revision() == before
 
 
-@in_memory
-async def test_a_soft_limit_warns_and_allows(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_soft_limit_warns_and_allows() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_cloud(720, hard=False)])
     first = await ledgers.commit_with_charges(a_payment("a", 1, to=[CLOUD]))
     second = await ledgers.commit_with_charges(a_payment("b", 1, to=[CLOUD]))
     assert isinstance(first, CommittedPayment)
     assert isinstance(second, CommittedPayment)
-    assert (first.warnings, [each.ledger for each in second.warnings]) == ((), ["cloud.aws"])
+    assert (first.warnings, [warning.ledger for warning in second.warnings]) == ((), ["cloud.aws"])
 
 
-@in_memory
-async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_ledger_outlives_its_pool() -> None:
+    store, ledgers, clock = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([Delete(key(LatticePool, "us-east"))])
@@ -370,10 +343,8 @@ async def test_the_ledger_outlives_its_pool_and_goes_on_with_the_next(
     assert (await ledger(store)).status.spent_micros == 2_000_000
 
 
-@in_memory
-async def test_a_limit_holds_from_the_commit_that_changes_it(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_limit_holds_from_the_commit_that_changes_it() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([a_pool(720)])
@@ -390,9 +361,9 @@ async def test_a_limit_holds_from_the_commit_that_changes_it(
     )
 
 
-def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
+async def test_limit_lowered_between_read_and_write_is_applied() -> None:
     class Busy(MemoryStore):
-        """Somebody lowers the budget just before the first commit that pays."""
+        """Another writer lowers the budget just before the first paying commit."""
 
         lowered = False
 
@@ -404,21 +375,18 @@ def test_a_limit_that_is_lowered_between_reading_and_writing_is_heard() -> None:
                 await super().commit([a_pool(719)])
             return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
-    async def go() -> None:
-        store = Busy(SystemClock())
-        await store.commit([a_pool(720)])
-        assert isinstance(
-            await LedgerCommitter(store, Calendar()).commit_with_charges(a_payment("a", 1)), OverBudget
-        )
-        assert store.lowered
-        assert await store.get(key(LatticeCluster, "a")) is None
-
-    asyncio.run(go())
+    store = Busy(SystemClock())
+    await store.commit([a_pool(720)])
+    assert isinstance(
+        await LedgerCommitter(store, Calendar()).commit_with_charges(a_payment("a", 1)), OverBudget
+    )
+    assert store.lowered
+    assert await store.get(key(LatticeCluster, "a")) is None
 
 
-def test_who_is_never_first_is_told_to_come_again() -> None:
+async def test_payment_losing_every_race_raises_conflict() -> None:
     class Crowded(MemoryStore):
-        """A rival pays before every payment of ours."""
+        """A rival pays before every payment of the committer under test."""
 
         rivals = 0
 
@@ -434,25 +402,20 @@ def test_who_is_never_first_is_told_to_come_again() -> None:
         async def sleep(self, seconds: float) -> None:
             assert 0 < seconds <= 0.2
 
-    async def go() -> None:
-        store = Crowded(SystemClock())
-        await store.commit([a_pool(720_000)])
-        with pytest.raises(Conflict, match="latticeledger/pool.us-east: others were first 64 times in a row"):
-            await LedgerCommitter(store, Hurried()).commit_with_charges(
-                replace(a_payment("a"), request_id="ours")
-            )
-        assert (await ledger(store)).status.committed_micros == store.rivals * 1_000_000 == 64_000_000
-
-    asyncio.run(go())
+    store = Crowded(SystemClock())
+    await store.commit([a_pool(720_000)])
+    with pytest.raises(Conflict, match="latticeledger/pool.us-east: others were first 64 times in a row"):
+        await LedgerCommitter(store, Hurried()).commit_with_charges(
+            replace(a_payment("a"), request_id="ours")
+        )
+    assert (await ledger(store)).status.committed_micros == store.rivals * 1_000_000 == 64_000_000
 
 
-@in_memory
-async def test_a_release_needs_machines_that_are_paid_for(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_release_requires_paid_machines() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
-    before = await store.revision()
+    revision_before = await store.revision()
     with pytest.raises(
         Invalid,
         match=r"latticeledger/pool.us-east: pays for 1 medium at \$1.00/h in cluster a, cannot release 2",
@@ -460,30 +423,26 @@ async def test_a_release_needs_machines_that_are_paid_for(
         await ledgers.commit_with_charges(
             Payment([a_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)])
         )
-    assert await store.revision() == before
+    assert await store.revision() == revision_before
 
 
-@in_memory
-async def test_own_writes_that_clash_are_the_callers_to_decide_again(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_conflict_of_callers_writes_is_raised() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
-    before = await store.revision()
+    revision_before = await store.revision()
     with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/a"):
         await ledgers.commit_with_charges(a_payment("a", 1))
     with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/z"):
         await ledgers.commit_with_charges(
             replace(a_payment("b", 1), checks=[Check(key(LatticeCluster, "z"), 1)])
         )
-    assert await store.revision() == before
+    assert await store.revision() == revision_before
 
 
-@in_memory
-async def test_the_pool_itself_may_be_written_with_the_payment(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
-    """As when it gives the next number to a cluster; but not whatever it states by then."""
+async def test_pool_may_be_written_with_payment() -> None:
+    """As when the pool gives the next number to a cluster; a stale revision of it is a conflict."""
+    store, ledgers, _ = memory_ledger()
     revision = await store.commit([a_pool(7200)])
     payment = replace(a_payment("a"), writes=[a_cluster("a"), replace_expect(a_pool(7200), revision)])
     assert isinstance(await ledgers.commit_with_charges(payment), CommittedPayment)
@@ -499,10 +458,8 @@ def replace_expect(write: Put, expect: int) -> Put:
     return msgspec.structs.replace(write, expect=expect)
 
 
-@in_memory
-async def test_who_leads_no_more_spends_no_more(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_former_leader_cannot_spend() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     old = await store.campaign("controllers", "a", 15)
     assert isinstance(old, Term)
@@ -515,9 +472,9 @@ async def test_who_leads_no_more_spends_no_more(
 
 
 @pytest.mark.parametrize("stage", ["charge", "release"])
-def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
+async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
     class Mute(MemoryStore):
-        """Commits with a request id succeed, and the answer is lost."""
+        """Commits with a request id succeed, and the response is lost."""
 
         async def commit(
             self, writes: Any, *, checks: Any = (), fence: Any = None, request_id: Any = None
@@ -530,33 +487,28 @@ def test_a_request_whose_answer_was_lost_is_paid_once(stage: str) -> None:
 
         told = False
 
-    async def go() -> None:
-        store = Mute(SystemClock())
-        ledgers = LedgerCommitter(store, Calendar())
-        await store.commit([a_pool(720)])
-        if stage == "release":
-            await ledgers.commit_with_charges(a_payment("a", 1))
-            asked = Payment([], releases=[a_charge("a", 1)], request_id="r1")
-        else:
-            asked = replace(
-                a_payment("a", 1), request_id="r1"
-            )  # the whole budget: a second time it would be refused
-        with pytest.raises(Unavailable):
-            await ledgers.commit_with_charges(asked)
-        revision = await store.revision()
-        assert await ledgers.commit_with_charges(asked) == CommittedPayment(revision)
-        assert await store.revision() == revision
-        assert (await ledger(store)).status.committed_micros == (1_000_000 if stage == "charge" else 0)
-        refused = await ledgers.commit_with_charges(replace(a_payment("b", 2), request_id="r2"))
-        assert isinstance(refused, OverBudget)  # a new request is told so
-
-    asyncio.run(go())
+    store = Mute(SystemClock())
+    ledgers = LedgerCommitter(store, Calendar())
+    await store.commit([a_pool(720)])
+    if stage == "release":
+        await ledgers.commit_with_charges(a_payment("a", 1))
+        asked = Payment([], releases=[a_charge("a", 1)], request_id="r1")
+    else:
+        asked = replace(
+            a_payment("a", 1), request_id="r1"
+        )  # the whole budget: a second time it would be refused
+    with pytest.raises(Unavailable):
+        await ledgers.commit_with_charges(asked)
+    revision = await store.revision()
+    assert await ledgers.commit_with_charges(asked) == CommittedPayment(revision)
+    assert await store.revision() == revision
+    assert (await ledger(store)).status.committed_micros == (1_000_000 if stage == "charge" else 0)
+    refused = await ledgers.commit_with_charges(replace(a_payment("b", 2), request_id="r2"))
+    assert isinstance(refused, OverBudget)  # a new request is refused
 
 
-@in_memory
-async def test_a_book_that_does_not_add_up_pays_nothing(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
+async def test_inconsistent_ledger_pays_nothing() -> None:
+    store, ledgers, _ = memory_ledger()
     await store.commit([a_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     entry = await store.get(Key(LEDGERS, "", POOL.ledger_name))
@@ -568,10 +520,8 @@ async def test_a_book_that_does_not_add_up_pays_nothing(
         await ledgers.commit_with_charges(a_payment("b", 1))
 
 
-@in_memory
-async def test_what_costs_nothing_needs_no_ledger(
-    store: MemoryStore, ledgers: LedgerCommitter, clock: Calendar
-) -> None:
-    """Replicas on machines that are paid for already."""
+async def test_free_commit_needs_no_ledger() -> None:
+    """Replicas on machines that are already paid."""
+    store, ledgers, _ = memory_ledger()
     assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), CommittedPayment)
     assert (await store.list(LEDGERS)).entries == []

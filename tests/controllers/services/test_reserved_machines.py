@@ -1,15 +1,16 @@
-"""What a data center reserves: bound by the real scheduler, others never come onto machines that are kept, and those they are kept for find them."""
+"""The reserve of a data center, with the real scheduler: other services never occupy reserved machines, and
+the services it is for find them."""
 
+import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
-from build.scheduling_world import Acting, a_workload, acting
-from build.service_world import NOW, Town, a_town, play
+from build.scheduling_world import RunningScheduler, a_workload, running_scheduler
+from build.service_world import NOW, RunningFleet, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_policy, a_service, a_static
 from hypothesis import HealthCheck, Phase, given, settings
@@ -37,7 +38,7 @@ _numbers = itertools.count(1)
 
 
 def a_site(nodes: int = 3, reserved: int = 1) -> Kind:
-    """A data center of machines with 4 cores; so many are for production."""
+    """A data center of machines with 4 cores, so many of them reserved for production."""
     return a_static(
         "dc",
         nodes,
@@ -49,45 +50,48 @@ def a_site(nodes: int = 3, reserved: int = 1) -> Kind:
 
 @dataclass
 class Site:
-    town: Town
-    scheduler: Acting
+    fleet: RunningFleet
+    scheduler: RunningScheduler
 
     async def settle(self) -> None:
-        """Everybody looks, machines come and go, and what is bound runs, until there is nothing to do."""
+        """Run all controllers, create and remove machines, and start bound workloads, until nothing changes."""
         for _ in range(12):
-            before = await self.town.store.revision()
-            await self.town.look()
+            revision_before = await self.fleet.store.revision()
+            await self.fleet.converge()
             await self._make_nodes()
-            await self.scheduler.look()
-            await self.town.caught_up()
-            for each in self.town.all(LatticeWorkload):
-                if each.status.binding and not each.status.ready:
-                    await self.town.change(each, ready=True, actual_state="Running")
-            await self.town.finish()
-            if await self.town.store.revision() == before:
+            await self.scheduler.run_cycle()
+            await self.fleet.wait_for_caches()
+            for replica in self.fleet.all(LatticeWorkload):
+                if replica.status.binding and not replica.status.ready:
+                    await self.fleet.change(replica, ready=True, actual_state="Running")
+            await self.fleet.finish_deletions()
+            if await self.fleet.store.revision() == revision_before:
                 return
         raise AssertionError("never done")
 
     async def _make_nodes(self) -> None:
-        """As many as are wanted; of those that are too many, the empty ones go. Those that stay say whose reserve they are on."""
-        for cluster in self.town.all(LatticeCluster):
+        """Create the wanted nodes and remove surplus empty ones; the remaining nodes carry the label of their
+        reserve."""
+        for cluster in self.fleet.all(LatticeCluster):
             await self._relabel(cluster)
             for kind in {*cluster.spec.nodes, "static"}:
                 here = [
-                    each
-                    for each in self.town.all(LatticeNode)
-                    if (each.spec.cluster, each.spec.node_class) == (cluster.metadata.name, kind)
+                    node
+                    for node in self.fleet.all(LatticeNode)
+                    if (node.spec.cluster, node.spec.node_class) == (cluster.metadata.name, kind)
                 ]
                 surplus = len(here) - cluster.spec.nodes.get(kind, 0)
                 for node in [each for each in here if not self.on(each.metadata.name)][: max(0, surplus)]:
-                    await self.town.remove(LatticeNode, node.metadata.name)
+                    await self.fleet.remove(LatticeNode, node.metadata.name)
                 for _ in range(-surplus):
                     name = f"{cluster.metadata.name}-{next(_numbers)}"
-                    await self.town.store.commit([put_new(a_machine(cluster, name, kind), uid=name, now=NOW)])
-        await self.town.caught_up()
+                    await self.fleet.store.commit(
+                        [put_new(a_machine(cluster, name, kind), uid=name, now=NOW)]
+                    )
+        await self.fleet.wait_for_caches()
 
     async def _relabel(self, cluster: LatticeCluster) -> None:
-        for node in self.town.all(LatticeNode):
+        for node in self.fleet.all(LatticeNode):
             if (
                 node.spec.cluster == cluster.metadata.name
                 and (labels := node_labels(node, cluster)) != node.metadata.labels
@@ -95,46 +99,48 @@ class Site:
                 await self._write_labels(Key(LatticeNode.resource.id, "", node.metadata.name), labels)
 
     async def _write_labels(self, key: Key, labels: dict[str, str]) -> None:
-        entry = await self.town.store.get(key)
+        entry = await self.fleet.store.get(key)
         assert entry is not None
-        await self.town.store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": labels})])
+        await self.fleet.store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": labels})])
 
     async def relabel(self, service: str, labels: dict[str, str]) -> None:
         await self._write_labels(Key(LatticeService.resource.id, "default", service), labels)
-        await self.town.caught_up()
+        await self.fleet.wait_for_caches()
         await self.settle()
 
     async def apply(self, *objects: Kind) -> None:
-        await self.town.apply(*objects)
+        await self.fleet.apply(*objects)
         await self.settle()
 
     async def remove(self, service: str) -> None:
-        await self.town.remove(LatticeService, service, "default")
+        await self.fleet.remove(LatticeService, service, "default")
         await self.settle()
 
     def on(self, node: str) -> list[LatticeWorkload]:
         return [
-            each
-            for each in self.town.all(LatticeWorkload)
-            if each.status.binding and each.status.binding.node == node
+            replica
+            for replica in self.fleet.all(LatticeWorkload)
+            if replica.status.binding and replica.status.binding.node == node
         ]
 
     def running(self, service: str) -> int:
-        return sum(1 for each in self.town.live(service) if each.status.binding)
+        return sum(1 for replica in self.fleet.live(service) if replica.status.binding)
 
     def is_bound(self, workload: str) -> bool:
-        (found,) = [each for each in self.town.all(LatticeWorkload) if each.metadata.name == workload]
+        (found,) = [
+            replica for replica in self.fleet.all(LatticeWorkload) if replica.metadata.name == workload
+        ]
         return found.status.binding is not None
 
     def machines_of_others(self) -> int:
-        """With anybody on them whom the reserve is not for."""
-        found = [self.on(each.metadata.name) for each in self.town.all(LatticeNode)]
+        """The number of machines with a workload that the reserve is not for."""
+        found = [self.on(node.metadata.name) for node in self.fleet.all(LatticeNode)]
         return sum(any((each.metadata.labels or {}).get("env") != "prod" for each in some) for some in found)
 
     def machines_among_others(self) -> int:
-        """Of clusters with anybody in them whom the reserve is not for."""
-        nodes = self.town.all(LatticeNode)
-        labels: dict[str, list[str | None]] = {each.spec.cluster: [] for each in nodes}
+        """The number of machines of clusters with a workload that the reserve is not for."""
+        nodes = self.fleet.all(LatticeNode)
+        labels: dict[str, list[str | None]] = {node.spec.cluster: [] for node in nodes}
         for node in nodes:
             labels[node.spec.cluster] += [
                 (each.metadata.labels or {}).get("env") for each in self.on(node.metadata.name)
@@ -153,23 +159,15 @@ def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
 
 
 @asynccontextmanager
-async def a_place(*objects: Kind) -> AsyncIterator[Site]:
+async def running_site(*objects: Kind) -> AsyncIterator[Site]:
     clock = VirtualClock()
     async with (
-        a_town(*objects, clock=clock) as town,
-        acting(town.store, clock, role="scheduling") as scheduler,
+        running_fleet(*objects, clock=clock) as fleet,
+        running_scheduler(fleet.store, clock, role="scheduling") as scheduler,
     ):
-        site = Site(town, scheduler)
+        site = Site(fleet, scheduler)
         await site.settle()
         yield site
-
-
-def played(script: Any, *objects: Kind) -> None:
-    async def whole() -> None:
-        async with a_place(*objects) as site:
-            await script(site)
-
-    play(whole)
 
 
 def crit(replicas: int, cores: float = 2, name: str = "crit") -> LatticeService:
@@ -180,19 +178,16 @@ def web(replicas: int, cores: float = 1, name: str = "web") -> LatticeService:
     return a_service(name, replicas=replicas, cores=cores, labels={"env": "dev"})
 
 
-def test_others_are_not_spread_over_machines_that_are_kept() -> None:
-    """Ten cores of twelve are asked for. Two thirds of them are reserved for nobody: two machines, whoever is bound first."""
-
-    async def script(site: Site) -> None:
+async def test_other_services_do_not_spread_over_reserve() -> None:
+    """Ten of twelve cores are requested; other services get two machines, in any order of binding."""
+    async with running_site(a_site(), crit(3), web(4)) as site:
         assert site.machines_of_others() <= 2
         await site.apply(crit(4))
         assert site.running("crit") == 4
 
-    played(script, a_site(), crit(3), web(4))
 
-
-def test_others_get_no_more_than_is_not_reserved() -> None:
-    async def script(site: Site) -> None:
+async def test_other_services_get_only_unreserved_machines() -> None:
+    async with running_site(a_site(), crit(3), web(4)) as site:
         await site.apply(crit(1))
         await site.apply(web(12))
         assert site.machines_of_others() <= 2
@@ -200,45 +195,37 @@ def test_others_get_no_more_than_is_not_reserved() -> None:
         await site.apply(crit(2))
         assert site.running("crit") == 2
 
-    played(script, a_site(), crit(3), web(4))
 
-
-def test_machines_that_others_only_began_with_are_theirs_too() -> None:
-    """A cluster of others that begins with two machines and uses one leaves none of them to a service under other rules."""
-
-    async def script(site: Site) -> None:
+async def test_unused_machines_of_others_count_as_theirs() -> None:
+    """A cluster that starts with two machines and uses one leaves none of them to a service under another
+    policy."""
+    rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
+    async with running_site(
+        a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"})
+    ) as site:
         await site.apply(web(4, 4, name="job"))
         await site.apply(a_service("crit", cores=4, labels=PROD))
         assert site.running("crit") == 1
 
-    rules = a_policy(selector={"env": "dev", "team": "large"}, clusters={"minNodes": 2})
-    played(script, a_site(), rules, a_service("web", labels={"env": "dev", "team": "large"}))
 
-
-def test_a_workload_of_no_service_stays_outside() -> None:
-    """The only machine with room for it is one that is kept."""
-
-    async def script(site: Site) -> None:
+async def test_standalone_workload_stays_outside_reserve() -> None:
+    """The only machine with capacity for the workload is reserved."""
+    async with running_site(a_site(), crit(1, 1), web(2, 4)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
-    played(script, a_site(), crit(1, 1), web(2, 4))
 
-
-def test_whom_a_reserve_is_for_fills_what_others_leave_when_it_is_full() -> None:
-    async def script(site: Site) -> None:
+async def test_reserve_overflows_to_machines_others_leave() -> None:
+    async with running_site(a_site(), web(2, 3)) as site:
         await site.apply(crit(3, 4), web(2, 3))
         assert (site.running("crit"), site.running("web")) == (1, 2)
         await site.apply(crit(2, 1, name="small"))
         assert site.running("small") == 2
 
-    played(script, a_site(), web(2, 3))
 
-
-def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
-    """All machines are in use by then. Whoever runs stays; as machines are given up they are kept."""
-
-    async def script(site: Site) -> None:
+async def test_later_reserve_stops_growth_of_others() -> None:
+    """All machines are in use by then. Running replicas stay; released machines become reserved."""
+    async with running_site(a_static("dc", 3, 12, "48Gi"), web(5, 2)) as site:
         await site.apply(a_site(), web(7, 2))
         assert site.running("web") == 5
         await site.apply(web(2, 2))
@@ -247,45 +234,36 @@ def test_a_reserve_that_comes_later_ends_what_others_may_still_have() -> None:
         await site.apply(crit(1, 4))
         assert site.running("crit") == 1
 
-    played(script, a_static("dc", 3, 12, "48Gi"), web(5, 2))
 
-
-def test_who_loses_the_label_counts_among_the_others() -> None:
-    async def script(site: Site) -> None:
+async def test_service_losing_label_counts_among_others() -> None:
+    async with running_site(a_site(), crit(1, 4, name="was")) as site:
         await site.relabel("was", {"env": "dev"})
         await site.apply(web(3, 4))
         assert (site.running("was"), site.running("web")) == (1, 1)
         await site.apply(crit(1, 4))
         assert site.running("crit") == 1
 
-    played(script, a_site(), crit(1, 4, name="was"))
 
-
-def test_who_was_there_before_the_reserve_is_not_among_the_others() -> None:
-    """The reserve holds already: production has a machine, others have two and use half of the second one."""
-
-    async def script(site: Site) -> None:
+async def test_service_older_than_reserve_is_not_among_others() -> None:
+    """The reserve is met already: production has a machine, other services have two and use half of the
+    second."""
+    rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
+    async with running_site(a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2)) as site:
         await site.apply(a_site())
         await site.apply(web(4, 2))
         assert (site.running("web"), site.running("crit")) == (4, 1)
 
-    rules = a_policy(selector=PROD, clusters={"minNodes": 1, "maxNodes": 7})
-    played(script, a_static("dc", 3, 12, "48Gi"), rules, crit(1, 4), web(3, 2))
 
-
-def test_machines_that_became_kept_are_closed_to_workloads_of_no_service() -> None:
-    async def script(site: Site) -> None:
+async def test_newly_reserved_machines_reject_standalone_workloads() -> None:
+    async with running_site(a_static("dc", 3, 12, "48Gi"), crit(1, 1)) as site:
         await site.apply(a_site())
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
 
-    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 1))
 
-
-def test_a_workload_of_no_service_beside_production_counts_among_the_others() -> None:
-    """It was there before the reserve was: of the other machines one is kept."""
-
-    async def script(site: Site) -> None:
+async def test_standalone_workload_in_reserve_counts_among_others() -> None:
+    """The workload is older than the reserve: one of the other machines becomes reserved."""
+    async with running_site(a_static("dc", 3, 12, "48Gi"), crit(1, 2)) as site:
         await site.apply(a_workload("guest", 1000))
         assert site.is_bound("guest")
         await site.apply(a_site())
@@ -294,19 +272,15 @@ def test_a_workload_of_no_service_beside_production_counts_among_the_others() ->
         await site.apply(crit(2, 2))
         assert site.running("crit") == 2
 
-    played(script, a_static("dc", 3, 12, "48Gi"), crit(1, 2))
 
-
-def test_machines_are_anybodys_once_nothing_is_reserved() -> None:
-    async def script(site: Site) -> None:
+async def test_machines_are_shared_once_nothing_is_reserved() -> None:
+    async with running_site(a_site(), crit(1, 1)) as site:
         await site.apply(a_workload("guest", 2000))
         assert not site.is_bound("guest")
         await site.apply(a_static("dc", 3, 12, "48Gi"))
-        await site.town.clock.advance(INITIAL_BACKOFF_S)
+        await site.fleet.clock.advance(INITIAL_BACKOFF_S)
         await site.settle()
         assert site.is_bound("guest")
-
-    played(script, a_site(), crit(1, 1))
 
 
 STEPS = st.lists(
@@ -321,10 +295,11 @@ STEPS = st.lists(
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4),
     steps=STEPS,
 )
-def test_whatever_comes_and_goes_reserves_are_kept(
+def test_random_changes_keep_the_reserve(
     nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]
 ) -> None:
-    """Two services are production, two are not, two share their rules. In the end production begins anew, and wants all that is reserved."""
+    """Two services are production, two are not, and two share a policy. In the end production starts anew and
+    wants the whole reserve."""
     cores = dict(zip(("crit", "vip", "web", "job"), sizes, strict=True))
     labels = {
         "crit": PROD,
@@ -333,26 +308,27 @@ def test_whatever_comes_and_goes_reserves_are_kept(
         "job": {"env": "dev", "team": "own"},
     }
 
-    async def script(site: Site) -> None:
-        known: set[str] = set()
-        for name, replicas in steps:
-            if replicas:
-                await site.apply(a_service(name, replicas=replicas, cores=cores[name], labels=labels[name]))
-                known.add(name)
-            elif name in known:
+    async def scenario() -> None:
+        async with running_site(
+            a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2})
+        ) as site:
+            known: set[str] = set()
+            for name, replicas in steps:
+                if replicas:
+                    await site.apply(
+                        a_service(name, replicas=replicas, cores=cores[name], labels=labels[name])
+                    )
+                    known.add(name)
+                elif name in known:
+                    await site.remove(name)
+                    known.remove(name)
+                assert site.machines_of_others() <= nodes - min(nodes, reserved)
+            for name in known & {"crit", "vip"}:
                 await site.remove(name)
-                known.remove(name)
-            assert site.machines_of_others() <= nodes - min(nodes, reserved)
-        for name in known & {"crit", "vip"}:
-            await site.remove(name)
-        await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
-        assert site.running("anew") == min(nodes, reserved)
+            await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
+            assert site.running("anew") == min(nodes, reserved)
 
-    played(
-        script,
-        a_site(nodes, min(nodes, reserved)),
-        a_policy(selector={"team": "own"}, clusters={"minNodes": 2}),
-    )
+    asyncio.run(scenario())
 
 
 CHANGES = st.lists(
@@ -365,34 +341,34 @@ CHANGES = st.lists(
 
 @EXAMPLES
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
-def test_reserves_that_come_and_go_leave_others_no_more_than_they_have(
-    sizes: tuple[int, int], changes: list[tuple[str, int]]
-) -> None:
-    """Who has more than is left beside a reserve keeps it, gets nothing new, and a workload of no service comes where others are already."""
+def test_changing_reserves_never_grow_others(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
+    """A service that has more than the reserve leaves keeps it and gets nothing new; a standalone workload
+    joins machines that others already use."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
 
-    async def script(site: Site) -> None:
-        reserved, known = 0, set[str]()
-        for number, (what, count) in enumerate(changes):
-            before = site.machines_among_others()
-            if what == "reserve":
-                reserved = count
-                await site.apply(a_site(4, reserved))
-            elif what == "guest":
-                await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
-            elif count:
-                await site.apply(
-                    a_service(
-                        what,
-                        replicas=count,
-                        cores=cores[what],
-                        labels={"env": "prod" if what == "crit" else "dev"},
+    async def scenario() -> None:
+        async with running_site(a_site(4, 0)) as site:
+            reserved, known = 0, set[str]()
+            for number, (what, count) in enumerate(changes):
+                before = site.machines_among_others()
+                if what == "reserve":
+                    reserved = count
+                    await site.apply(a_site(4, reserved))
+                elif what == "guest":
+                    await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
+                elif count:
+                    await site.apply(
+                        a_service(
+                            what,
+                            replicas=count,
+                            cores=cores[what],
+                            labels={"env": "prod" if what == "crit" else "dev"},
+                        )
                     )
-                )
-                known.add(what)
-            elif what in known:
-                await site.remove(what)
-                known.remove(what)
-            assert site.machines_among_others() <= max(before, 4 - reserved)
+                    known.add(what)
+                elif what in known:
+                    await site.remove(what)
+                    known.remove(what)
+                assert site.machines_among_others() <= max(before, 4 - reserved)
 
-    played(script, a_site(4, 0))
+    asyncio.run(scenario())

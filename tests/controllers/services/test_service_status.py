@@ -1,10 +1,10 @@
-"""How a service is told from its replicas: counts, one word, a condition; a burst of changes makes few writes."""
+"""The status of a service from its replicas: counts, phase and condition; a burst of changes makes few
+writes."""
 
-import asyncio
 from typing import Any
 
 import pytest
-from build.offices import Scene, a, acting, revision_after
+from build.control_plane import ControlPlane, make_object, revision_after, running_loops
 
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.kinds.service import LatticeService
@@ -19,7 +19,7 @@ def a_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
         "placements": [{"pool": "north", "replicas": placed}] if placed else [],
         **more.pop("status", {}),
     }
-    return a(
+    return make_object(
         LatticeService,
         "web",
         "default",
@@ -31,7 +31,7 @@ def a_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
 
 def a_replica(slot: int, state: str = "Running", ready: bool = True, **more: Any) -> LatticeWorkload:
     status = {"actualState": state, "ready": ready, **more.pop("status", {})}
-    return a(
+    return make_object(
         LatticeWorkload,
         f"web-{slot}",
         "default",
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_health(case: str) -> None:
+def test_health_of_service(case: str) -> None:
     service, replicas, phase, message = CASES[case]
     found = status_with_health(service, replicas)
     assert (found.phase, found.conditions[0].message) == (phase, message)
@@ -98,34 +98,33 @@ def test_health(case: str) -> None:
     assert found.replicas == len(replicas)
 
 
-def test_what_it_costs_is_the_sum_of_its_parts() -> None:
+def test_cost_is_the_sum_of_parts() -> None:
     parts = [
         {"pool": "a", "replicas": 2, "cost": {"hourly": 0.384}},
         {"pool": "b", "replicas": 1, "cost": {"hourly": 0.192}},
     ]
-    service = a(LatticeService, "web", "default", spec={"containers": MAIN}, status={"placements": parts})
+    service = make_object(
+        LatticeService, "web", "default", spec={"containers": MAIN}, status={"placements": parts}
+    )
     cost = status_with_health(service, []).total_cost
     assert cost is not None
     assert (str(cost.hourly), str(cost.projected30_day)) == ("0.576", "414.72")
 
 
-def test_many_replicas_that_start_are_told_of_in_few_writes_and_then_none() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(a_service(50, 50))
-        controller = ServiceStatusController(await scene.office())
-        async with acting(controller.context, controller.loop()):
-            before = await scene.store.revision()
-            for slot in range(50):
-                await scene.put(a_replica(slot))
-                await scene.clock.advance(0.01)
-            await scene.clock.advance(2)
-            service = await scene.get(LatticeService, "web", "default")
-            assert service is not None
-            assert service.status.health is not None
-            assert (service.status.health.ready, service.status.phase) == (50, "Running")
-            assert await scene.store.revision() - before <= 50 + 5
-            first, *later = await revision_after(scene, [40, 40])
-            assert set(later) == {first}
-
-    asyncio.run(run())
+async def test_burst_of_starts_makes_few_status_writes() -> None:
+    plane = ControlPlane()
+    await plane.put(a_service(50, 50))
+    controller = ServiceStatusController(await plane.new_term())
+    async with running_loops(controller.context, controller.loop()):
+        revision_before = await plane.store.revision()
+        for slot in range(50):
+            await plane.put(a_replica(slot))
+            await plane.clock.advance(0.01)
+        await plane.clock.advance(2)
+        service = await plane.get(LatticeService, "web", "default")
+        assert service is not None
+        assert service.status.health is not None
+        assert (service.status.health.ready, service.status.phase) == (50, "Running")
+        assert await plane.store.revision() - revision_before <= 50 + 5
+        first, *later = await revision_after(plane, [40, 40])
+        assert set(later) == {first}

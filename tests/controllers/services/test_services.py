@@ -1,10 +1,10 @@
-"""Services find their place: as `plan` said, paid in the same commit, once, and never against what runs."""
+"""Services are placed as planned, paid once in the same commit, and never at the expense of running replicas."""
 
 from collections import Counter
 from typing import Any
 
 import pytest
-from build.service_world import a_town, play
+from build.service_world import running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_policy, a_pool, a_service
 
@@ -15,301 +15,254 @@ from lattice.kinds.pool import LatticePool
 from lattice.store.memory import MemoryStore
 
 
-def test_a_service_is_placed_paid_and_told_in_one_commit() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=1000), a_service(replicas=2)) as town:
-            before = await town.store.revision()
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            assert await town.store.revision() == before + 1
-            assert town.placed() == {("p1-001", "m"): 2}
-            assert town.machines() == {"p1-001": {"m": 1}}
-            assert town.paid() == Counter({("p1-001", "m"): 1})
-            placed = town.condition("Placed")
-            assert placed is not None
-            assert (placed.status, placed.reason, placed.observed_generation) == ("True", "Placed", 1)
-            status = town.service().status
-            assert status.last_scheduled == "2026-01-01T00:00:00Z"
-            assert status.scheduler_decision is not None
-            assert status.scheduler_decision.reason == "Placed in p1"
-            assert sorted(each.reason for each in await town.events()) == ["ClusterCreated", "Placed"]
-
-    play(script)
+async def test_service_is_placed_and_paid_in_one_commit() -> None:
+    async with running_fleet(a_class(), a_pool(budget=1000), a_service(replicas=2)) as fleet:
+        revision_before = await fleet.store.revision()
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        assert await fleet.store.revision() == revision_before + 1
+        assert fleet.placed() == {("p1-001", "m"): 2}
+        assert fleet.machines() == {"p1-001": {"m": 1}}
+        assert fleet.paid() == Counter({("p1-001", "m"): 1})
+        placed = fleet.condition("Placed")
+        assert placed is not None
+        assert (placed.status, placed.reason, placed.observed_generation) == ("True", "Placed", 1)
+        status = fleet.service().status
+        assert status.last_scheduled == "2026-01-01T00:00:00Z"
+        assert status.scheduler_decision is not None
+        assert status.scheduler_decision.reason == "Placed in p1"
+        assert sorted(event.reason for event in await fleet.events()) == ["ClusterCreated", "Placed"]
 
 
-def test_what_is_decided_is_not_decided_again() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service(replicas=3), a_service("web")) as town:
-            await town.look()
-            revision = await town.store.revision()
-            for _ in range(3):
-                await town.services.reconcile(FLEET_KEY)
-                await town.replicas.reconcile("default/api")
-            assert await town.store.revision() == revision
-            await town.bind()
-            await town.look()
-            revision = await town.store.revision()
-            await town.services.reconcile(FLEET_KEY)
-            assert await town.store.revision() == revision
-
-    play(script)
+async def test_placed_service_is_not_placed_again() -> None:
+    async with running_fleet(a_class(), a_pool(), a_service(replicas=3), a_service("web")) as fleet:
+        await fleet.converge()
+        revision = await fleet.store.revision()
+        for _ in range(3):
+            await fleet.services.reconcile(FLEET_KEY)
+            await fleet.replicas.reconcile("default/api")
+        assert await fleet.store.revision() == revision
+        await fleet.bind()
+        await fleet.converge()
+        revision = await fleet.store.revision()
+        await fleet.services.reconcile(FLEET_KEY)
+        assert await fleet.store.revision() == revision
 
 
-def test_who_waits_is_told_once_however_long_it_takes_and_whoever_leads() -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        async with a_town(
-            a_class(), a_pool(budget=10), a_service(), a_service("big", cores=64), store=store, clock=clock
-        ) as town:
-            await town.look()
-            assert len(await town.events("NotPlaced")) == 2
-            before = await store.revision()
-            for _ in range(3):
-                clock.jump(3600)
-                await town.services.reconcile(FLEET_KEY)
-            assert await store.revision() == before
-        async with a_town(store=store, clock=clock) as town:
+async def test_pending_service_is_reported_once_across_leaders() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    async with running_fleet(
+        a_class(), a_pool(budget=10), a_service(), a_service("big", cores=64), store=store, clock=clock
+    ) as fleet:
+        await fleet.converge()
+        assert len(await fleet.events("NotPlaced")) == 2
+        revision_before = await store.revision()
+        for _ in range(3):
             clock.jump(3600)
-            await town.look()
-            assert await store.revision() == before
-
-    play(script)
-
-
-def test_more_replicas_grow_the_cluster_and_pay_only_for_what_is_new() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as town:
-            await town.look()
-            await town.bind()
-            await town.apply(a_service(replicas=4, cores=4))
-            await town.look()
-            assert town.machines() == {"p1-001": {"m": 4}}
-            assert town.paid() == Counter({("p1-001", "m"): 4})
-            assert "p1-001" in (await town.events("ClusterGrown"))[0].message
-
-    play(script)
+            await fleet.services.reconcile(FLEET_KEY)
+        assert await store.revision() == revision_before
+    async with running_fleet(store=store, clock=clock) as fleet:
+        clock.jump(3600)
+        await fleet.converge()
+        assert await store.revision() == revision_before
 
 
-def test_what_does_not_fit_is_told_and_what_fits_runs() -> None:
-    async def script() -> None:
-        async with a_town(
-            a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=3, cores=2)
-        ) as town:
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 2}
-            placed = town.condition("Placed")
-            assert placed is not None
-            assert (placed.status, placed.reason) == ("False", "NotNow")
-            assert placed.message.startswith("2 of 3 replicas are placed: ")
-            assert len(town.workloads()) == 2
-            assert [each.type for each in await town.events("NotPlaced")] == ["Warning"]
-            await town.apply(a_pool(capacity={"maxNodes": 2}))
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 3}
-            assert town.condition("Placed").status == "True"  # type: ignore[union-attr]
-
-    play(script)
+async def test_scale_up_pays_only_for_new_machines() -> None:
+    async with running_fleet(a_class(), a_pool(budget=10_000), a_service(replicas=2, cores=4)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.apply(a_service(replicas=4, cores=4))
+        await fleet.converge()
+        assert fleet.machines() == {"p1-001": {"m": 4}}
+        assert fleet.paid() == Counter({("p1-001", "m"): 4})
+        assert "p1-001" in (await fleet.events("ClusterGrown"))[0].message
 
 
-def test_two_services_want_the_last_money_and_the_first_by_name_has_it() -> None:
-    async def script() -> None:
-        pool = a_pool(budget=160)  # one machine at $0.20 for 744 hours is $148.80
-        async with a_town(a_class(), pool, a_service("api", cores=3), a_service("web", cores=3)) as town:
-            await town.look()
-            assert town.placed("api") == {("p1-001", "m"): 1}
-            assert town.placed("web") == {}
-            assert town.condition("Placed", "web").reason == "OverBudget"  # type: ignore[union-attr]
-            assert town.paid() == Counter({("p1-001", "m"): 1})
-
-    play(script)
-
-
-def test_a_budget_that_was_lowered_meanwhile_refuses_and_nothing_else_is_written() -> None:
-    """The copy of the pool is stopped at what it was: only the store knows of the lower budget."""
-
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(budget=1000), a_service()) as town:
-            decide = town.services._decide
-
-            async def and_then_lowered(refused: Any) -> Any:
-                found = await decide(refused)
-                if not refused:
-                    await town.apply(a_pool(budget=10))
-                return found
-
-            town.services._decide = and_then_lowered  # type: ignore[method-assign]
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            decision = town.service().status.scheduler_decision
-            assert decision is not None
-            assert decision.verdict == "OverBudget"
-            assert decision.reason.startswith("over budget: ")
-            assert "needs $0.20/h" in decision.reason
-            assert town.machines() == {}
-            assert town.all(LatticeLedger) == []
-            assert town.placed() == {}
-
-    play(script)
+async def test_partial_fit_places_replicas_and_reports_the_rest() -> None:
+    async with running_fleet(
+        a_class(), a_pool(capacity={"maxNodes": 1}), a_service(replicas=3, cores=2)
+    ) as fleet:
+        await fleet.converge()
+        assert fleet.placed() == {("p1-001", "m"): 2}
+        placed = fleet.condition("Placed")
+        assert placed is not None
+        assert (placed.status, placed.reason) == ("False", "NotNow")
+        assert placed.message.startswith("2 of 3 replicas are placed: ")
+        assert len(fleet.workloads()) == 2
+        assert [event.type for event in await fleet.events("NotPlaced")] == ["Warning"]
+        await fleet.apply(a_pool(capacity={"maxNodes": 2}))
+        await fleet.converge()
+        assert fleet.placed() == {("p1-001", "m"): 3}
+        assert fleet.condition("Placed").status == "True"  # type: ignore[union-attr]
 
 
-def test_a_service_that_changed_while_it_was_decided_is_decided_again() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            decide = town.services._decide
-
-            async def and_then_scaled(refused: Any) -> Any:
-                found = await decide(refused)
-                await town.apply(a_service(replicas=2))
-                return found
-
-            town.services._decide = and_then_scaled  # type: ignore[method-assign]
-            with pytest.raises(Conflict, match="changed while its place was decided"):
-                await town.services.reconcile(FLEET_KEY)
-            assert town.placed() == {}
-            town.services._decide = decide  # type: ignore[method-assign]
-            await town.look()
-            assert sum(town.placed().values()) == 2
-
-    play(script)
+async def test_last_budget_goes_to_first_service_by_name() -> None:
+    pool = a_pool(budget=160)  # one machine at $0.20 for 744 hours is $148.80
+    async with running_fleet(a_class(), pool, a_service("api", cores=3), a_service("web", cores=3)) as fleet:
+        await fleet.converge()
+        assert fleet.placed("api") == {("p1-001", "m"): 1}
+        assert fleet.placed("web") == {}
+        assert fleet.condition("Placed", "web").reason == "OverBudget"  # type: ignore[union-attr]
+        assert fleet.paid() == Counter({("p1-001", "m"): 1})
 
 
-def test_a_term_that_is_over_writes_nothing() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool(), a_service()) as town:
-            await town.store.campaign("controllers", "me", 15.0)
-            before = await town.store.revision()
-            with pytest.raises(Fenced):
-                await town.services.reconcile(FLEET_KEY)
-            assert await town.store.revision() == before
+async def test_lowered_budget_refuses_and_nothing_is_written() -> None:
+    """The cache of the pool is stopped at the former budget: only the store has the lower one."""
+    async with running_fleet(a_class(), a_pool(budget=1000), a_service()) as fleet:
+        decide = fleet.services._decide
 
-    play(script)
+        async def and_then_lowered(refused: Any) -> Any:
+            found = await decide(refused)
+            if not refused:
+                await fleet.apply(a_pool(budget=10))
+            return found
+
+        fleet.services._decide = and_then_lowered  # type: ignore[method-assign]
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        decision = fleet.service().status.scheduler_decision
+        assert decision is not None
+        assert decision.verdict == "OverBudget"
+        assert decision.reason.startswith("over budget: ")
+        assert "needs $0.20/h" in decision.reason
+        assert fleet.machines() == {}
+        assert fleet.all(LatticeLedger) == []
+        assert fleet.placed() == {}
+
+
+async def test_service_changed_during_placement_is_placed_again() -> None:
+    async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
+        decide = fleet.services._decide
+
+        async def and_then_scaled(refused: Any) -> Any:
+            found = await decide(refused)
+            await fleet.apply(a_service(replicas=2))
+            return found
+
+        fleet.services._decide = and_then_scaled  # type: ignore[method-assign]
+        with pytest.raises(Conflict, match="changed while its place was decided"):
+            await fleet.services.reconcile(FLEET_KEY)
+        assert fleet.placed() == {}
+        fleet.services._decide = decide  # type: ignore[method-assign]
+        await fleet.converge()
+        assert sum(fleet.placed().values()) == 2
+
+
+async def test_former_leader_writes_nothing() -> None:
+    async with running_fleet(a_class(), a_pool(), a_service()) as fleet:
+        await fleet.store.campaign("controllers", "me", 15.0)
+        revision_before = await fleet.store.revision()
+        with pytest.raises(Fenced):
+            await fleet.services.reconcile(FLEET_KEY)
+        assert await fleet.store.revision() == revision_before
 
 
 @pytest.mark.parametrize("hidden", ["p1", "certificate"])
-def test_what_runs_stays_when_its_place_is_not_right_any_more(hidden: str) -> None:
-    async def script() -> None:
-        pools = [
-            a_pool("p1", labels={"compliance": ["gdpr"]}),
-            a_pool("p2", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
-        ]
-        async with a_town(a_class(), *pools, a_service(replicas=2, compliance=["gdpr"])) as town:
-            await town.look()
-            await town.bind()
-            await town.look()
-            assert town.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
-            before = [each.metadata.uid for each in town.live()]
-            if hidden == "p1":
-                await town.apply(a_pool("p1"), a_pool("p2", labels={"compliance": ["gdpr"]}))
-            else:
-                await town.apply(a_policy(compliance=["soc2"]))
-            await town.look()
-            stale = town.condition("PlacementStale")
-            assert stale is not None
-            assert (stale.status, stale.reason) == ("True", "WouldMove")
-            assert "p1" in stale.message
-            assert [each.metadata.uid for each in town.live()] == before
-            assert len(await town.events("PlacementStale")) == 1
-            await town.apply(a_pool("p1", labels={"compliance": ["gdpr", "soc2"]}))
-            await town.look()
-            assert town.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
-
-    play(script)
+async def test_running_replicas_stay_on_unsuitable_placement(hidden: str) -> None:
+    pools = [
+        a_pool("p1", labels={"compliance": ["gdpr"]}),
+        a_pool("p2", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
+    ]
+    async with running_fleet(a_class(), *pools, a_service(replicas=2, compliance=["gdpr"])) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.converge()
+        assert fleet.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
+        before = [replica.metadata.uid for replica in fleet.live()]
+        if hidden == "p1":
+            await fleet.apply(a_pool("p1"), a_pool("p2", labels={"compliance": ["gdpr"]}))
+        else:
+            await fleet.apply(a_policy(compliance=["soc2"]))
+        await fleet.converge()
+        stale = fleet.condition("PlacementStale")
+        assert stale is not None
+        assert (stale.status, stale.reason) == ("True", "WouldMove")
+        assert "p1" in stale.message
+        assert [replica.metadata.uid for replica in fleet.live()] == before
+        assert len(await fleet.events("PlacementStale")) == 1
+        await fleet.apply(a_pool("p1", labels={"compliance": ["gdpr", "soc2"]}))
+        await fleet.converge()
+        assert fleet.condition("PlacementStale").status == "False"  # type: ignore[union-attr]
 
 
-def test_a_reference_to_nobody_is_named_until_it_is_there() -> None:
-    async def script() -> None:
-        service = a_service(dependencies={"db": {"type": "service"}})
-        async with a_town(a_class(), a_pool(), service) as town:
-            await town.look()
-            said = town.condition("ReferencesResolved")
-            assert said is not None
-            assert (said.status, said.reason, said.message) == (
-                "False",
-                "ServiceNotFound",
-                "no LatticeService default/db",
-            )
-            await town.apply(a_service("db"))
-            await town.look()
-            assert town.condition("ReferencesResolved").status == "True"  # type: ignore[union-attr]
-
-    play(script)
+async def test_missing_reference_is_reported_until_created() -> None:
+    service = a_service(dependencies={"db": {"type": "service"}})
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        condition = fleet.condition("ReferencesResolved")
+        assert condition is not None
+        assert (condition.status, condition.reason, condition.message) == (
+            "False",
+            "ServiceNotFound",
+            "no LatticeService default/db",
+        )
+        await fleet.apply(a_service("db"))
+        await fleet.converge()
+        assert fleet.condition("ReferencesResolved").status == "True"  # type: ignore[union-attr]
 
 
-def test_a_pool_that_is_gone_takes_nothing_with_it_that_runs() -> None:
-    async def script() -> None:
-        async with a_town(a_class(), a_pool("p1"), a_service(replicas=2)) as town:
-            await town.look()
-            await town.bind()
-            before = [each.metadata.uid for each in town.live()]
-            await town.remove(LatticePool, "p1")
-            await town.apply(a_pool("p2"))
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 2}
-            assert [each.metadata.uid for each in town.live()] == before
-            stale = town.condition("PlacementStale")
-            assert stale is not None
-            assert (stale.status, stale.message) == (
-                "True",
-                "it would not be put there today, and stays: p1: is not offered any more",
-            )
-            await town.apply(a_service(replicas=3))
-            await town.look()
-            assert town.placed() == {("p1-001", "m"): 2, ("p2-001", "m"): 1}
-            await town.bind()
-            await town.apply(a_service(replicas=1))
-            await town.look()
-            assert town.placed() == {("p2-001", "m"): 1}, "those that would not be put there go first"
-
-    play(script)
+async def test_deleted_pool_keeps_running_replicas() -> None:
+    async with running_fleet(a_class(), a_pool("p1"), a_service(replicas=2)) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        before = [replica.metadata.uid for replica in fleet.live()]
+        await fleet.remove(LatticePool, "p1")
+        await fleet.apply(a_pool("p2"))
+        await fleet.converge()
+        assert fleet.placed() == {("p1-001", "m"): 2}
+        assert [replica.metadata.uid for replica in fleet.live()] == before
+        stale = fleet.condition("PlacementStale")
+        assert stale is not None
+        assert (stale.status, stale.message) == (
+            "True",
+            "it would not be put there today, and stays: p1: is not offered any more",
+        )
+        await fleet.apply(a_service(replicas=3))
+        await fleet.converge()
+        assert fleet.placed() == {("p1-001", "m"): 2, ("p2-001", "m"): 1}
+        await fleet.bind()
+        await fleet.apply(a_service(replicas=1))
+        await fleet.converge()
+        assert fleet.placed() == {("p2-001", "m"): 1}, "those that would not be put there go first"
 
 
-def test_what_one_budget_refuses_holds_up_nobody_else() -> None:
-    """Both are written together at first; then the one that is too dear is left out."""
+async def test_refused_service_does_not_block_others() -> None:
+    """Both are written in one commit at first; then the service over budget is left out."""
+    pools = [
+        a_pool("p1", budget=1000, labels={"tier": "one"}),
+        a_pool("p2", budget=1000, labels={"tier": "two"}),
+    ]
+    one, two = ({"matchLabels": {"tier": tier}} for tier in ("one", "two"))
+    async with running_fleet(
+        a_class(), *pools, a_service("api", pools=one), a_service("web", pools=two)
+    ) as fleet:
+        decide = fleet.services._decide
 
-    async def script() -> None:
-        pools = [
-            a_pool("p1", budget=1000, labels={"tier": "one"}),
-            a_pool("p2", budget=1000, labels={"tier": "two"}),
-        ]
-        one, two = ({"matchLabels": {"tier": tier}} for tier in ("one", "two"))
-        async with a_town(
-            a_class(), *pools, a_service("api", pools=one), a_service("web", pools=two)
-        ) as town:
-            decide = town.services._decide
+        async def and_then_lowered(refused: Any) -> Any:
+            found = await decide(refused)
+            if not refused:
+                await fleet.apply(a_pool("p1", budget=10, labels={"tier": "one"}))
+            return found
 
-            async def and_then_lowered(refused: Any) -> Any:
-                found = await decide(refused)
-                if not refused:
-                    await town.apply(a_pool("p1", budget=10, labels={"tier": "one"}))
-                return found
-
-            town.services._decide = and_then_lowered  # type: ignore[method-assign]
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            assert town.placed("api") == {}
-            assert town.condition("Placed", "api").reason == "OverBudget"  # type: ignore[union-attr]
-            assert town.placed("web") == {("p2-001", "m"): 1}
-            assert town.machines() == {"p2-001": {"m": 1}}
-
-    play(script)
+        fleet.services._decide = and_then_lowered  # type: ignore[method-assign]
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        assert fleet.placed("api") == {}
+        assert fleet.condition("Placed", "api").reason == "OverBudget"  # type: ignore[union-attr]
+        assert fleet.placed("web") == {("p2-001", "m"): 1}
+        assert fleet.machines() == {"p2-001": {"m": 1}}
 
 
-def test_a_service_of_many_clusters_is_placed_in_several_commits() -> None:
-    async def script() -> None:
-        clusters = {"maxNodes": 1}
-        async with a_town(
-            a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)
-        ) as town:
-            before = await town.store.revision()
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            assert len(town.machines()) == 120
-            assert sum(town.placed().values()) == 120
-            assert town.paid().total() == 120
-            assert await town.store.revision() == before + 4
-
-    play(script)
-
-
-# --- as plan says ---
+async def test_service_of_many_clusters_is_placed_in_batches() -> None:
+    clusters = {"maxNodes": 1}
+    async with running_fleet(
+        a_class(), a_pool(budget=100_000), a_policy(clusters=clusters), a_service(replicas=120, cores=4)
+    ) as fleet:
+        revision_before = await fleet.store.revision()
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        assert len(fleet.machines()) == 120
+        assert sum(fleet.placed().values()) == 120
+        assert fleet.paid().total() == 120
+        assert await fleet.store.revision() == revision_before + 4

@@ -1,11 +1,10 @@
-"""What pools, clouds and data centers say about themselves: each condition of the rules, and nothing written when nothing changes."""
+"""Status of pools, clouds and data centers: each condition, and no writes without a change."""
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from build.offices import Scene, a, acting, revision_after
+from build.control_plane import ControlPlane, make_object, revision_after, running_loops
 
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.kinds import KINDS
@@ -20,7 +19,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.model.fleet import Fleet
 
 HERE = frozenset({"local", "aws"})
-NANO = a(
+NANO = make_object(
     LatticeNodeClass,
     "nano",
     spec={
@@ -33,11 +32,11 @@ NANO = a(
 
 def a_pool(provider: str = "local", **spec: Any) -> LatticePool:
     place = {"type": provider, "region": "north", **spec.pop("login", {})}
-    return a(LatticePool, "north", spec={"provider": place, "nodeClasses": ["nano"], **spec})
+    return make_object(LatticePool, "north", spec={"provider": place, "nodeClasses": ["nano"], **spec})
 
 
 def a_cluster(nodes: int, pool: str = "north", provider: str = "local") -> LatticeCluster:
-    return a(
+    return make_object(
         LatticeCluster,
         f"{pool}-001",
         spec={"pool": pool, "provider": provider, "region": "north", "nodes": {"nano": nodes}},
@@ -45,10 +44,12 @@ def a_cluster(nodes: int, pool: str = "north", provider: str = "local") -> Latti
 
 
 LOGIN = {"login": {"credentials": {"secretRef": "keys"}}}
-KEYS = a(
+KEYS = make_object(
     Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ==", "AWS_SECRET_ACCESS_KEY": "YQ=="}
 )
-CLOUD = a(CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}, "eu-west-1": {}}})
+CLOUD = make_object(
+    CloudInfrastructure, "aws", spec={"provider": "aws", "regions": {"us-east-1": {}, "eu-west-1": {}}}
+)
 DATA_CENTER = {"provider": "local", "location": {"name": "dc", "region": "dc"}, "capacity": {"nodes": 4}}
 
 CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
@@ -74,7 +75,7 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
         [
             a_pool("aws", **LOGIN),
             NANO,
-            a(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ=="}),
+            make_object(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ=="}),
         ],
         "CredentialsValid",
         "False",
@@ -123,189 +124,169 @@ async def at_once(think: Callable[[], Fleet]) -> Fleet:
     return think()
 
 
-async def looked(scene: Scene, adapters: frozenset[str] = HERE) -> None:
+async def reconcile_supply(plane: ControlPlane, adapters: frozenset[str] = HERE) -> None:
     supply = SupplyStatusController(
-        await scene.office(), adapters, min_interval_s=0, run_in_background=at_once
+        await plane.new_term(), adapters, min_interval_s=0, run_in_background=at_once
     )
-    async with acting(supply.context, supply.loop()):
+    async with running_loops(supply.context, supply.loop()):
         for _ in range(20):
-            await scene.clock.advance(0.1)
+            await plane.clock.advance(0.1)
 
 
-def said(conditions: tuple[Condition, ...], kind: str) -> Condition:
-    return next(each for each in conditions if each.type == kind)
+def condition_of(conditions: tuple[Condition, ...], kind: str) -> Condition:
+    return next(condition for condition in conditions if condition.type == kind)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_conditions_of_a_pool(case: str) -> None:
+async def test_pool_conditions(case: str) -> None:
     objects, kind, status, reason, words = CASES[case]
 
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(*objects)
-        await looked(scene)
-        pool = await scene.get(LatticePool, "north")
+    plane = ControlPlane()
+    await plane.put(*objects)
+    await reconcile_supply(plane)
+    pool = await plane.get(LatticePool, "north")
+    assert pool is not None
+    found = condition_of(pool.status.conditions, kind)
+    assert (found.status, found.reason) == (status, reason)
+    assert words in found.message
+    assert found.last_transition_time == "2026-01-01T00:00:00Z"
+
+
+async def test_cloud_with_unusable_regions_is_degraded() -> None:
+    plane = ControlPlane()
+    pool = make_object(
+        LatticePool,
+        "aaa",
+        spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
+    )
+    await plane.put(NANO, pool, CLOUD)
+    await reconcile_supply(plane)
+    cloud = await plane.get(CloudInfrastructure, "aws")
+    assert cloud is not None
+    assert condition_of(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
+    assert condition_of(cloud.status.conditions, "Overlaps").status == "True"
+    assert cloud.status.phase == "Degraded"
+
+
+async def test_usage_and_cost_of_pools_clouds_and_data_centers() -> None:
+    plane = ControlPlane()
+    workload = {
+        "containers": {"main": {"command": ["true"]}},
+        "cluster": "north-001",
+        "service": "web",
+        "requests": {"cpu": "500m"},
+    }
+    await plane.put(
+        NANO,
+        a_pool(capacity={"maxNodes": 8}),
+        a_cluster(2),
+        make_object(LatticeWorkload, "web-0", "default", spec=workload),
+    )
+    await plane.put(make_object(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
+    await reconcile_supply(plane)
+    pool, cluster = await plane.get(LatticePool, "north"), await plane.get(LatticeCluster, "north-001")
+    static, kind = await plane.get(StaticInfrastructure, "dc"), await plane.get(LatticeNodeClass, "nano")
+    assert pool is not None
+    assert cluster is not None
+    assert static is not None
+    assert kind is not None
+    assert pool.status.capacity is not None
+    assert (
+        pool.status.capacity.allocated_nodes,
+        pool.status.clusters[0].services,
+        pool.status.next_cluster_sequence,
+    ) == (2, 1, 2)
+    assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (
+        1,
+        1,
+        "0.2",
+    )  # type: ignore[union-attr]
+    assert str(cluster.status.utilization.cores) == "0.25"  # type: ignore[union-attr]
+    assert static.status.utilization.nodes.used == 3  # type: ignore[union-attr]
+    assert kind.status.nodes == 5
+
+
+async def test_passing_time_and_accruing_cost_write_nothing() -> None:
+    plane = ControlPlane()
+    spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+    machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
+    budget = {
+        "budget": {"kind": "LatticePool", "name": "north"},
+        "limitMicros": 1_000_000_000,
+        "hard": True,
+    }
+    ledger = make_object(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
+    await plane.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
+    supply = SupplyStatusController(await plane.new_term(), HERE, min_interval_s=0, run_in_background=at_once)
+    async with running_loops(supply.context, supply.loop()):
+        for _ in range(20):
+            await plane.clock.advance(0.1)
+        first, *later = await revision_after(plane, [60] * 20)
+        assert set(later) == {first}
+        for _ in range(30):
+            await plane.clock.advance(3600)
+        pool = await plane.get(LatticePool, "north")
         assert pool is not None
-        found = said(pool.status.conditions, kind)
-        assert (found.status, found.reason) == (status, reason)
-        assert words in found.message
-        assert found.last_transition_time == "2026-01-01T00:00:00Z"
-
-    asyncio.run(run())
+        assert pool.status.budget is not None
+        assert pool.status.budget.current_month_cost  # by then it is worth telling
 
 
-def test_a_cloud_of_which_some_regions_are_of_no_use_is_degraded() -> None:
-    async def run() -> None:
-        scene = Scene()
-        pool = a(
-            LatticePool,
-            "aaa",
-            spec={"provider": {"type": "aws", "region": "eu-west-1"}, "nodeClasses": ["nano"]},
-        )
-        await scene.put(NANO, pool, CLOUD)
-        await looked(scene)
-        cloud = await scene.get(CloudInfrastructure, "aws")
-        assert cloud is not None
-        assert said(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
-        assert said(cloud.status.conditions, "Overlaps").status == "True"
-        assert cloud.status.phase == "Degraded"
+async def test_one_slow_store_call_does_not_slow_polling() -> None:
+    plane = ControlPlane()
+    await plane.put(NANO, a_pool(capacity={"maxNodes": 5}))
+    supply = SupplyStatusController(await plane.new_term(), HERE, run_in_background=at_once)
+    commit = supply.context.store.commit
 
-    asyncio.run(run())
+    async def slow(*words: Any, **rest: Any) -> int:
+        await plane.clock.sleep(5)
+        revision: int = await commit(*words, **rest)
+        return revision
 
-
-def test_use_and_money_of_everything_that_a_cluster_is_made_of() -> None:
-    async def run() -> None:
-        scene = Scene()
-        workload = {
-            "containers": {"main": {"command": ["true"]}},
-            "cluster": "north-001",
-            "service": "web",
-            "requests": {"cpu": "500m"},
-        }
-        await scene.put(
-            NANO,
-            a_pool(capacity={"maxNodes": 8}),
-            a_cluster(2),
-            a(LatticeWorkload, "web-0", "default", spec=workload),
-        )
-        await scene.put(a(StaticInfrastructure, "dc", spec=DATA_CENTER), a_cluster(3, "dc"))
-        await looked(scene)
-        pool, cluster = await scene.get(LatticePool, "north"), await scene.get(LatticeCluster, "north-001")
-        static, kind = await scene.get(StaticInfrastructure, "dc"), await scene.get(LatticeNodeClass, "nano")
+    supply.context.store.commit = slow  # type: ignore[method-assign]
+    async with running_loops(supply.context, supply.loop()):
+        await plane.clock.advance(6)
+        supply.context.store.commit = commit  # type: ignore[method-assign]
+        await plane.put(a_cluster(4))
+        for _ in range(50):
+            await plane.clock.advance(0.1)
+        pool = await plane.get(LatticePool, "north")
         assert pool is not None
-        assert cluster is not None
-        assert static is not None
-        assert kind is not None
-        assert pool.status.capacity is not None
-        assert (
-            pool.status.capacity.allocated_nodes,
-            pool.status.clusters[0].services,
-            pool.status.next_cluster_sequence,
-        ) == (2, 1, 2)
-        assert (cluster.status.workloads, cluster.status.services, str(cluster.status.cost.hourly)) == (
-            1,
-            1,
-            "0.2",
-        )  # type: ignore[union-attr]
-        assert str(cluster.status.utilization.cores) == "0.25"  # type: ignore[union-attr]
-        assert static.status.utilization.nodes.used == 3  # type: ignore[union-attr]
-        assert kind.status.nodes == 5
-
-    asyncio.run(run())
+        assert condition_of(pool.status.conditions, "CapacityPressure").status == "True"
 
 
-def test_nothing_is_written_while_only_time_passes_and_money_trickles() -> None:
-    async def run() -> None:
-        scene = Scene()
-        spending = {"committedMicros": 100_000, "month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
-        machines = {"north-001": [{"nodeClass": "nano", "count": 1, "micros": 100_000}]}
-        budget = {
-            "budget": {"kind": "LatticePool", "name": "north"},
-            "limitMicros": 1_000_000_000,
-            "hard": True,
-        }
-        ledger = a(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
-        await scene.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
-        supply = SupplyStatusController(
-            await scene.office(), HERE, min_interval_s=0, run_in_background=at_once
-        )
-        async with acting(supply.context, supply.loop()):
-            for _ in range(20):
-                await scene.clock.advance(0.1)
-            first, *later = await revision_after(scene, [60] * 20)
-            assert set(later) == {first}
-            for _ in range(30):
-                await scene.clock.advance(3600)
-            pool = await scene.get(LatticePool, "north")
-            assert pool is not None
-            assert pool.status.budget is not None
-            assert pool.status.budget.current_month_cost  # by then it is worth telling
-
-    asyncio.run(run())
-
-
-def test_a_store_that_is_slow_for_once_is_no_reason_to_look_seldom() -> None:
-    async def run() -> None:
-        scene = Scene()
-        await scene.put(NANO, a_pool(capacity={"maxNodes": 5}))
-        supply = SupplyStatusController(await scene.office(), HERE, run_in_background=at_once)
-        commit = supply.context.store.commit
-
-        async def slow(*words: Any, **rest: Any) -> int:
-            await scene.clock.sleep(5)
-            revision: int = await commit(*words, **rest)
-            return revision
-
-        supply.context.store.commit = slow  # type: ignore[method-assign]
-        async with acting(supply.context, supply.loop()):
-            await scene.clock.advance(6)
-            supply.context.store.commit = commit  # type: ignore[method-assign]
-            await scene.put(a_cluster(4))
-            for _ in range(50):
-                await scene.clock.advance(0.1)
-            pool = await scene.get(LatticePool, "north")
-            assert pool is not None
-            assert said(pool.status.conditions, "CapacityPressure").status == "True"
-
-    asyncio.run(run())
-
-
-def test_nothing_of_a_login_is_told() -> None:
-    """Which keys are there is said; what they hold is nowhere but in the Secret."""
+async def test_status_reveals_no_credentials() -> None:
+    """The status names the present keys; their values are only in the Secret."""
     opens = "k3Zq-this-opens-the-cloud"
 
-    async def main() -> None:
-        scene = Scene()
-        login = a(
-            Secret,
-            "keys",
-            "lattice-system",
-            data={"AWS_ACCESS_KEY_ID": opens, "odd": opens},
-            stringData={"more": opens},
-        )
-        cloud = a(
-            CloudInfrastructure,
-            "aws",
-            spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
-        )
-        await scene.put(a_pool("aws", **LOGIN), NANO, login, cloud)
-        office = await scene.office()
-        async with acting(
-            office, SupplyStatusController(office, HERE, min_interval_s=0, run_in_background=at_once).loop()
-        ):
-            await scene.clock.advance(60)
-        for kind in KINDS:
-            if kind is not Secret:
-                assert opens.encode() not in b"".join(
-                    each.value for each in (await scene.store.list(kind.resource.id)).entries
-                )
-        pool = await scene.get(LatticePool, "north")
-        assert pool is not None
-        found = next(each for each in pool.status.conditions if each.type == "CredentialsValid")
-        assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
-            "False",
-            "KeysMissing",
-            True,
-        )
-
-    asyncio.run(main())
+    plane = ControlPlane()
+    login = make_object(
+        Secret,
+        "keys",
+        "lattice-system",
+        data={"AWS_ACCESS_KEY_ID": opens, "odd": opens},
+        stringData={"more": opens},
+    )
+    cloud = make_object(
+        CloudInfrastructure,
+        "aws",
+        spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
+    )
+    await plane.put(a_pool("aws", **LOGIN), NANO, login, cloud)
+    context = await plane.new_term()
+    async with running_loops(
+        context, SupplyStatusController(context, HERE, min_interval_s=0, run_in_background=at_once).loop()
+    ):
+        await plane.clock.advance(60)
+    for kind in KINDS:
+        if kind is not Secret:
+            assert opens.encode() not in b"".join(
+                entry.value for entry in (await plane.store.list(kind.resource.id)).entries
+            )
+    pool = await plane.get(LatticePool, "north")
+    assert pool is not None
+    found = next(condition for condition in pool.status.conditions if condition.type == "CredentialsValid")
+    assert (found.status, found.reason, "lacks AWS_SECRET_ACCESS_KEY" in found.message) == (
+        "False",
+        "KeysMissing",
+        True,
+    )

@@ -1,9 +1,10 @@
-"""One service with as many replicas as there may be holds nobody up: all are decided in the same round, by few looks at the fleet."""
+"""A service with the maximum number of replicas delays no other: all are placed in one round, with few fleet
+models built."""
 
 from typing import Any
 
 import pytest
-from build.service_world import a_town, play
+from build.service_world import running_fleet
 from build.worlds import a_class, a_pool, a_service
 
 from lattice.controllers.services.services import FLEET_KEY
@@ -29,7 +30,7 @@ LOOKS = (
         ),  # 744 hours of January at $0.20 for 40 of them
     ],
 )
-def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
+async def test_very_large_service_does_not_delay_others(
     monkeypatch: Any, limits: dict[str, Any], placed: int
 ) -> None:
     looked = [0]
@@ -43,20 +44,18 @@ def test_others_are_placed_in_the_round_in_which_a_very_large_one_is(
     others = [a_service(f"web-{number:02}", replicas=2) for number in range(OTHERS)]
     pools = a_pool("p1", labels={"for": "large"}, **limits), a_pool("p2", region="p2-1")
 
-    async def script() -> None:
-        async with a_town(a_class(), *pools, large, *others) as town:
-            await town.services.reconcile(FLEET_KEY)
-            await town.caught_up()
-            found = {
-                each.metadata.name: each.status.placements
-                for each in town.office.cache(LatticeService).objects()
-            }
-            counts = {
-                name: sum(each.replicas or 0 for each in placements) for name, placements in found.items()
-            }
-            assert counts.pop("aaa") == placed
-            assert set(counts.values()) == {2}
-            assert len(counts) == OTHERS
-
-    play(script)
+    async with running_fleet(a_class(), *pools, large, *others) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        found = {
+            service.metadata.name: service.status.placements
+            for service in fleet.context.cache(LatticeService).objects()
+        }
+        counts = {
+            name: sum(placement.replicas or 0 for placement in placements)
+            for name, placements in found.items()
+        }
+        assert counts.pop("aaa") == placed
+        assert set(counts.values()) == {2}
+        assert len(counts) == OTHERS
     assert OTHERS <= looked[0] <= LOOKS

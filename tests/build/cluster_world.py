@@ -1,13 +1,13 @@
-"""One cluster controller at work on a fake provider, and the agents' side played by hand."""
+"""A cluster controller on a fake provider; the test plays the agents."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
-from build.offices import Scene, a, acting
+from build.control_plane import ControlPlane, make_object, running_loops
 from lattice.controllers.runtime.object_writes import put_new
 from lattice.controllers.services.clusters import ClusterController
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
@@ -24,7 +24,7 @@ from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import MachineSpec
 from lattice.store.protocol import Put
 
-NANO = a(
+NANO = make_object(
     LatticeNodeClass,
     "nano",
     spec={
@@ -33,7 +33,7 @@ NANO = a(
         "costPerHour": {"local": 0.01},
     },
 )
-POOL = a(
+POOL = make_object(
     LatticePool,
     "north",
     spec={
@@ -45,7 +45,7 @@ POOL = a(
 
 
 def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
-    return a(
+    return make_object(
         LatticeCluster,
         "north-001",
         spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec},
@@ -53,92 +53,88 @@ def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
 
 
 @dataclass
-class Yard:
-    """One cluster controller at work, its provider, and the agents' side played by hand."""
+class ClusterWorld:
+    """A cluster controller, its provider, and the agents' side played by the test."""
 
-    scene: Scene = field(default_factory=Scene)
-    made: list[MachineSpec] = field(default_factory=list)
+    plane: ControlPlane = field(default_factory=ControlPlane)
+    created: list[MachineSpec] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.provider = FakeProvider(self.scene.clock, "local", on_created=self.made.append)
+        self.provider = FakeProvider(self.plane.clock, "local", on_created=self.created.append)
 
     def mint(self, node: LatticeNode) -> tuple[str, Put]:
-        uid = self.scene.uid()
+        uid = self.plane.uid()
         token = JoinToken(uid[:12], "0" * 32, "0" * 64)
         grant = Grant(expires="2100-01-01T00:00:00Z", node=node.metadata.name, uid=node.metadata.uid)
         secret = msgspec.convert(token_secret(token, grant), Secret)
         return f"token-of-{node.metadata.name}", put_new(secret, uid=uid, now="2026-01-01T00:00:00Z")
 
     async def controller(self) -> ClusterController:
-        return ClusterController(await self.scene.office(), {"local": self.provider}, self.mint)
+        return ClusterController(await self.plane.new_term(), {"local": self.provider}, self.mint)
 
-    async def joined(self, name: str) -> None:
+    async def join(self, name: str) -> None:
         node = await self.node(name)
         assert node is not None
         ready = [{"type": "Ready", "status": "True"}]
-        await self.scene.put(
+        await self.plane.put(
             msgspec.structs.replace(
                 node, status=msgspec.convert({"agentVersion": "1", "conditions": ready}, type(node.status))
             )
         )
 
     async def node(self, name: str = "north-001-nano-1") -> LatticeNode | None:
-        return await self.scene.get(LatticeNode, name)
+        return await self.plane.get(LatticeNode, name)
 
     async def cluster(self) -> LatticeCluster | None:
-        return await self.scene.get(LatticeCluster, "north-001")
+        return await self.plane.get(LatticeCluster, "north-001")
 
     async def phase(self) -> str:
         cluster = await self.cluster()
         return cluster.status.phase if cluster else "gone"
 
-    async def wants(self, nodes: int) -> None:
-        await self.scene.put(a_cluster(nodes))
-        await self.scene.clock.advance(0.1)
+    async def scale(self, nodes: int) -> None:
+        await self.plane.put(a_cluster(nodes))
+        await self.plane.clock.advance(0.1)
 
-    async def pays(self, count: int) -> None:
+    async def pay(self, count: int) -> None:
         lot = Lot(node_class="nano", count=count, micros=10_000)
         charge = Charge((Account(kind="LatticePool", name="north"),), "north-001", lot)
-        books = LedgerCommitter(self.scene.store, self.scene.clock, new_uid=self.scene.uid)
-        marker = a(LatticePool, self.scene.uid()[:8], spec={"provider": {"type": "none"}})
+        books = LedgerCommitter(self.plane.store, self.plane.clock, new_uid=self.plane.uid)
+        marker = make_object(LatticePool, self.plane.uid()[:8], spec={"provider": {"type": "none"}})
         await books.commit_with_charges(
-            Payment([put_new(marker, uid=self.scene.uid(), now="2026-01-01T00:00:00Z")], charges=[charge])
+            Payment([put_new(marker, uid=self.plane.uid(), now="2026-01-01T00:00:00Z")], charges=[charge])
         )
 
     async def paid(self) -> int:
-        ledger = await self.scene.get(LatticeLedger, "pool.north")
+        ledger = await self.plane.get(LatticeLedger, "pool.north")
         return 0 if ledger is None else sum(lot.count for lot in ledger.status.machines.get("north-001", ()))
 
 
-Story = Callable[[Yard, ClusterController], Coroutine[Any, Any, None]]
+@asynccontextmanager
+async def running_cluster_controller() -> AsyncIterator[tuple[ClusterWorld, ClusterController]]:
+    """A running cluster controller, until the block ends."""
+    world = ClusterWorld()
+    await world.plane.put(NANO, POOL)
+    controller = await world.controller()
+    async with running_loops(controller.context, controller.loop()):
+        yield world, controller
 
 
-def play(story: Story) -> None:
-    async def run() -> None:
-        yard = Yard()
-        await yard.scene.put(NANO, POOL)
-        controller = await yard.controller()
-        async with acting(controller.context, controller.loop()):
-            await story(yard, controller)
-
-    asyncio.run(run())
-
-
-async def silent(yard: Yard, name: str) -> None:
-    node = await yard.node(name)
+async def miss_heartbeats(world: ClusterWorld, name: str) -> None:
+    node = await world.node(name)
     assert node is not None
     said = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
-    await yard.scene.put(
+    await world.plane.put(
         msgspec.structs.replace(
             node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status))
         )
     )
 
 
-def a_resident(name: str, status: dict[str, Any] | None = None, **spec: Any) -> LatticeWorkload:
-    """Bound to the first node, unless its status says otherwise."""
+def a_bound_workload(name: str, status: dict[str, Any] | None = None, **spec: Any) -> LatticeWorkload:
+    """A workload bound to the first node, unless `status` is given."""
     spec = {"containers": {"main": {"command": ["true"]}}, "cluster": "north-001", **spec}
-    return a(
+    return make_object(
         LatticeWorkload,
         name,
         "default",

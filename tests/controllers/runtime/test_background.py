@@ -1,4 +1,4 @@
-"""A thought that takes for ever holds up nobody, not even who ends."""
+"""Decisions on a background thread block neither the event loop nor the exit of the process."""
 
 import asyncio
 import subprocess
@@ -25,26 +25,20 @@ print("ended")
 """
 
 
-def test_others_go_on_and_the_thought_is_had() -> None:
-    async def script() -> int:
-        hint = threading.Event()
-        thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
-        await asyncio.sleep(0)
-        hint.set()
-        return int(await thinking)
-
-    assert asyncio.run(script()) == 7
+async def test_event_loop_runs_while_decision_is_computed() -> None:
+    hint = threading.Event()
+    thinking = asyncio.create_task(run_in_background(lambda: hint.wait() and 7))
+    await asyncio.sleep(0)
+    hint.set()
+    assert int(await thinking) == 7
 
 
-def test_trouble_is_told() -> None:
-    async def script() -> None:
+async def test_exception_of_decision_is_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
         await run_in_background(lambda: 1 // 0)
 
-    with pytest.raises(ZeroDivisionError):
-        asyncio.run(script())
 
-
-def test_a_process_ends_though_a_thought_does_not() -> None:
+def test_process_exits_while_decision_is_running() -> None:
     done = subprocess.run(
         [sys.executable, "-c", UNENDING], capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,4 +1,4 @@
-"""Whose turn is it? Keys in lanes, each once, with waits that grow and never get longer by being woken."""
+"""The order of the work queue: priority lanes, one entry per key, and back-off that a wake-up never prolongs."""
 
 import random
 
@@ -24,7 +24,7 @@ def test_two_servers_do_not_back_off_in_step() -> None:
     assert waits[0] != waits[1]
 
 
-def test_waking_never_makes_a_wait_longer() -> None:
+def test_wake_never_prolongs_wait() -> None:
     clock = VirtualClock()
     turns = WorkQueue(clock, random.Random(1))
     turns.wake("a")
@@ -35,14 +35,14 @@ def test_waking_never_makes_a_wait_longer() -> None:
     assert turns.next_due() == wait
 
 
-def test_a_key_that_is_woken_over_and_over_keeps_its_place() -> None:
+def test_repeatedly_woken_key_keeps_its_place() -> None:
     turns = WorkQueue(VirtualClock(), random.Random(1))
     for key in ("busy", "quiet", "busy", "busy"):
         turns.wake(key)
     assert [turns.take(), turns.take(), turns.take()] == ["busy", "quiet", None]
 
 
-def test_what_a_person_asks_for_goes_first_and_no_lane_starves() -> None:
+def test_user_requests_go_first_and_no_lane_starves() -> None:
     clock = VirtualClock()
     turns = WorkQueue(clock, random.Random(1))
     for index in range(20):
@@ -56,8 +56,8 @@ def test_what_a_person_asks_for_goes_first_and_no_lane_starves() -> None:
     assert len(set(order)) == 40
 
 
-def test_a_wait_that_is_too_short_for_a_clock_to_show_is_a_wait_all_the_same() -> None:
-    """What is left of a time that is counted down may be less than the smallest step of a clock: that must not make a key spin."""
+def test_wait_below_clock_resolution_still_waits() -> None:
+    """The rest of a countdown may be below the resolution of the clock; the key must not spin."""
     clock = VirtualClock()
     turns = WorkQueue(clock, random.Random(1))
     turns.wake("a")
@@ -66,7 +66,7 @@ def test_a_wait_that_is_too_short_for_a_clock_to_show_is_a_wait_all_the_same() -
     assert turns.next_due() == MIN_REQUEUE_S
 
 
-def test_a_key_that_is_put_off_again_and_again_leaves_nothing_behind() -> None:
+def test_repeatedly_delayed_key_leaves_no_stale_entries() -> None:
     clock = VirtualClock()
     turns = WorkQueue(clock, random.Random(1))
     for _ in range(10_000):

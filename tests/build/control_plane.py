@@ -1,4 +1,4 @@
-"""A term of office in virtual time: a store, its copies, and one controller's loop or several."""
+"""A store in virtual time, and the loops of one or more controllers with their caches."""
 
 import asyncio
 import itertools
@@ -24,8 +24,8 @@ K = TypeVar("K", bound=Kind)
 
 
 @dataclass
-class Scene:
-    """What a test looks at and changes by hand, as people and other controllers would."""
+class ControlPlane:
+    """The store and clock of a test, changed by hand as users and other controllers would."""
 
     store: Store = field(init=False)
     clock: VirtualClock = field(default_factory=VirtualClock)
@@ -37,8 +37,8 @@ class Scene:
     def uid(self) -> str:
         return f"{next(self.numbers):08x}-0000-4000-8000-000000000000"
 
-    async def office(self, presence: Presence | None = None) -> ControllerContext:
-        """A new term: whoever led before is fenced from now on."""
+    async def new_term(self, presence: Presence | None = None) -> ControllerContext:
+        """Begin a new term; the former leader is fenced from now on."""
         term = await self.store.campaign("controllers", f"server-{next(self.numbers)}", 0.001)
         while term is None:
             await self.clock.advance(1)
@@ -50,7 +50,7 @@ class Scene:
         )
 
     async def put(self, *objects: Kind) -> None:
-        """Made new, or as given in the place of what is there; whoever writes it is not one of the controllers."""
+        """Create or replace objects, as a writer other than the controllers does; the uid stays."""
         for obj in objects:
             entry = await self.store.get(key_of(obj))
             write = put_new(obj, uid=self.uid(), now="2026-01-01T00:00:00Z")
@@ -66,17 +66,19 @@ class Scene:
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K | None:
         page = await self.store.list(kind.resource.id)
-        found = [each for each in page.entries if each.key.name == name and each.key.namespace == namespace]
+        found = [
+            entry for entry in page.entries if entry.key.name == name and entry.key.namespace == namespace
+        ]
         return msgspec.json.decode(found[0].value, type=kind) if found else None
 
     async def all(self, kind: type[K]) -> list[K]:
         page = await self.store.list(kind.resource.id)
-        return [msgspec.json.decode(each.value, type=kind) for each in page.entries]
+        return [msgspec.json.decode(entry.value, type=kind) for entry in page.entries]
 
     async def events(self) -> list[str]:
-        """Reason and object of each, in the order in which they came."""
+        """Reason and object of every event, oldest first."""
         page = await self.store.list(Event.resource.id)
-        found = [(each.revision, msgspec.json.decode(each.value, type=Event)) for each in page.entries]
+        found = [(entry.revision, msgspec.json.decode(entry.value, type=Event)) for entry in page.entries]
         return [
             f"{event.reason} {event.involved_object.name}"
             for _, event in sorted(found, key=lambda pair: pair[0])
@@ -88,9 +90,9 @@ class Scene:
 
 
 @asynccontextmanager
-async def acting(office: ControllerContext, *loops: Loop) -> AsyncIterator[None]:
-    """The loops and their copies, until left."""
-    running = asyncio.create_task(run_all(loops, office.caches))
+async def running_loops(context: ControllerContext, *loops: Loop) -> AsyncIterator[None]:
+    """Run the loops and their caches until the block ends."""
+    running = asyncio.create_task(run_all(loops, context.caches))
     try:
         await settle()
         yield
@@ -102,24 +104,10 @@ async def acting(office: ControllerContext, *loops: Loop) -> AsyncIterator[None]
         await asyncio.gather(running, return_exceptions=True)
 
 
-@asynccontextmanager
-async def copied(office: ControllerContext) -> AsyncIterator[None]:
-    """Only the copies: for tests that call `reconcile` themselves."""
-    feeds = [asyncio.create_task(each.run()) for each in office.caches]
-    try:
-        for each in office.caches:
-            await each.wait_for()
-        yield
-    finally:
-        for feed in feeds:
-            feed.cancel()
-        await asyncio.gather(*feeds, return_exceptions=True)
-
-
-def a(
+def make_object(
     kind: type[K], name: str, namespace: str = "", *, meta: dict[str, Any] | None = None, **parts: Any
 ) -> K:
-    """An object from plain words, as in a manifest."""
+    """An object from the fields of a manifest."""
     resource = kind.resource
     metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **(meta or {})}
     return msgspec.convert(
@@ -127,10 +115,10 @@ def a(
     )
 
 
-async def revision_after(scene: Scene, seconds: Iterable[float]) -> list[int]:
-    """The store's revision after each of these times."""
+async def revision_after(plane: ControlPlane, seconds: Iterable[float]) -> list[int]:
+    """The store's revision after each of these waits."""
     found = []
-    for each in seconds:
-        await scene.clock.advance(each)
-        found.append(await scene.store.revision())
+    for wait in seconds:
+        await plane.clock.advance(wait)
+        found.append(await plane.store.revision())
     return found

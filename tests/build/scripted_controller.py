@@ -1,9 +1,9 @@
-"""A controller that does what its test says, in a loop in virtual time."""
+"""A controller with scripted results, in a loop in virtual time."""
 
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from build.virtual import VirtualClock
@@ -13,8 +13,9 @@ Answer = Requeue | None | Exception
 
 
 @dataclass
-class Scripted:
-    """Takes `seconds` over each key, then answers as told; remembers when it began and ended."""
+class ScriptedController:
+    """Takes `seconds` for each key, then returns or raises the scripted answers; records when each reconcile
+    began and ended."""
 
     clock: VirtualClock
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -46,10 +47,10 @@ class Scripted:
 
 
 def a_loop(
-    controller: Scripted,
+    controller: ScriptedController,
     keys: Iterable[str] = (),
     sources: tuple[Source, ...] = (),
-    pace: Concurrency | None = None,
+    concurrency: Concurrency | None = None,
 ) -> Loop:
     everything = tuple(keys)
     return Loop(
@@ -58,14 +59,10 @@ def a_loop(
         random.Random(7),
         lambda: everything,
         sources,
-        pace or Concurrency(workers=4, resync_s=math.inf),
+        concurrency or Concurrency(workers=4, resync_s=math.inf),
     )
 
 
-def play(script: Callable[[VirtualClock], Coroutine[None, None, None]]) -> None:
-    asyncio.run(script(VirtualClock()))
-
-
-async def ended(task: "asyncio.Task[None]") -> None:
+async def cancel_and_wait(task: "asyncio.Task[None]") -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)

@@ -1,20 +1,29 @@
-"""A workload whose node is silent says what it waits for: the time, a zone that is cut off, its turn, a machine that ends it."""
+"""A workload on a silent node reports what it waits for: a timeout, a zone outage, its eviction turn, or the
+end of a removed machine."""
 
 import msgspec
-from build.workload_world import World, a_workload, its_node_is_removed, most_of_a_zone_is_cut_off, play
+from build.workload_world import (
+    World,
+    a_workload,
+    disconnect_most_of_a_zone,
+    remove_node_of_workload,
+    running_world,
+)
 
 from lattice.kinds.core import Event
 
 
 def why(world: World, name: str = "default/w") -> str:
-    (ready,) = [each for each in world.workload(name).status.conditions if each.type == "Ready"]
+    (ready,) = [
+        condition for condition in world.workload(name).status.conditions if condition.type == "Ready"
+    ]
     assert (ready.status, ready.reason) == ("False", "Unknown")
     return ready.message
 
 
-def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
-    async def script(world: World) -> None:
-        await most_of_a_zone_is_cut_off(world)
+async def test_workload_waits_for_node_then_for_zone() -> None:
+    async with running_world() as world:
+        await disconnect_most_of_a_zone(world)
         await world.run(60)
         assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
         await world.run(90)
@@ -22,15 +31,13 @@ def test_it_waits_for_its_node_to_be_back_and_then_for_the_zone() -> None:
             why(world)
             == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
         )
-        before = await world.store.revision()
+        revision_before = await world.store.revision()
         await world.run(300)
-        assert await world.store.revision() == before, "it is said once"
-
-    play(script)
+        assert await world.store.revision() == revision_before, "it is said once"
 
 
-def test_it_waits_for_its_turn() -> None:
-    async def script(world: World) -> None:
+async def test_workload_waits_for_eviction_turn() -> None:
+    async with running_world() as world:
         for name in ("n1", "n2"):
             await world.join(name)
             await world.add(a_workload(f"on-{name}"))
@@ -38,7 +45,7 @@ def test_it_waits_for_its_turn() -> None:
             await world.cordon(name)
         for name in ("n3", "n4", "n5"):
             await world.join(name)
-        assert sorted(world.where(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
+        assert sorted(world.node_of(f"default/on-{name}") for name in ("n1", "n2")) == ["n1", "n2"]
         for name in ("n1", "n2"):
             world.agents[name].cut()
         await world.run(122)
@@ -54,19 +61,15 @@ def test_it_waits_for_its_turn() -> None:
         await world.run(15)
         assert world.workload(f"default/{left}").status.actual_state == "Running"
         entries = (await world.store.list(Event.resource.id)).entries
-        events = [msgspec.json.decode(each.value, type=Event) for each in entries]
-        moved = {each.message for each in events if each.reason == "Rescheduled"}
+        events = [msgspec.json.decode(entry.value, type=Event) for entry in entries]
+        moved = {event.message for event in events if event.reason == "Rescheduled"}
         assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
 
-    play(script)
 
-
-def test_it_waits_until_a_removed_machine_has_surely_stopped_it() -> None:
-    async def script(world: World) -> None:
-        await its_node_is_removed(world, "stop")
+async def test_workload_waits_until_removed_machine_has_stopped() -> None:
+    async with running_world() as world:
+        await remove_node_of_workload(world, "stop")
         await world.run(10)
         assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
         await world.run(120)
-        assert world.where() == "n2"
-
-    play(script)
+        assert world.node_of() == "n2"
