@@ -30,7 +30,7 @@ async def high_waits_for_low(world: World, scheduler: RunningScheduler) -> None:
     await scheduler.run_cycle()
     await world.add(a_workload("high", priority=10))
     await scheduler.run_cycle()
-    assert "default/high" in scheduler.controller._awaiting_victims
+    assert "default/high" in scheduler.controller.awaiting_victims.by_path
 
 
 async def leave(world: World, name: str) -> None:
@@ -72,7 +72,7 @@ async def test_preemptor_group_waits_when_neighbour_grows() -> None:
                 *(a_workload(f"g-{number}", 1000, priority=10, group=group) for number in range(2))
             )
             await scheduler.run_cycle()
-            assert set(scheduler.controller._awaiting_victims) == {"default/g-0", "default/g-1"}
+            assert set(scheduler.controller.awaiting_victims.by_path) == {"default/g-0", "default/g-1"}
             await world.resize("stays", 1000)
             await scheduler.run_cycle()
             await leave(world, "low")

@@ -184,7 +184,7 @@ async def test_preemptor_respects_anti_affinity_added_meanwhile() -> None:
         await scheduler.run_cycle()
         await world.add(a_workload("high", 1000, priority=10, constraints=FAR))
         await scheduler.run_cycle()
-        assert set(scheduler.controller._awaiting_victims) == {"default/high"}
+        assert set(scheduler.controller.awaiting_victims.by_path) == {"default/high"}
         entry = await world.entry(LatticeWorkload, "stays")
         await store.commit([with_metadata(entry, lambda metadata: metadata | {"labels": {"app": "x"}})])
         await scheduler.run_cycle()

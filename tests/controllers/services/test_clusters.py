@@ -17,7 +17,7 @@ from build.cluster_world import (
 )
 from build.control_plane import make_object, revision_after, running_loops
 
-from lattice.controllers.services.clusters import MACHINE_FINALIZER
+from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.cluster import RESERVE_LABEL, WorkerPool
 from lattice.kinds.ledger import LatticeLedger
