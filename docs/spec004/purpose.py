@@ -14,8 +14,8 @@ PURPOSE = (
         f"{BINDING}::test_in_the_running_loop_it_follows_what_happens",
         (
             "controllers/scheduler/scheduler.py",
-            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)",
-            "sources = (Source(workloads, self._workload_changed), kept)",
+            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)",
+            "sources = (Source(workloads, self._workload_changed), services)",
         ),
     ),
     Row(
@@ -24,8 +24,8 @@ PURPOSE = (
         f"{WORKLOADS}::test_it_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
-            "decision = decide_manual_retry(found, self.grace_periods) if is_asked else decide(found, self.grace_periods)",
-            "decision = decide_manual_retry(found, self.grace_periods)",
+            "            if is_retry_requested",
+            "            if True",
         ),
     ),
     Row(
@@ -58,8 +58,8 @@ PRINCIPLES = (
         f"{WORKLOADS}::test_stopping_and_running_again_is_another_run_of_the_same_revision",
         (
             "lifecycle/workload.py",
-            "            return _decide_stopped(found, graces)",
-            "            return _running(found, graces)",
+            "return _decide_stopped(inputs, grace_periods)",
+            "return _decide_running(inputs, grace_periods)",
         ),
     ),
     Row(
@@ -84,8 +84,8 @@ PRINCIPLES = (
         f"{BINDING}::test_a_workload_that_needs_a_node_gets_one_and_it_is_written_down_why",
         (
             "controllers/scheduler/binding_records.py",
-            "decision={**(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)), RESERVATION_KEY:",
-            "decision={RESERVATION_KEY:",
+            "**(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),",
+            "",
         ),
     ),
 )
