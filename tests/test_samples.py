@@ -67,6 +67,7 @@ RUN_BY = {
         "docs/guides/onprem.md",
         "apiVersion:",
     ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
+    ("docs/architecture.md", "graph TD"): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
     ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
     (
         "docs/reference/scenarios.md",

@@ -100,7 +100,7 @@ def test_pictures_show_what_the_commands_print() -> None:
 
 def test_figures_are_those_that_were_measured_last() -> None:
     found = {path: path.read_text() for path in figures.pages()}
-    assert {"README.md", "operations.md", "comparison.md"} <= {path.name for path in found}
+    assert {"benchmarks.md", "operations.md", "comparison.md"} <= {path.name for path in found}
     assert [path.name for path, text in found.items() if figures.refreshed(text) != text] == [], (
         "run `make docs`"
     )

@@ -37,8 +37,8 @@ FEASIBILITY = (
         f"{FILTERS}::test_workload_anti_affinity[what is there keeps it away]",
         (
             "scheduling/table/workload_index.py",
-            "carriers.add(self._table, row, change)",
-            "carriers.add(self._table, row, 0)",
+            "self._update_term(ask.demands.namespace, term, row, change)",
+            "self._update_term(ask.demands.namespace, term, row, 0)",
         ),
     ),
     Row(
@@ -47,7 +47,7 @@ FEASIBILITY = (
         f"{FILTERS}::test_topology_spread",
         (
             "scheduling/plugins/filters/topology_spread.py",
-            "spread.max_skew - counts_itself(tally, ask)",
+            "spread.max_skew - counts_itself(topology_counts, ask)",
             "spread.max_skew",
         ),
     ),
@@ -81,7 +81,7 @@ FEASIBILITY = (
         "scheduling_decision atomic",
         "scheduling.cycle.binder:Binder.bind_gang",
         "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
-        ("scheduling/cycle/binder.py", "if ready < least:", "if False:"),
+        ("scheduling/cycle/binder.py", "if len(ready) >= least:", "if True:"),
     ),
     Row(
         "binding_conflict reschedule",

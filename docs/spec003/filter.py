@@ -31,7 +31,7 @@ FILTER = (
         "filtered_count",
         "engine.explain:rejection_counts",
         f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
-        ("engine/explain.py", "left &= ~mask", "left &= mask"),
+        ("engine/explain.py", "uncounted &= ~mask", "uncounted &= mask"),
     ),
     Row(
         "node_selector",
@@ -49,8 +49,8 @@ FILTER = (
         f"{FILTERS}::test_node_affinity",
         (
             "kinds/meta/selector.py",
-            "_is_greater(bound, value) for value in found",
-            "_is_greater(value, bound) for value in found",
+            "_is_greater(bound, value) for value, bound",
+            "_is_greater(value, bound) for value, bound",
         ),
     ),
     Row(
@@ -73,13 +73,13 @@ FILTER = (
         "rejection_reasons",
         "scheduling.plugins.filters.fit:InsufficientResource",
         f"{FILTERS}::test_room",
-        ("scheduling/plugins/filters/fit.py", "(have, self.need - have)", "(have, self.need)"),
+        ("scheduling/plugins/filters/fit.py", "(free, self.need - free)", "(free, self.need)"),
     ),
     Row(
         "Filter trait",
         "engine.plugin:Filter",
         f"{FILTERS}::test_anybody_can_write_a_filter",
-        ("engine/decide.py", "reasons.update(each.filter(ask, rows))", "each.filter(ask, rows)"),
+        ("engine/decide.py", "reasons.update(plugin.filter(ask, rows))", "plugin.filter(ask, rows)"),
     ),
     Row(
         "pod_affinity",
@@ -87,8 +87,8 @@ FILTER = (
         f"{FILTERS}::test_workload_affinity",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "return ~occupied(table, key, tally, default=True)",
-            "return occupied(table, key, tally)",
+            "return ~occupied(table, key, counts, default=True)",
+            "return occupied(table, key, counts)",
         ),
     ),
     Row(
@@ -97,14 +97,18 @@ FILTER = (
         f"{FILTERS}::test_workload_anti_affinity[it keeps away from what is there]",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "is_own_term=True)] = occupied(rows, term.topology_key, tally)",
-            "is_own_term=True)] = ~occupied(rows, term.topology_key, tally)",
+            "rejections[reason] = occupied(rows, key, counts)",
+            "rejections[reason] = ~occupied(rows, key, counts)",
         ),
     ),
     Row(
         "topology_constraints",
         "scheduling.plugins.filters.topology_spread:TopologySpread",
         f"{FILTERS}::test_topology_spread",
-        ("scheduling/plugins/filters/topology_spread.py", "counts > most, False)", "counts < most, False)"),
+        (
+            "scheduling/plugins/filters/topology_spread.py",
+            "counts > max_count, False)",
+            "counts < max_count, False)",
+        ),
     ),
 )

@@ -14,7 +14,7 @@ MISSING = (
         "1. Extended resources (GPU, FPGA, custom)",
         "scheduling.plugins.filters.gpu:Gpu",
         f"{RESOURCES}::test_gpus_fpgas_and_whatever_is_named_are_counted",
-        ("scheduling/plugins/filters/gpu.py", "    return ~found", "    return found"),
+        ("scheduling/plugins/filters/gpu.py", "return ~has_model", "return has_model"),
     ),
     Row(
         "2. Ephemeral storage and hugepages",
@@ -28,8 +28,8 @@ MISSING = (
         f"{RESOURCES}::test_a_limit_that_one_container_lacks_is_none_for_the_whole",
         (
             "kinds/container.py",
-            'if part == "requests" or all(name in f for f in each)',
-            'if part == "requests" or any(name in f for f in each)',
+            "all(name in container_amounts for container_amounts in amounts)",
+            "any(name in container_amounts for container_amounts in amounts)",
         ),
     ),
     Row(
@@ -66,7 +66,7 @@ MISSING = (
         "7. Event emission system",
         "scheduling.cycle.binder:Binder.bind_gang",
         "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
-        ("scheduling/cycle/binder.py", "return [self._emit_event(each.event or", "return [(each.event or"),
+        ("scheduling/cycle/binder.py", "events.append(self._emit_event(event))", "events.append(event)"),
     ),
     Row(
         "8. Rollback handlers",
@@ -78,7 +78,11 @@ MISSING = (
         "9. Atomic scheduling decisions",
         "scheduling.cycle.gang:assign_gang",
         "scheduling/cycle/test_gang.py::test_all_or_nothing",
-        ("scheduling/cycle/gang.py", "enough = len(seats) >= max(1, least)", "enough = len(seats) >= 1"),
+        (
+            "scheduling/cycle/gang.py",
+            "is_enough = len(assignments) >= max(1, least)",
+            "is_enough = len(assignments) >= 1",
+        ),
     ),
     Row(
         "10. State concurrency handling",
@@ -94,8 +98,8 @@ PARTIAL = (
         f"{CYCLES}::test_a_profile_composes_its_scheduler",
         (
             "scheduling/cycle/cycle.py",
-            "book = Reservations(table, holder, spec.reservation_timeout)",
-            "book = Reservations(table, holder)",
+            "reservations = Reservations(table, holder, spec.reservation_timeout)",
+            "reservations = Reservations(table, holder)",
         ),
     ),
     Row(
@@ -158,8 +162,8 @@ SOON = (
         f"{COMPOSED}::test_what_is_placed_is_bound",
         (
             "scheduling/cycle/binder.py",
-            '"bound", self.now(), updates=updates)',
-            '"bound", 0.0, updates=updates)',
+            '"bound", self.now(), updates=updates',
+            '"bound", 0.0, updates=updates',
         ),
     ),
     Row(
@@ -168,8 +172,8 @@ SOON = (
         f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace",
         (
             "scheduling/cycle/binder.py",
-            "bound = await self.binding_store.abort_all([_bind_request(each) for each in reservations])",
-            "bound = ()",
+            "[_bind_request(reservation) for reservation in reservations]",
+            "[]",
         ),
     ),
 )
@@ -214,6 +218,6 @@ LONG_TERM = (
         "5. Preemption implementation",
         "scheduling.preemption.preemptor:Preemptor",
         f"{CYCLES}::test_limits_on_disruption_hold_over_the_whole_cycle",
-        ("scheduling/cycle/cycle.py", "            self.preemptor.charge(seat.victims)", "            pass"),
+        ("scheduling/cycle/cycle.py", "self.preemptor.charge(assignment.victims)", "pass"),
     ),
 )

@@ -9,8 +9,8 @@ OVERVIEW = (
         "scheduling/table/test_spec003_resources.py::test_best_effort_goes_first_and_guaranteed_last",
         (
             "scheduling/table/qos.py",
-            "key=lambda each: (-each[1], each[2], each[0])",
-            "key=lambda each: (each[1], each[2], each[0])",
+            "key=lambda workload: (-workload[1], workload[2], workload[0])",
+            "key=lambda workload: (workload[1], workload[2], workload[0])",
         ),
     ),
     Row(
@@ -47,7 +47,7 @@ OVERVIEW = (
         "scheduling.bind",
         "scheduling.cycle.binder:Binder",
         "scheduling/cycle/test_binder.py::test_pessimistic_verifies_what_the_ledger_says",
-        ("scheduling/cycle/binder.py", "if amount > have:", "if False:"),
+        ("scheduling/cycle/binder.py", "if amount > free:", "if False:"),
     ),
     Row(
         "scheduling.feasibility",
@@ -55,8 +55,8 @@ OVERVIEW = (
         "scheduling/plugins/filters/test_spec003_filters.py::test_every_filter_is_asked[Runtime]",
         (
             "scheduling/plugins/filters/runtime.py",
-            "runtime not in facts.runtimes",
-            "runtime in facts.runtimes",
+            "runtime not in runtimes",
+            "runtime in runtimes",
         ),
     ),
     Row(
@@ -65,8 +65,8 @@ OVERVIEW = (
         "scheduling/cycle/test_cycle.py::test_who_fits_nowhere_is_told_why_and_what_could_help",
         (
             "scheduling/cycle/cycle.py",
-            'named |= getattr(each, "wakes_on", ALL_EVENTS)',
-            "named |= ALL_EVENTS",
+            'events |= getattr(plugin, "wakes_on", ALL_EVENTS)',
+            "events |= ALL_EVENTS",
         ),
     ),
 )

@@ -54,8 +54,8 @@ RESOURCES = (
         f"{STATES}[memory]",
         (
             "kinds/workload.py",
-            'return total_amounts(self.containers, "requests") if self.containers_declare("requests") else parse_amounts(self.requests)',
-            "return parse_amounts(self.requests)",
+            'if self.containers_declare("requests")',
+            "if False",
         ),
     ),
     Row(
@@ -68,7 +68,7 @@ RESOURCES = (
         "QoS class derivation",
         "scheduling.table.qos:qos_of",
         "scheduling/table/test_spec003_resources.py::test_qos",
-        ("scheduling/table/qos.py", "return Qos.Guaranteed if all(", "return Qos.Guaranteed if any("),
+        ("scheduling/table/qos.py", "for requests, limits in stated:", "for requests, limits in stated[:1]:"),
     ),
     Row(
         "fits() check",
@@ -110,8 +110,8 @@ RESOURCES = (
         "scheduling/table/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
         (
             "kinds/container.py",
-            "sum(found.get(name, 0) for found in each)",
-            "max(found.get(name, 0) for found in each)",
+            "sum(container_amounts.get(name, 0) for container_amounts in amounts)",
+            "max(container_amounts.get(name, 0) for container_amounts in amounts)",
         ),
     ),
     Row(

@@ -34,21 +34,25 @@ SCHEDULER = (
         f"{COMPOSED}::test_without_nodes_everybody_is_told_that_there_are_none",
         (
             "scheduling/cycle/cycle.py",
-            "cycle.unschedulable.append(UnschedulableWorkload(ask, answer.reason, answer.wakes_on, answer.reason_kinds))",
-            "pass",
+            "rejection = result",
+            "rejection = result; continue",
         ),
     ),
     Row(
         "SimpleScheduler",
         "scheduling.cycle.cycle:compose",
         f"{COMPOSED}::test_round_robin_without_scores_deals_workloads_out_in_turn",
-        ("scheduling/cycle/cycle.py", "Selector(TieBreaker(spec.tie_breaker), dice)", "Selector()"),
+        ("scheduling/cycle/cycle.py", "Selector(tie_breaker, rng)", "Selector()"),
     ),
     Row(
         "Filter phase",
         "engine.decide:decide",
         f"{COMPOSED}::test_the_filters_of_the_profile_rule_out",
-        ("engine/decide.py", "more = collect_rejections(ask, table, plan.wide_filters)", "more = {}"),
+        (
+            "engine/decide.py",
+            "wide_reasons = collect_rejections(ask, table, plugins.wide_filters)",
+            "wide_reasons = {}",
+        ),
     ),
     Row(
         "Score phase",
@@ -76,8 +80,8 @@ SCHEDULER = (
         f"{COMPOSED}::test_what_is_placed_is_bound",
         (
             "scheduling/cycle/cycle.py",
-            "for each in ready if not each.ask.group]",
-            "for each in ready if each.ask.group]",
+            "await self.binder.bind(scheduled.reservation) for scheduled in ready if not scheduled.ask.group",
+            "await self.binder.bind(scheduled.reservation) for scheduled in ready if scheduled.ask.group",
         ),
     ),
     Row(

@@ -45,8 +45,8 @@ SCORE = (
         f"{SCORES}::test_spreading_is_over_nodes_and_zones",
         (
             "scheduling/plugins/scores/service_spread.py",
-            "np.divide(np.float32(0.5), here, out=here)",
-            "np.multiply(np.float32(0.5), here, out=here)",
+            "np.divide(np.float32(0.5), replicas, out=replicas)",
+            "np.multiply(np.float32(0.5), replicas, out=replicas)",
         ),
     ),
     Row(
@@ -65,8 +65,8 @@ SCORE = (
         f"{SCORES}::test_liked_labels_count_by_their_weight",
         (
             "scheduling/plugins/scores/node_preference.py",
-            "matching_any(rows, (each.term,)) * np.float32(each.weight)",
-            "matching_any(rows, (each.term,))",
+            "matching_any(rows, (preference.term,)) * np.float32(preference.weight)",
+            "matching_any(rows, (preference.term,))",
         ),
     ),
     Row(
@@ -93,8 +93,8 @@ SCORE = (
         f"{SCORES}::test_neighbours_are_liked_or_not[disliked neighbours repel it]",
         (
             "scheduling/plugins/scores/preferred_affinity.py",
-            "np.divide(np.float32(each.weight), near",
-            "np.multiply(np.float32(each.weight), near",
+            "np.divide(np.float32(preference.weight), in_domain",
+            "np.multiply(np.float32(preference.weight), in_domain",
         ),
     ),
     Row(

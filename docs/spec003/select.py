@@ -46,7 +46,7 @@ SELECT = (
         "reservation_timeout",
         "scheduling.cycle.reservations:Reservations",
         "scheduling/cycle/test_cycle.py::test_a_profile_composes_its_scheduler",
-        ("scheduling/cycle/reservations.py", "now + self.timeout)", "now + TIMEOUT)"),
+        ("scheduling/cycle/reservations.py", "now + self.timeout,", "now + RESERVATION_TIMEOUT_S,"),
     ),
     Row(
         "selection_result",
@@ -92,7 +92,7 @@ SELECT = (
         "weighted_random strategy",
         "scheduling.cycle.tie_break:TieBreaker.WEIGHTED_RANDOM",
         f"{SELECTS}::test_weighted_random_prefers_the_better_of_the_best_few",
-        ("scheduling/cycle/tie_break.py", "aim = self.rng.random() * sum(weights)", "aim = 0.0"),
+        ("scheduling/cycle/tie_break.py", "target = self.rng.random() * sum(weights)", "target = 0.0"),
     ),
     Row(
         "affinity_based strategy",
@@ -100,8 +100,8 @@ SELECT = (
         f"{SELECTS}::test_affinity_based_takes_the_most_liked",
         (
             "scheduling/cycle/tie_break.py",
-            "int(max(rows.tolist(), key=liked))",
-            "int(min(rows.tolist(), key=liked))",
+            "int(max(rows.tolist(), key=count_preferences))",
+            "int(min(rows.tolist(), key=count_preferences))",
         ),
     ),
 )

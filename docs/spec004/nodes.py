@@ -13,7 +13,11 @@ NODE_MANAGER = (
         "registration",
         "server.agents.registration:Registrar.register",
         "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
-        ("server/agents/registration.py", '"runtimes": tuple(sorted(said.runtimes)),', '"runtimes": (),'),
+        (
+            "server/agents/registration.py",
+            '"runtimes": tuple(sorted(registration.runtimes)),',
+            '"runtimes": (),',
+        ),
     ),
     Row(
         "a heartbeat makes a node ready",
@@ -21,8 +25,8 @@ NODE_MANAGER = (
         f"{NODES}::test_node_resuming_heartbeats_on_its_session_is_ready",
         (
             "controllers/nodes/node_health.py",
-            'again = self.timeouts.heartbeat_interval / 2 if verdict.state == "NotReady" else verdict.requeue_after',
-            "requeue_after = verdict.requeue_after",
+            "delay_s = self.timeouts.heartbeat_interval / 2",
+            "delay_s = verdict.requeue_after or self.concurrency.resync_s",
         ),
     ),
     Row(
@@ -41,7 +45,7 @@ NODE_MANAGER = (
         f"{RULES}::test_what_silence_makes_of_a_node[silent for 40 s: not ready, and told]",
         (
             "lifecycle/node_health.py",
-            "if was_lost or node.heartbeat_age >= times.not_ready_after:",
+            "if was_lost or node.heartbeat_age >= timeouts.not_ready_after:",
             "if was_lost:",
         ),
     ),
@@ -51,8 +55,8 @@ NODE_MANAGER = (
         f"{NODES}::test_new_leader_restarts_eviction_timeout",
         (
             "controllers/nodes/node_health.py",
-            'NodeState("Abandoned" if found.is_allowed else "Silent", True,',
-            'NodeState("Silent", True,',
+            '"Abandoned" if failover.is_allowed else "Silent",',
+            '"Silent",',
         ),
     ),
     Row(
@@ -67,7 +71,7 @@ PLACEMENT = (
         "filter: readiness",
         "scheduling.plugins.filters.ready:Ready",
         f"{FILTERS}::test_every_filter_is_asked[Ready]",
-        ("scheduling/plugins/filters/ready.py", 'UNREADY: rows.column("unready"), ', ""),
+        ("scheduling/plugins/filters/ready.py", 'UNREADY: rows.column("unready"),', ""),
     ),
     Row(
         "filter: CPU",
@@ -117,8 +121,8 @@ PLACEMENT = (
         "controllers/scheduler/test_profiles.py::test_each_workload_is_scheduled_by_its_own_profile",
         (
             "scheduling/cycle/cycle.py",
-            "return self.profile if self.standalone_profile is None or ask.demands.service else self.standalone_profile",
-            "return self.profile",
+            "if self.standalone_profile is None or ask.demands.service:",
+            "if True:",
         ),
     ),
     Row(
@@ -127,7 +131,7 @@ PLACEMENT = (
         f"{BINDING}::test_workload_is_bound_with_recorded_decision",
         (
             "scheduling/cycle/decision_record.py",
-            'return {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in found[:MAX_REASONS]}} if found else {}',
+            'return {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in counts[:MAX_REASONS]}}',
             "return {}",
         ),
     ),

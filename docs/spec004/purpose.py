@@ -14,8 +14,8 @@ PURPOSE = (
         f"{BINDING}::test_running_loop_follows_changes",
         (
             "controllers/scheduler/scheduler.py",
-            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), kept)",
-            "sources = (Source(workloads, self._workload_changed), kept)",
+            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)",
+            "sources = (Source(workloads, self._workload_changed), services)",
         ),
     ),
     Row(
@@ -24,8 +24,8 @@ PURPOSE = (
         f"{WORKLOADS}::test_workload_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
-            "decision = decide_manual_retry(found, self.grace_periods) if is_asked else decide(found, self.grace_periods)",
-            "decision = decide_manual_retry(found, self.grace_periods)",
+            "            if is_retry_requested",
+            "            if True",
         ),
     ),
     Row(
@@ -58,8 +58,8 @@ PRINCIPLES = (
         f"{WORKLOADS}::test_restart_is_another_run_of_same_revision",
         (
             "lifecycle/workload.py",
-            "            return _decide_stopped(found, graces)",
-            "            return _running(found, graces)",
+            "return _decide_stopped(inputs, grace_periods)",
+            "return _decide_running(inputs, grace_periods)",
         ),
     ),
     Row(
@@ -84,8 +84,8 @@ PRINCIPLES = (
         f"{BINDING}::test_workload_is_bound_with_recorded_decision",
         (
             "controllers/scheduler/binding_records.py",
-            "decision={**(draft.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)), RESERVATION_KEY:",
-            "decision={RESERVATION_KEY:",
+            "**(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),",
+            "",
         ),
     ),
 )

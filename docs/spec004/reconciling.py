@@ -23,8 +23,8 @@ RECONCILIATION = (
         "controllers/nodes/test_workloads.py::test_workload_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",
-            'return Observation("Ready", True, _report(spoken, knows), spoken.ready,',
-            'return Observation("Ready", True, Report(), spoken.ready,',
+            "parse_actual_state(report.state),",
+            '"Missing",',
         ),
     ),
     Row(
@@ -33,15 +33,15 @@ RECONCILIATION = (
         f"{TABLE}::test_what_is_to_run[Running, Missing, never applied: Apply]",
         (
             LIFECYCLE,
-            "    return _decide_start(found, retry, graces)",
-            "    return _ordered(found, retry, graces)",
+            "return _decide_start(inputs, retry, grace_periods)",
+            "return _decide_ordered(inputs, retry, grace_periods)",
         ),
     ),
     Row(
         "Running, Failed: Recreate",
         "lifecycle.workload:Action.RECREATE",
         f"{TABLE}::test_what_is_to_run[Running, Failed, wait over: Recreate]",
-        (LIFECYCLE, "return Decision(Action.RECREATE,", "return Decision(Action.APPLY,"),
+        (LIFECYCLE, 'Action.RECREATE, f"it failed', 'Action.APPLY, f"it failed'),
     ),
     Row(
         "Stopped, Running: ApplyStopped",
@@ -49,7 +49,7 @@ RECONCILIATION = (
         f"{TABLE}::test_what_is_to_be_stopped[Stopped, Running: ApplyStopped]",
         (
             LIFECYCLE,
-            'return _order_once(found, Action.APPLY_STOPPED, "it is to be stopped", graces.stop)',
+            'return _order_once(inputs, Action.APPLY_STOPPED, "it is to be stopped", grace_periods.stop)',
             "return STOPPED",
         ),
     ),
@@ -59,7 +59,7 @@ RECONCILIATION = (
         f"{TABLE}::test_what_is_to_be_deleted",
         (
             LIFECYCLE,
-            'return _order_once(found, Action.DELETE, "it is to be deleted", graces.stop)',
+            'return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)',
             "return STOPPED",
         ),
     ),
@@ -77,7 +77,7 @@ RECONCILIATION = (
         "grace for a node that is not heard",
         "lifecycle.workload:Action.AWAIT_FAILOVER",
         f"{TABLE}::test_what_is_to_run[node silent: wait]",
-        (LIFECYCLE, 'case "Abandoned" if not spent:', 'case "Silent" | "Abandoned" if not spent:'),
+        (LIFECYCLE, 'case "Abandoned" if not is_spent:', 'case "Silent" | "Abandoned" if not is_spent:'),
     ),
     Row(
         "each action is persisted",
@@ -97,8 +97,8 @@ RETRY = (
         f"{TABLE}::test_what_is_to_run[Running, Failed: counted, and wait]",
         (
             "lifecycle/retry.py",
-            "    attempts = (before.attempts or 0) + 1",
-            "    attempts = before.attempts or 0",
+            "attempts = (previous.attempts or 0) + 1",
+            "attempts = previous.attempts or 0",
         ),
     ),
     Row(
@@ -117,6 +117,6 @@ RETRY = (
         "the last attempt ends it as failed",
         "lifecycle.retry:is_exhausted",
         f"{TABLE}::test_what_is_to_run[the fifth failure ends it]",
-        (LIFECYCLE, "    if is_exhausted(after, graces.retry):", "    if False:"),
+        (LIFECYCLE, "if is_exhausted(next_retry, grace_periods.retry):", "if False:"),
     ),
 )

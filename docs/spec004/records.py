@@ -11,13 +11,13 @@ API = (
         "requests are validated",
         "kinds.workload:LatticeWorkload.problems",
         f"{SERVER}::test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written[nothing to run]",
-        ("kinds/workload.py", '*container_problems(spec.containers, "spec.containers"), ', ""),
+        ("kinds/workload.py", '*container_problems(spec.containers, "spec.containers"),', ""),
     ),
     Row(
         "desired state is persisted before anything is done",
         "server.resources.write:write",
         f"{SERVER}::test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken",
-        ("server/resources/write.py", "    if draft.options.dry_run:", "    if draft.old is None:"),
+        ("server/resources/write.py", "if pending.options.dry_run:", "if pending.old is None:"),
     ),
     Row(
         "read: ListNodes",
@@ -45,8 +45,8 @@ API = (
         f"{CONTROL}::test_a_workload_from_apply_to_delete",
         (
             "server/grpc/control_service.py",
-            "found = await self._list(self._workloads, request, told.user)",
-            "found = await self._list(self._nodes, request, told.user)",
+            "page = await self._list(self._workloads, request, rpc.user)",
+            "page = await self._list(self._nodes, request, rpc.user)",
         ),
     ),
     Row(
@@ -65,8 +65,8 @@ API = (
         f"{CONTROL}::test_a_cluster_in_figures",
         (
             "server/grpc/control_service.py",
-            "summarize_cluster, nodes, workloads, request.cluster))",
-            'summarize_cluster, nodes, workloads, ""))',
+            "summarize_cluster, nodes, workloads, request.cluster)",
+            'summarize_cluster, nodes, workloads, "")',
         ),
     ),
     Row(
@@ -97,7 +97,11 @@ STORE = (
         "/assignments: the binding of a workload",
         "kinds.workload:Binding",
         "controllers/scheduler/test_scheduler.py::test_workload_is_bound_with_recorded_decision",
-        ("controllers/scheduler/binding_records.py", "            binding=to,", "            binding=None,"),
+        (
+            "controllers/scheduler/binding_records.py",
+            "            binding=binding,",
+            "            binding=None,",
+        ),
     ),
     Row(
         "/reconciliation: what was last done about it, and when",
@@ -131,7 +135,7 @@ STORE = (
         "controllers/test_spec004_loops.py::test_record_holds_spec_and_observed_status",
         (
             "lifecycle/workload_status.py",
-            "status = replace(status, applied_revision=sight.report.revision, strict=strict)",
+            "status = replace(status, applied_revision=observation.report.revision, strict=strict)",
             "pass",
         ),
     ),

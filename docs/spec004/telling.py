@@ -29,7 +29,7 @@ EVENTS = (
         "controllers/scheduler/test_scheduler.py::test_workload_is_bound_with_recorded_decision",
         (
             "controllers/scheduler/binding_records.py",
-            'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {to.node}")]',
+            'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]',
             "return [put]",
         ),
     ),
@@ -65,8 +65,8 @@ AUTOMATION = (
         f"{ACTING}::test_new_leader_does_not_repeat_action_nor_write_at_rest",
         (
             "lifecycle/automation.py",
-            "if (known := rule.status.crossed.get(each.object)) is not None:",
-            "if (known := None) is not None:",
+            "if (crossed_at := rule.status.crossed.get(measurement.object)) is not None:",
+            "if (crossed_at := None) is not None:",
         ),
     ),
     Row(
@@ -91,8 +91,8 @@ AUTOMATION = (
         "controllers/automation/test_webhook_client.py::test_private_hosts_are_not_called",
         (
             "controllers/automation/webhook_client.py",
-            "if wrong := address_problem(address, self._allowed):",
-            'if wrong := "":',
+            "if problem := address_problem(address, self._allowed):",
+            'if problem := "":',
         ),
     ),
 )
