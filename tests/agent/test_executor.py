@@ -1,7 +1,7 @@
 """What an agent makes of what a server says, word by word: in which order, of which term, and how long it waits for an answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -67,14 +67,6 @@ async def scripted() -> AsyncIterator[tuple[Script, Node, VirtualClock]]:
         yield script, node, clock
 
 
-def by_script(story: Callable[[Script, Node, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with scripted() as (script, node, clock):
-            await story(script, node, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
-
-
 def orders(
     term: int, number: int, *names: str, whole: bool = False, state: str = "Running"
 ) -> dict[str, pb.Orders]:
@@ -100,8 +92,8 @@ def live(node: Node) -> list[str]:
     return [each.uid for each in node.machine.live_instances()]
 
 
-def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
+    async with scripted() as (script, node, clock):
         assert script.said[0].hello.protocol == PROTOCOL_VERSION
         await script.welcome(protocol=PROTOCOL_VERSION + 1)
         await script.say(**orders(5, 1, "web", whole=True))
@@ -111,8 +103,6 @@ def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_anot
         assert len(script.ends) == 1
         await clock.advance(DENIED_RETRY_DELAY_S)
         assert len(script.ends) == 2
-
-    by_script(story)
 
 
 @pytest.mark.parametrize(
@@ -124,8 +114,8 @@ def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_anot
         pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
     ],
 )
-def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
+    async with scripted() as (script, node, clock):
         await script.welcome()
         await script.say(**orders(5, 1, "web", whole=True))
         await clock.advance(2)
@@ -134,21 +124,17 @@ def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> N
         await clock.advance(2)
         assert live(node) == runs
 
-    by_script(story)
 
-
-def test_changes_before_a_whole_list_are_not_obeyed() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_changes_before_a_whole_list_are_not_obeyed() -> None:
+    async with scripted() as (script, node, clock):
         await script.welcome()
         await script.say(**orders(5, 2, "web"))
         await clock.advance(2)
         assert live(node) == []
 
-    by_script(story)
 
-
-def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
+    async with scripted() as (script, node, clock):
         again = await killed_at_work(script, node, clock)
         async with running(again):
             await clock.advance(1)
@@ -162,11 +148,9 @@ def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> N
             assert not again.agent.is_connected.is_set()
         node.start()
 
-    by_script(story)
 
-
-def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
+    async with scripted() as (script, node, clock):
         again = await killed_at_work(script, node, clock)
         runtime = again.agent.executor.runtime
         quick = runtime.list
@@ -187,11 +171,9 @@ def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
             assert [each.workload for each in first.reports] == ["default/web"]
         node.start()
 
-    by_script(story)
 
-
-def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
+    async with scripted() as (script, node, clock):
         await clock.advance(4)
         await script.welcome()
         assert node.machine.last_contact_at == 0.0, "when hello was said, not when it was answered"
@@ -206,22 +188,18 @@ def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
         assert node.machine.last_contact_at is not None
         assert sent <= node.machine.last_contact_at <= sent + 5
 
-    by_script(story)
 
-
-def test_a_server_that_does_not_answer_is_left() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_a_server_that_does_not_answer_is_left() -> None:
+    async with scripted() as (script, _node, clock):
         await script.welcome()
         await clock.advance(29)
         assert len(script.ends) == 1
         await clock.advance(15)
         assert len(script.ends) > 1
 
-    by_script(story)
 
-
-def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
+    async with scripted() as (script, node, clock):
         node.machine.behaviours[""] = Behaviour(
             start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n"
         )
@@ -232,11 +210,9 @@ def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
         assert len(failed) == 400
         assert max(beat.ByteSize() for beat in script.beats) < MAX_HEARTBEAT_BYTES
 
-    by_script(story)
 
-
-def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
+    async with scripted() as (script, _node, clock):
         await script.welcome()
         await script.say(**orders(5, 1, "web", whole=True))
         for _ in range(6):
@@ -246,5 +222,3 @@ def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -
         assert sum(spoken) <= 2, "starting, running"
         assert 7 <= len(script.beats) <= 10
         assert script.beats[-1].order == 1
-
-    by_script(story)

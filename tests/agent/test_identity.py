@@ -56,51 +56,43 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
         Identity.load(tmp_path)
 
 
-def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        identity = joined(tmp_path, clock.now())
-        agent = a_machine(clock, {}, addresses=["s"]).agent
-        asked: list[float] = []
+async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    identity = joined(tmp_path, clock.now())
+    agent = a_machine(clock, {}, addresses=["s"]).agent
+    asked: list[float] = []
 
-        async def renew(address: str, request: bytes) -> bytes:
-            asked.append(clock.monotonic())
-            if len(asked) == 1:
-                raise Denied("not just now")
-            return _signed(request, clock.now())
+    async def renew(address: str, request: bytes) -> bytes:
+        asked.append(clock.monotonic())
+        if len(asked) == 1:
+            raise Denied("not just now")
+        return _signed(request, clock.now())
 
-        agent.transport.renew_certificate = renew  # type: ignore[method-assign]
-        task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1)).run())
-        await clock.advance(24 * 3600)
-        first, second, *later = asked
-        assert 15.9 * 3600 <= first <= 16.1 * 3600
-        assert 30 <= second - first <= 90, "asked again a minute later"
-        assert later == []
-        assert agent.certificate_renewed.is_set()
-        assert identity.expires_at > clock.now() + timedelta(hours=10)
-        assert Identity.load(tmp_path).certificate == identity.certificate
-        task.cancel()
-
-    asyncio.run(story())
+    agent.transport.renew_certificate = renew  # type: ignore[method-assign]
+    task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1)).run())
+    await clock.advance(24 * 3600)
+    first, second, *later = asked
+    assert 15.9 * 3600 <= first <= 16.1 * 3600
+    assert 30 <= second - first <= 90, "asked again a minute later"
+    assert later == []
+    assert agent.certificate_renewed.is_set()
+    assert identity.expires_at > clock.now() + timedelta(hours=10)
+    assert Identity.load(tmp_path).certificate == identity.certificate
+    task.cancel()
 
 
-def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(
+async def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        identity = joined(tmp_path, clock.now() - timedelta(hours=72))
-        agent = a_machine(clock, {}, addresses=["s"]).agent
+    clock = VirtualClock()
+    identity = joined(tmp_path, clock.now() - timedelta(hours=72))
+    agent = a_machine(clock, {}, addresses=["s"]).agent
 
-        async def come_back() -> bytes:
-            return _signed(identity.signing_request(), clock.now())
+    async def come_back() -> bytes:
+        return _signed(identity.signing_request(), clock.now())
 
-        task = asyncio.create_task(
-            CertificateRenewal(identity, agent, clock, random.Random(1), come_back).run()
-        )
-        await clock.advance(1)
-        assert identity.expires_at > clock.now()
-        assert agent.certificate_renewed.is_set()
-        task.cancel()
-
-    asyncio.run(story())
+    task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1), come_back).run())
+    await clock.advance(1)
+    assert identity.expires_at > clock.now()
+    assert agent.certificate_renewed.is_set()
+    task.cancel()

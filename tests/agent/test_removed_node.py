@@ -21,6 +21,7 @@ from build.links import (
     a_rng,
     a_workload,
     applied,
+    leading_server,
 )
 from build.virtual import VirtualClock
 
@@ -67,16 +68,6 @@ async def at_work(clock: VirtualClock, leader: Leader, **rest: Any) -> AsyncIter
         await node.kill()
 
 
-def play(story: Callable[[VirtualClock, Leader], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1") as leader:
-            await clock.advance(0.1)
-            await story(clock, leader)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
-
-
 def outcome(node: Node) -> BaseException | None:
     assert node.task is not None
     return node.task.exception() if node.task.done() else None
@@ -90,42 +81,36 @@ def outcome(node: Node) -> BaseException | None:
     "is_cut_off",
     [pytest.param(False, id="while it is connected"), pytest.param(True, id="while it is cut off")],
 )
-def test_what_runs_on_a_node_that_is_no_more_is_stopped(
+async def test_what_runs_on_a_node_that_is_no_more_is_stopped(
     befalls: Callable[[Leader], Awaitable[None]], is_cut_off: bool
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            if is_cut_off:
-                node.net.cut()
-                await clock.advance(300)
-            await befalls(leader)
-            await clock.advance(60)
-            if is_cut_off:
-                assert node.machine.live_instances() != [], "nobody has told it yet"
-                node.net.is_cut = False
-                await clock.advance(30)
-            assert node.machine.live_instances() == []
-            assert (node.memory.state.wanted, node.memory.state.records) == ((), ())
-            why = outcome(node)
-            assert isinstance(why, NodeRemoved)
-            assert why.exit_code != 0
-            assert "lattice tokens create" in why.fix
-
-    play(story)
-
-
-def test_it_is_given_time_to_end() -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
-            await delete_node(leader)
-            await clock.advance(20)
-            assert node.machine.live_instances() != []
-            assert outcome(node) is None
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        if is_cut_off:
+            node.net.cut()
+            await clock.advance(300)
+        await befalls(leader)
+        await clock.advance(60)
+        if is_cut_off:
+            assert node.machine.live_instances() != [], "nobody has told it yet"
+            node.net.is_cut = False
             await clock.advance(30)
-            assert isinstance(outcome(node), NodeRemoved)
+        assert node.machine.live_instances() == []
+        assert (node.memory.state.wanted, node.memory.state.records) == ((), ())
+        why = outcome(node)
+        assert isinstance(why, NodeRemoved)
+        assert why.exit_code != 0
+        assert "lattice tokens create" in why.fix
 
-    play(story)
+
+async def test_it_is_given_time_to_end() -> None:
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
+        await delete_node(leader)
+        await clock.advance(20)
+        assert node.machine.live_instances() != []
+        assert outcome(node) is None
+        await clock.advance(30)
+        assert isinstance(outcome(node), NodeRemoved)
 
 
 async def _cut(leader: Leader, node: Node, clock: VirtualClock) -> None:
@@ -159,41 +144,35 @@ async def _lead_in_an_earlier_term(leader: Leader, node: Node, clock: VirtualClo
         pytest.param(_lead_in_an_earlier_term, id="a leader of an earlier term"),
     ],
 )
-def test_anything_less_than_a_leaders_word_leaves_it_alone(
+async def test_anything_less_than_a_leaders_word_leaves_it_alone(
     befalls: Callable[[Leader, Node, VirtualClock], Awaitable[None]],
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            await befalls(leader, node, clock)
-            await clock.advance(400)
-            assert not node.agent.is_connected.is_set()
-            assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
-            assert outcome(node) is None
-
-    play(story)
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        await befalls(leader, node, clock)
+        await clock.advance(400)
+        assert not node.agent.is_connected.is_set()
+        assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
+        assert outcome(node) is None
 
 
-def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            asked: list[float] = []
+async def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        asked: list[float] = []
 
-            async def rejoin() -> bool:
-                asked.append(clock.monotonic())
-                if len(asked) == 1:
-                    raise Unavailable("nobody answers")
-                await leader.add(a_node("n1", "key-of-now"))
-                node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
-                return True
+        async def rejoin() -> bool:
+            asked.append(clock.monotonic())
+            if len(asked) == 1:
+                raise Unavailable("nobody answers")
+            await leader.add(a_node("n1", "key-of-now"))
+            node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
+            return True
 
-            node.agent.rejoin = rejoin
-            await delete_node(leader)
-            await clock.advance(90)
-            assert len(asked) == 2
-            assert node.agent.is_connected.is_set()
-            assert outcome(node) is None
-
-    play(story)
+        node.agent.rejoin = rejoin
+        await delete_node(leader)
+        await clock.advance(90)
+        assert len(asked) == 2
+        assert node.agent.is_connected.is_set()
+        assert outcome(node) is None
 
 
 @pytest.mark.parametrize(
@@ -207,32 +186,27 @@ def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
         pytest.param(Unavailable("no connection"), False, id="nobody answers"),
     ],
 )
-def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_another(
+async def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_another(
     tmp_path: Path, answer: Exception, is_final: bool
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            identity = Identity.load(tmp_path)
-            certificate = sign_node_certificate(
-                AUTHORITY,
-                parse_signing_request(identity.signing_request()),
-                "n1",
-                clock.now() - timedelta(hours=72),
-            )
-            identity.save_credentials(
-                certificate, AUTHORITY.pem, JoinRecord("n1", "https://s:7443", ("s:7444",))
-            )
-            node.net.cut()
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        identity = Identity.load(tmp_path)
+        certificate = sign_node_certificate(
+            AUTHORITY,
+            parse_signing_request(identity.signing_request()),
+            "n1",
+            clock.now() - timedelta(hours=72),
+        )
+        identity.save_credentials(certificate, AUTHORITY.pem, JoinRecord("n1", "https://s:7443", ("s:7444",)))
+        node.net.cut()
 
-            async def come_back() -> bytes:
-                raise answer
+        async def come_back() -> bytes:
+            raise answer
 
-            assert not await CertificateRenewal(identity, node.agent, clock, a_rng(), come_back).renew()
-            await clock.advance(60)
-            assert isinstance(outcome(node), NodeRemoved) == is_final
-            assert (node.machine.live_instances() == []) == is_final
-
-    play(story)
+        assert not await CertificateRenewal(identity, node.agent, clock, a_rng(), come_back).renew()
+        await clock.advance(60)
+        assert isinstance(outcome(node), NodeRemoved) == is_final
+        assert (node.machine.live_instances() == []) == is_final
 
 
 def _servers(own: CertificateKeyPair) -> CertificateKeyPair:
@@ -260,40 +234,36 @@ def _users(own: CertificateKeyPair) -> CertificateKeyPair:
         pytest.param(_users, False, id="a user who pretends to be a server"),
     ],
 )
-def test_whom_a_machine_believes_that_it_is_no_node_any_more(
+async def test_whom_a_machine_believes_that_it_is_no_node_any_more(
     tmp_path: Path, shown: Callable[[CertificateKeyPair], CertificateKeyPair], is_believed: bool
 ) -> None:
     clock = SystemClock()
-
-    async def story() -> None:
-        async with a_leader(clock, 0.5) as leader:  # it knows no node
-            identity = Identity.load(tmp_path)
-            certificate = sign_node_certificate(
-                AUTHORITY, parse_signing_request(identity.signing_request()), "n1", clock.now()
+    async with a_leader(clock, 0.5) as leader:  # it knows no node
+        identity = Identity.load(tmp_path)
+        certificate = sign_node_certificate(
+            AUTHORITY, parse_signing_request(identity.signing_request()), "n1", clock.now()
+        )
+        pair = shown(CertificateKeyPair(certificate, identity.key))
+        joining = a_joining(leader.store, clock)
+        async with AgentListener(
+            leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
+        ) as server:
+            identity.save_credentials(
+                certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
             )
-            pair = shown(CertificateKeyPair(certificate, identity.key))
-            joining = a_joining(leader.store, clock)
-            async with AgentListener(
-                leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
-            ) as server:
-                identity.save_credentials(
-                    certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
-                )
-                node = a_machine(
-                    clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
-                )
-                link = _Counted(GrpcTransport(lambda: identity))
-                node.agent.transport = link
-                node.start()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(30):
-                        while outcome(node) is None and link.attempts < 3:
-                            await asyncio.sleep(0.02)
-                assert isinstance(outcome(node), NodeRemoved) == is_believed
-                assert link.attempts >= (1 if is_believed else 3)
-                await node.kill()
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+            node = a_machine(
+                clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
+            )
+            link = _Counted(GrpcTransport(lambda: identity))
+            node.agent.transport = link
+            node.start()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(30):
+                    while outcome(node) is None and link.attempts < 3:
+                        await asyncio.sleep(0.02)
+            assert isinstance(outcome(node), NodeRemoved) == is_believed
+            assert link.attempts >= (1 if is_believed else 3)
+            await node.kill()
 
 
 class _Counted:

@@ -1,12 +1,21 @@
 """A whole agent on a simulated machine, in virtual time: it obeys the leader and nobody else, and loses nothing when anybody dies."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
-from build.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied, running
+from build.links import (
+    FOREVER,
+    REVISION,
+    Leader,
+    Node,
+    a_leader,
+    a_machine,
+    a_workload,
+    applied,
+    leading_server,
+    running,
+)
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
@@ -21,17 +30,6 @@ from lattice.store.protocol import Key
 from lattice.wire import agent_pb2 as pb
 
 HOME = "leader:7444"
-Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(story: Story, *nodes: str) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, *(nodes or ("n1",))) as leader:
-            await clock.advance(0.1)
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 100))
 
 
 def heard(leader: Leader, node: str = "n1") -> LastHeartbeat:
@@ -61,26 +59,23 @@ def starts(node: Node) -> list[str]:
     return [str(each.instance_id.uid) for each in node.machine.history if each.action == "start"]
 
 
-def test_it_runs_what_it_is_told_and_says_so() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(1)
-            assert heard(leader).has_full_report
-            await order(leader, clock)
-            assert state(leader) == ("Running", 1, True, "")
-            assert heard(leader).applied_sequence == 2
-            assert starts(node) == ["uid-web"]
-            assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
-            await leader.bind("web", applied("n1", action="Delete"))
-            await clock.advance(3)
-            assert state(leader) is None
-            assert node.machine.live_instances() == []
-
-    play(story)
+async def test_it_runs_what_it_is_told_and_says_so() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(1)
+        assert heard(leader).has_full_report
+        await order(leader, clock)
+        assert state(leader) == ("Running", 1, True, "")
+        assert heard(leader).applied_sequence == 2
+        assert starts(node) == ["uid-web"]
+        assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
+        await leader.bind("web", applied("n1", action="Delete"))
+        await clock.advance(3)
+        assert state(leader) is None
+        assert node.machine.live_instances() == []
 
 
-def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(exits_after=5, exit_code=3, prints="one\ntwo\n")
         async with running(node):
@@ -94,11 +89,9 @@ def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> Non
             assert state(leader) == ("Running", 2, True, "")
             assert len(starts(node)) == 2
 
-    play(story)
 
-
-def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
@@ -109,11 +102,9 @@ def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() ->
             assert state(leader) == ("Running", 1, True, "")
             assert len(starts(second)) == 1
 
-    play(story)
 
-
-def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
@@ -132,11 +123,9 @@ def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() ->
             await clock.advance(30)
             assert [each.uid for each in second.machine.live_instances()] == ["uid-web"]
 
-    play(story)
 
-
-def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_told() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_told() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
@@ -146,11 +135,9 @@ def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_to
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert second.machine.live_instances() == []
 
-    play(story)
 
-
-def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() -> None:
+    async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
         async with running(a_machine(clock, servers, addresses=[HOME])) as node:
@@ -167,11 +154,9 @@ def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() ->
             assert node.agent.addresses[0] == "other:7444"
         await other.close()
 
-    play(story)
 
-
-def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_still_names_it() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_still_names_it() -> None:
+    async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         other.elsewhere = HOME
         node = a_machine(clock, {HOME: leader, "other:7444": other}, addresses=[HOME, "other:7444"])
@@ -201,11 +186,9 @@ def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_st
             assert heard(leader).is_connected, "what was silent once is not doubted for ever"
         await other.close()
 
-    play(story)
 
-
-def test_a_node_that_was_made_anew_is_joined_anew() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_node_that_was_made_anew_is_joined_anew() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader}, key="a-former-key")
 
         async def rejoin() -> bool:
@@ -217,13 +200,10 @@ def test_a_node_that_was_made_anew_is_joined_anew() -> None:
             await clock.advance(3)
             assert heard(leader).is_connected
 
-    play(story)
 
-
-def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
+async def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
     names = [f"n{number}" for number in range(100)]
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server(*names) as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
         nodes = [a_machine(clock, servers, name, addresses=[HOME]) for name in names]
@@ -246,8 +226,6 @@ def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
             await node.kill()
         await other.close()
 
-    play(story, *names)
-
 
 @pytest.mark.parametrize(
     ("disconnect", "survives"),
@@ -256,28 +234,27 @@ def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
         pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop: it is dead in time"),
     ],
 )
-def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(disconnect: Disconnect, survives: bool) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await order(leader, clock, disconnect=disconnect)
-            last = heard(leader).received_at
-            node.net.cut()
-            await clock.advance(200)
-            assert bool(node.machine.live_instances()) == survives
-            if not survives:
-                stop = next(each.at for each in node.machine.history if each.action == "stop")
-                assert stop - last <= 60.0
-                assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
-            node.net.is_cut = False
-            await clock.advance(30)
-            assert state(leader) == (
-                ("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED")
-            )
+async def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(
+    disconnect: Disconnect, survives: bool
+) -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await order(leader, clock, disconnect=disconnect)
+        last = heard(leader).received_at
+        node.net.cut()
+        await clock.advance(200)
+        assert bool(node.machine.live_instances()) == survives
+        if not survives:
+            stop = next(each.at for each in node.machine.history if each.action == "stop")
+            assert stop - last <= 60.0
+            assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
+        node.net.is_cut = False
+        await clock.advance(30)
+        assert state(leader) == (
+            ("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED")
+        )
 
-    play(story)
 
-
-def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
+async def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
     probe = Probe(exec=ExecProbe(command=("check",)), period_seconds=1, failure_threshold=2)
     container = Container(
         command=("serve",),
@@ -286,8 +263,7 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             liveness=Probe(exec=probe.exec, period_seconds=5, failure_threshold=2, initial_delay_seconds=10),
         ),
     )
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(ready_after=5, unhealthy_after=60)
         async with running(node):
@@ -303,11 +279,9 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             await clock.advance(5)
             assert state(leader) == ("Running", 2, True, "")
 
-    play(story)  # fmt: skip
 
-
-def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/slow"] = Behaviour(stop_takes=25)
         async with running(node):
@@ -319,11 +293,9 @@ def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
             await clock.advance(30)
             assert state(leader, "default/slow") is None
 
-    play(story)
 
-
-def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
         stop, asked = node.agent.executor.runtime.stop, []
@@ -339,13 +311,10 @@ def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
             await clock.advance(30)
             assert len(asked) == 1
 
-    play(story)
 
-
-def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again() -> None:
+async def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again() -> None:
     two = {"main": Container(command=("serve",)), "side": Container(command=("help",))}
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         async with running(node):
             await order(leader, clock, containers=two)
@@ -361,87 +330,73 @@ def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again(
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")
 
-    play(story)
+
+async def test_an_order_that_makes_no_sense_fails_alone() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(1)
+        good = pb.Assignment(
+            workload="default/web",
+            uid="u1",
+            state="Running",
+            revision=REVISION,
+            run=1,
+            containers=b'{"main":{"command":["x"]}}',
+            disconnect="keep",
+            stop_after_ms=90000,
+        )
+        bad = pb.Assignment(
+            workload="default/odd",
+            uid="u2",
+            state="Running",
+            revision=REVISION,
+            run=7,
+            containers=b'{"main":{"newer":1}}',
+            disconnect="keep",
+        )
+        node.agent.executor.accept_orders(pb.Orders(term=1, number=9, assignments=[good, bad]))
+        await clock.advance(3)
+        assert state(leader) == ("Running", 1, True, "")
+        assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
 
 
-def test_an_order_that_makes_no_sense_fails_alone() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(1)
-            good = pb.Assignment(
-                workload="default/web",
-                uid="u1",
-                state="Running",
-                revision=REVISION,
-                run=1,
-                containers=b'{"main":{"command":["x"]}}',
-                disconnect="keep",
-                stop_after_ms=90000,
-            )
-            bad = pb.Assignment(
-                workload="default/odd",
-                uid="u2",
-                state="Running",
-                revision=REVISION,
-                run=7,
-                containers=b'{"main":{"newer":1}}',
-                disconnect="keep",
-            )
-            node.agent.executor.accept_orders(pb.Orders(term=1, number=9, assignments=[good, bad]))
-            await clock.advance(3)
-            assert state(leader) == ("Running", 1, True, "")
-            assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
+async def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await order(leader, clock)
 
-    play(story)  # fmt: skip
+        def full(wanted: tuple[Assignment, ...], term: int) -> None:
+            raise Full("no room to write the agent's state")
+
+        kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
+        await leader.bind("web", applied("n1", action="Delete"))
+        await clock.advance(3)
+        assert node.machine.live_instances() == []
+        assert len(node.memory.state.wanted) == 1
+        node.memory.save_assignments = kept  # type: ignore[method-assign]
+        await clock.advance(2)
+        assert node.memory.state.wanted == (), "written down once there is room"
 
 
-def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await order(leader, clock)
+async def test_where_to_connect_is_asked_now_and_then_only() -> None:
+    clock = VirtualClock()
+    node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
 
-            def full(wanted: tuple[Assignment, ...], term: int) -> None:
-                raise Full("no room to write the agent's state")
+    async def look_up() -> list[str]:
+        asked.append(clock.monotonic())
+        return ["c", "d"]
 
-            kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
-            await leader.bind("web", applied("n1", action="Delete"))
-            await clock.advance(3)
-            assert node.machine.live_instances() == []
-            assert len(node.memory.state.wanted) == 1
-            node.memory.save_assignments = kept  # type: ignore[method-assign]
-            await clock.advance(2)
-            assert node.memory.state.wanted == (), "written down once there is room"
-
-    play(story)
+    node.agent.discover_addresses = look_up
+    async with running(node):
+        await clock.advance(100)
+    assert len(asked) <= len(node.net.dialled) / FAILURES_PER_DISCOVERY
+    assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
 
 
-def test_where_to_connect_is_asked_now_and_then_only() -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
-
-        async def look_up() -> list[str]:
-            asked.append(clock.monotonic())
-            return ["c", "d"]
-
-        node.agent.discover_addresses = look_up
-        async with running(node):
-            await clock.advance(100)
-        assert len(asked) <= len(node.net.dialled) / FAILURES_PER_DISCOVERY
-        assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
-
-    asyncio.run(story())
-
-
-def test_where_nodes_are_missed_soon_an_agent_tries_to_come_back_as_often() -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(2)
-            node.net.cut()
-            await clock.advance(30)
-            node.net.is_cut = False
-            await clock.advance(1)
-            assert heard(leader).is_connected
-
-    asyncio.run(asyncio.wait_for(story(), 100))
+async def test_where_nodes_are_missed_soon_an_agent_tries_to_come_back_as_often() -> None:
+    clock = VirtualClock()
+    async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(2)
+        node.net.cut()
+        await clock.advance(30)
+        node.net.is_cut = False
+        await clock.advance(1)
+        assert heard(leader).is_connected

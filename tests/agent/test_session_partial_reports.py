@@ -1,7 +1,5 @@
 """A node that is a part of a machine uses what its workloads use: what its neighbours do is not its business."""
 
-import asyncio
-
 import pytest
 from build.links import a_leader, a_machine, a_workload, applied
 from build.virtual import VirtualClock
@@ -16,23 +14,20 @@ from lattice.presence import Usage as Heard
     [(False, Heard(1900, 5 << 30, 7)), (True, Heard(250, 1 << 20, 3))],
     ids=["the whole", "a part"],
 )
-def test_what_a_node_says_that_it_uses(is_part: bool, used: Heard) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1") as leader:
-            await leader.add(a_workload())
-            await leader.bind("web", applied("n1"))
-            await clock.advance(0.1)
-            node = a_machine(clock, {"leader:7444": leader})
-            node.machine.behaviours["default/web"] = Behaviour(exits_after=60, uses=Usage(250, 1 << 20, 3))
-            node.agent.node_usage, node.agent.shares_machine = lambda: Usage(1900, 5 << 30, 7), is_part
-            node.start()
-            await clock.advance(25)
-            assert leader.office is not None
-            heard = leader.office.presence.get("n1")
-            assert heard is not None
-            assert heard.usage == used
-            assert heard.workload_usage["default/web"] == Heard(250, 1 << 20, 3)
-            await node.kill()
-
-    asyncio.run(asyncio.wait_for(story(), 30))
+async def test_what_a_node_says_that_it_uses(is_part: bool, used: Heard) -> None:
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, "n1") as leader:
+        await leader.add(a_workload())
+        await leader.bind("web", applied("n1"))
+        await clock.advance(0.1)
+        node = a_machine(clock, {"leader:7444": leader})
+        node.machine.behaviours["default/web"] = Behaviour(exits_after=60, uses=Usage(250, 1 << 20, 3))
+        node.agent.node_usage, node.agent.shares_machine = lambda: Usage(1900, 5 << 30, 7), is_part
+        node.start()
+        await clock.advance(25)
+        assert leader.office is not None
+        heard = leader.office.presence.get("n1")
+        assert heard is not None
+        assert heard.usage == used
+        assert heard.workload_usage["default/web"] == Heard(250, 1 << 20, 3)
+        await node.kill()

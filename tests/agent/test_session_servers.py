@@ -43,31 +43,26 @@ async def an_api(
         await runner.cleanup()
 
 
-def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_path: Path) -> None:
-    async def story() -> None:
-        identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
-        async with AsyncExitStack() as stack:
-            (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
-                await stack.enter_async_context(an_api(tmp_path, f"{name}:7444")) for name in "abc"
-            ]
-            foreign, _ = await stack.enter_async_context(an_api(tmp_path, "foreign:7444", new_authority()[0]))
-            named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
-            named_by_b += [c, a]
-            named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
+async def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_path: Path) -> None:
+    identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
+    async with AsyncExitStack() as stack:
+        (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
+            await stack.enter_async_context(an_api(tmp_path, f"{name}:7444")) for name in "abc"
+        ]
+        foreign, _ = await stack.enter_async_context(an_api(tmp_path, "foreign:7444", new_authority()[0]))
+        named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
+        named_by_b += [c, a]
+        named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
 
-            async def found(servers: str) -> list[str]:
-                return await asyncio.to_thread(discover_agent_addresses, identity, servers)
+        async def found(servers: str) -> list[str]:
+            return await asyncio.to_thread(discover_agent_addresses, identity, servers)
 
-            assert await found(a) == ["a:7444", "b:7444", "c:7444"]
-            assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], (
-                "the first of them names more than are asked"
-            )
-            assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
-                "the first that it was given is down"
-            )
-            assert await found(foreign) == [], "nobody vouches for that one"
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+        assert await found(a) == ["a:7444", "b:7444", "c:7444"]
+        assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], "the first of them names more than are asked"
+        assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
+            "the first that it was given is down"
+        )
+        assert await found(foreign) == [], "nobody vouches for that one"
 
 
 @asynccontextmanager
@@ -102,23 +97,20 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
         pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server that nobody has told it of"),
     ],
 )
-def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_found: bool) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        async with two_servers(clock) as (leader, other):
-            node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
+async def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_found: bool) -> None:
+    clock = VirtualClock()
+    async with two_servers(clock) as (leader, other):
+        node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
 
-            async def asked() -> list[str]:
-                if HOME not in node.net.servers:
-                    return []
-                return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
+        async def asked() -> list[str]:
+            if HOME not in node.net.servers:
+                return []
+            return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
 
-            node.agent.discover_addresses = asked
-            await node.agent.discover_servers()
-            node.start()
-            await clock.advance(2 * DISCOVERY_INTERVAL_S)
-            assert "n1" in leader.links.sessions
-            assert await fails_over(clock, leader, other, node) == is_found
-            await node.kill()
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+        node.agent.discover_addresses = asked
+        await node.agent.discover_servers()
+        node.start()
+        await clock.advance(2 * DISCOVERY_INTERVAL_S)
+        assert "n1" in leader.links.sessions
+        assert await fails_over(clock, leader, other, node) == is_found
+        await node.kill()

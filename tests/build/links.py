@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from build.virtual import VirtualClock
 from lattice.agent.executor import Executor
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 from lattice.agent.session import Agent
@@ -128,6 +129,15 @@ async def a_leader(clock: Clock, heartbeat: float = 10.0, *nodes: str) -> AsyncI
         yield leader
     finally:
         await leader.close()
+
+
+@asynccontextmanager
+async def leading_server(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    """A leader of these nodes in virtual time, with its caches filled."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, *nodes) as leader:
+        await clock.advance(0.1)
+        yield leader, clock
 
 
 @dataclass

@@ -1,14 +1,12 @@
 """Real nodes for tests: a process runtime in a folder of its own, and agents as processes that can be killed."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -51,7 +49,7 @@ class Node:
 
 
 @asynccontextmanager
-async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
+async def running_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
     node = Node(folder, options)
     try:
         yield node
@@ -61,18 +59,6 @@ async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> 
         await node.runtime.close()
         await node.guard.close()
         node.state.close()
-
-
-def on_node(
-    folder: Path,
-    case: Callable[[Node], Coroutine[Any, Any, None]],
-    options: ProcessRuntimeOptions | None = None,
-) -> None:
-    async def whole() -> None:
-        async with a_node(folder, options) as node:
-            await case(node)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 @contextmanager

@@ -1,12 +1,10 @@
 """Agents that say exactly what a test lets them say, to a leader in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any
 
-from build.links import FOREVER, Leader, a_leader, a_registration
-from build.virtual import VirtualClock, settle
+from build.links import FOREVER, Leader, a_registration
+from build.virtual import settle
 from lattice.server.access.node_certificates import NodeIdentity
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connected_pair
@@ -65,22 +63,3 @@ class Speaker:
 
 def peer(name: str = "n1", **rest: Any) -> NodeIdentity:
     return NodeIdentity(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
-
-
-Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def a_site(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
-    clock = VirtualClock()
-    async with a_leader(clock, 10.0, *(nodes or ("n1", "n2"))) as leader:
-        await clock.advance(0.1)
-        yield leader, clock
-
-
-def play(story: Story, *nodes: str) -> None:
-    async def whole() -> None:
-        async with a_site(*nodes) as (leader, clock):
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))

@@ -1,6 +1,5 @@
 """Two binders on one store: in each mode, each way to break a tie chooses the nodes that it must, and what one binds the other does not."""
 
-import asyncio
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -142,16 +141,12 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
 @pytest.mark.parametrize("breaker", list(TieBreaker))
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("kind", ["sqlite", "etcd"])
-def test_each_mode_and_each_tie_breaker_with_a_second_binder(
+async def test_each_mode_and_each_tie_breaker_with_a_second_binder(
     kind: str, mode: BindingMode, breaker: TieBreaker, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server = request.getfixturevalue("etcd") if kind == "etcd" else None
-
-    async def run() -> None:
-        async with opened(kind, tmp_path, server) as store:
-            await story(store, mode, breaker)
-
-    asyncio.run(run())
+    async with opened(kind, tmp_path, server) as store:
+        await story(store, mode, breaker)
 
 
 def test_the_tie_breakers_choose_differently() -> None:

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -109,28 +109,20 @@ def lives(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
-    found = Rig(kind, folder)
+async def provider_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
+    rig = Rig(kind, folder)
     try:
-        yield found
+        yield rig
     finally:
-        found.sweep()
-
-
-def play(kind: str, folder: Path, story: Callable[[Rig], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with rig(kind, folder) as found:
-            await story(found)
-
-    asyncio.run(run())
+        rig.sweep()
 
 
 each_provider = pytest.mark.parametrize("kind", ["fake", "local"])
 
 
 @each_provider
-def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         name = await rig.create("n1")
         before = await rig.starts("n1")
         assert await rig.create("n1") == name
@@ -138,23 +130,19 @@ def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Pat
         assert await rig.starts("n1") == before
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         assert await rig.states() == []
         for node in ("n2", "n1", "n10"):
             await rig.create(node)
         assert [node for node, _, _ in await rig.states()] == ["n1", "n10", "n2"]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         await rig.create("n2")
         await asyncio.gather(rig.provider.delete("n1"), rig.provider.delete("n1"))
@@ -164,12 +152,10 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: P
         await rig.create("n1")
         assert [node for node, _, _ in await rig.states()] == ["n1", "n2"]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
         rig.provider = rig.begun()
@@ -179,12 +165,10 @@ def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: 
         await rig.provider.delete("n1")
         assert await rig.states() == []
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
         await rig.lose("n1")
@@ -194,11 +178,11 @@ def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) 
         assert await rig.starts("n1") != before
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play(kind, tmp_path, story)
 
-
-def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_stay(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_stay(
+    tmp_path: Path,
+) -> None:
+    async with provider_rig("fake", tmp_path) as rig:
         assert isinstance(rig.provider, FakeProvider)
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
@@ -209,11 +193,9 @@ def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_
             await rig.provider.create(replace(a_machine("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play("fake", tmp_path, story)
 
-
-def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         for node in ("n1", "n2"):
             await rig.create(node)
         pids = [found(node) for node in ("n1", "n2") for found in (rig.agent, rig.work)]
@@ -224,19 +206,17 @@ def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_pat
         await rig.create("n1")
         assert (await rig.states())[0] == ("n1", "rack-001", "Running")
 
-    play("local", tmp_path, story)
-
 
 @pytest.mark.parametrize(
     "case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"]
 )
-def test_closing_ends_also_what_an_agent_has_left(
+async def test_closing_ends_also_what_an_agent_has_left(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "does not hear that it is to end":
         monkeypatch.setenv("DEAF", "1")
 
-    async def story(rig: Rig) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         agent, work = rig.agent("n1"), rig.work("n1")
         if case == "was killed before":
@@ -249,11 +229,9 @@ def test_closing_ends_also_what_an_agent_has_left(
         await rig.provider.close()
         await until(lambda: not lives(agent) and not lives(work))
 
-    play("local", tmp_path, story)
 
-
-def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         agent = rig.agent("n1")
         other = await asyncio.create_subprocess_exec("sleep", "1000")
@@ -266,11 +244,9 @@ def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_p
         other.kill()
         await other.wait()
 
-    play("local", tmp_path, story)
 
-
-def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         await rig.lose("n1")
         work = rig.work("n1")
@@ -281,11 +257,9 @@ def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: P
         os.kill(work, signal.SIGKILL)
         (rig.home("n1") / "state.json").unlink()
 
-    play("local", tmp_path, story)
 
-
-def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         words = Path(f"/proc/{rig.agent('n1')}/cmdline").read_bytes().decode().split("\0")
         told = Path(words[words.index("--server-file") + 1])
@@ -295,5 +269,3 @@ def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> Non
         rig.provider.server_address = lambda: "https://elsewhere.invalid"
         assert await rig.states() == [("n1", "rack-001", "Running")]
         assert told.read_text() == "https://elsewhere.invalid"
-
-    play("local", tmp_path, story)

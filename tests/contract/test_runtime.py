@@ -6,8 +6,8 @@ import random
 import shutil
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -130,36 +130,26 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([*found.command_prefix, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
-Case = Callable[[Callable[[Rig], Coroutine[Any, Any, None]]], None]
+OpenNode = Callable[[], AbstractAsyncContextManager[Rig]]
 
 
 @pytest.fixture(params=["fake", "process", "combined", "container"])
-def on_node(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    """Runs a case on a node of each kind; nothing of it is left afterwards."""
+def open_node(request: pytest.FixtureRequest, tmp_path: Path) -> OpenNode:
+    """Opens a node of each kind; nothing of it is left afterwards."""
     if request.param == "container":
         request.getfixturevalue("image")
-
-    def run(case: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
-            async with a_node(request.param, tmp_path / "node") as rig:
-                await case(rig)
-
-        asyncio.run(asyncio.wait_for(whole(), 120))
-
-    return run
+    return lambda: a_node(request.param, tmp_path / "node")
 
 
-def test_what_is_started_runs_and_is_listed(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_what_is_started_runs_and_is_listed(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         begun = await rig.runtime.start(rig.spec("runs"))
         assert begun.is_live, begun.failure
         assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
 
-    on_node(case)
 
-
-def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_starting_what_runs_changes_nothing(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         first = await rig.runtime.start(rig.spec("runs"))
         again, other = await asyncio.gather(
             rig.runtime.start(rig.spec("runs", attempt=4)), rig.runtime.start(rig.spec("runs"))
@@ -167,16 +157,12 @@ def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
         assert again == other == first
         assert len(await rig.runtime.list()) == 1
 
-    on_node(case)
 
-
-def test_two_starts_at_once_make_one_copy(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_two_starts_at_once_make_one_copy(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         both = await asyncio.gather(rig.runtime.start(rig.spec("runs")), rig.runtime.start(rig.spec("runs")))
         assert both[0].started_at == both[1].started_at
         assert len(await rig.runtime.list()) == 1
-
-    on_node(case)
 
 
 @pytest.mark.parametrize(
@@ -186,15 +172,13 @@ def test_two_starts_at_once_make_one_copy(on_node: Case) -> None:
         pytest.param(which(uid="u2"), id="an earlier workload of the same name"),
     ],
 )
-def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> None:
-    async def case(rig: Rig) -> None:
+async def test_no_second_copy_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         with pytest.raises(Conflict, match="must not start beside it"):
             await rig.runtime.start(rig.spec("runs", id=other))
         await rig.runtime.stop(which(), 0)
         assert (await rig.runtime.start(rig.spec("runs", id=other))).is_live
-
-    on_node(case)
 
 
 @pytest.mark.parametrize(
@@ -204,29 +188,25 @@ def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> N
         pytest.param("ends", 0, None, id="code 0 is no failure"),
     ],
 )
-def test_the_exit_code_is_told(on_node: Case, what: str, code: int, reason: str | None) -> None:
-    async def case(rig: Rig) -> None:
+async def test_the_exit_code_is_told(open_node: OpenNode, what: str, code: int, reason: str | None) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
         end = await rig.ended(which())
         assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
         assert end.failure is None or end.failure.is_retryable
 
-    on_node(case)
 
-
-def test_a_command_that_cannot_start_is_an_answer(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_a_command_that_cannot_start_is_an_answer(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         assert not end.is_live
         assert end.failure
         assert (end.failure.reason, end.failure.is_retryable) == ("COMMAND_NOT_FOUND", False)
         assert [each.state for each in await rig.runtime.list()] == ["Exited"]
 
-    on_node(case)
 
-
-def test_what_ended_starts_again_only_in_a_new_attempt(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_what_ended_starts_again_only_in_a_new_attempt(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
         end = await rig.ended(which())
         assert await rig.runtime.start(rig.spec("runs")) == end
@@ -234,33 +214,27 @@ def test_what_ended_starts_again_only_in_a_new_attempt(on_node: Case) -> None:
         assert again.is_live
         assert again.attempt == 1
 
-    on_node(case)
 
-
-def test_what_was_stopped_starts_again_in_the_same_attempt(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_what_was_stopped_starts_again_in_the_same_attempt(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(which(), 0)
         assert end
         assert (end.state, end.asked, end.failure) == ("Exited", True, None)
         assert (await rig.runtime.start(rig.spec("runs"))).is_live
 
-    on_node(case)
 
-
-def test_stopping_what_is_gone_succeeds(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_stopping_what_is_gone_succeeds(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         assert await rig.runtime.stop(which(), 1) is None
         await rig.runtime.remove(which())
         await rig.runtime.start(rig.spec("runs"))
         first = await rig.runtime.stop(which(), 0)
         assert await rig.runtime.stop(which(), 0) == first
 
-    on_node(case)
 
-
-def test_the_stubborn_are_killed_after_the_grace(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_the_stubborn_are_killed_after_the_grace(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("is stubborn"))
         await asyncio.sleep(0.3)  # until the shell has set its trap
         before = clock.monotonic()
@@ -269,21 +243,17 @@ def test_the_stubborn_are_killed_after_the_grace(on_node: Case) -> None:
         assert (end.exit_code, end.signal) == (137, "SIGKILL")
         assert 0.9 < clock.monotonic() - before < 10
 
-    on_node(case)
 
-
-def test_one_that_is_ended_for_a_reason_bears_it(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_one_that_is_ended_for_a_reason_bears_it(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(which(), 0, Failure("UNHEALTHY", "liveness: no answer"))
         assert end
         assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
 
-    on_node(case)
 
-
-def test_removed_means_nothing_is_left(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_removed_means_nothing_is_left(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         await rig.runtime.remove(which())
         assert await rig.runtime.list() == []
@@ -291,11 +261,9 @@ def test_removed_means_nothing_is_left(on_node: Case) -> None:
         assert rig.state.state.records == ()
         assert not list(rig.folder.glob("instances/*"))
 
-    on_node(case)
 
-
-def test_the_last_lines_are_kept(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_the_last_lines_are_kept(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("prints"))
 
         async def printed() -> bool:
@@ -306,11 +274,9 @@ def test_the_last_lines_are_kept(on_node: Case) -> None:
         assert await rig.runtime.logs(which(), 1) == "line 5\n"
         assert await rig.runtime.logs(which(), 0) == ""
 
-    on_node(case)
 
-
-def test_a_new_agent_adopts_what_runs(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_a_new_agent_adopts_what_runs(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         before = await rig.runtime.list()
         await rig.restart()
@@ -320,31 +286,25 @@ def test_a_new_agent_adopts_what_runs(on_node: Case) -> None:
         assert end
         assert end.state == "Exited"
 
-    on_node(case)
 
-
-def test_a_new_agent_remembers_what_failed(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_a_new_agent_remembers_what_failed(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
         end = await rig.ended(which())
         await rig.restart()
         assert await rig.runtime.list() == [end]
         assert await rig.runtime.start(rig.spec("runs")) == end
 
-    on_node(case)
 
-
-def test_a_new_agent_remembers_what_could_not_start(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_a_new_agent_remembers_what_could_not_start(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         await rig.restart()
         assert await rig.runtime.list() == [end]
 
-    on_node(case)
 
-
-def test_usage_is_of_the_living(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_usage_is_of_the_living(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         assert await rig.runtime.usage(which()) is None
         await rig.runtime.start(rig.spec("runs"))
         await rig.runtime.usage(which())
@@ -356,11 +316,9 @@ def test_usage_is_of_the_living(on_node: Case) -> None:
         await rig.runtime.stop(which(), 0)
         assert await rig.runtime.usage(which()) is None
 
-    on_node(case)
 
-
-def test_a_probe_reaches_the_living_only(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_a_probe_reaches_the_living_only(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
         assert not (await rig.runtime.run_probe(which(), well)).ok
         await rig.runtime.start(rig.spec("runs"))
@@ -368,11 +326,9 @@ def test_a_probe_reaches_the_living_only(on_node: Case) -> None:
         await rig.runtime.stop(which(), 0)
         assert not (await rig.runtime.run_probe(which(), well)).ok
 
-    on_node(case)
 
-
-def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_silence_ends_those_who_may_not_run_alone(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
         kept = which(uid="u2")
@@ -387,16 +343,12 @@ def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
         assert refused.failure
         assert refused.failure.reason == "DISCONNECTED"
 
-    on_node(case)
 
-
-def test_contact_keeps_them_running(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_contact_keeps_them_running(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", stop_after=2.5))
         for _ in range(12):
             await rig.runtime.record_contact(clock.monotonic())
             await asyncio.sleep(0.25)
         assert [each.is_live for each in await rig.runtime.list()] == [True]
-
-    on_node(case)

@@ -1,9 +1,7 @@
 """What the checklist of the control plane asks of a server: it refuses what makes no sense, keeps what it took, and runs nothing itself."""
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -24,12 +22,9 @@ from lattice.store.protocol import Key
 WEB = {"name": "web", "namespace": "default"}
 
 
-def play(story: Callable[[Api], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        await story(await an_api(MemoryStore(clock), clock))
-
-    asyncio.run(whole())
+async def empty_api() -> Api:
+    clock = VirtualClock()
+    return await an_api(MemoryStore(clock), clock)
 
 
 async def post(api: Api, **spec: Any) -> Reply:
@@ -48,59 +43,53 @@ async def post(api: Api, **spec: Any) -> Reply:
         pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
     ],
 )
-def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
+async def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
     spec: dict[str, Any], field: str
 ) -> None:
-    async def story(api: Api) -> None:
-        before = await api.store.revision()
-        with pytest.raises(Invalid) as told:
-            await post(api, **spec)
-        assert [cause.field for cause in told.value.causes if cause.field.startswith(field)]
-        assert await api.store.revision() == before
-
-    play(story)
+    api = await empty_api()
+    before = await api.store.revision()
+    with pytest.raises(Invalid) as told:
+        await post(api, **spec)
+    assert [cause.field for cause in told.value.causes if cause.field.startswith(field)]
+    assert await api.store.revision() == before
 
 
-def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> None:
-    async def story(api: Api) -> None:
-        told = value(await post(api))
-        entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
-        assert entry is not None
-        assert told["metadata"]["resourceVersion"] == str(entry.revision)
-
-    play(story)
+async def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> None:
+    api = await empty_api()
+    told = value(await post(api))
+    entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
+    assert entry is not None
+    assert told["metadata"]["resourceVersion"] == str(entry.revision)
 
 
-def test_what_lattice_told_is_changed_by_nobody() -> None:
-    async def story(api: Api) -> None:
-        resource = LatticeWorkload.resource
-        workload = msgspec.convert(
-            {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "metadata": WEB,
-                "spec": {"containers": {}},
-            },
-            LatticeWorkload,
-        )
-        put = EventRecorder("workloads", api.clock, api.new_uid).event(
-            workload, "WorkloadFailed", "it failed 5 times", warning=True
-        )
-        await api.store.commit([put])
-        before = await api.store.revision()
-        events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
-        call = Call(
-            "PATCH",
-            events,
-            ADMIN,
-            body=b'{"reason": "AllIsWell"}',
-            content_type="application/merge-patch+json",
-        )
-        with pytest.raises(Denied, match="stays as it was told"):
-            await handle_call(api, call, request_attributes("PATCH", events, watching=False))
-        assert await api.store.revision() == before
-
-    play(story)
+async def test_what_lattice_told_is_changed_by_nobody() -> None:
+    api = await empty_api()
+    resource = LatticeWorkload.resource
+    workload = msgspec.convert(
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": WEB,
+            "spec": {"containers": {}},
+        },
+        LatticeWorkload,
+    )
+    put = EventRecorder("workloads", api.clock, api.new_uid).event(
+        workload, "WorkloadFailed", "it failed 5 times", warning=True
+    )
+    await api.store.commit([put])
+    before = await api.store.revision()
+    events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
+    call = Call(
+        "PATCH",
+        events,
+        ADMIN,
+        body=b'{"reason": "AllIsWell"}',
+        content_type="application/merge-patch+json",
+    )
+    with pytest.raises(Denied, match="stays as it was told"):
+        await handle_call(api, call, request_attributes("PATCH", events, watching=False))
+    assert await api.store.revision() == before
 
 
 def test_a_server_has_no_runtime_to_run_anything_with() -> None:

@@ -63,120 +63,100 @@ class Flaky(MemoryStore):
         return await super().watch(resource, after)
 
 
-def test_the_copy_follows_the_store() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        assert sorted(stage.cache.objects()) == ["red", "red big"]
-        assert stage.cache.objects("a") == ["red big"]
-        assert sorted(stage.cache.by_index("word", "red")) == ["red", "red big"]
-        revision = await store.commit([Put(pod("a/x"), b"blue"), Delete(pod("b/y"))])
-        await stage.cache.wait_for(revision)
-        assert stage.cache.get("a/x") == "blue"
-        assert (stage.cache.by_index("word", "red"), stage.cache.by_index("word", "blue")) == ([], ["blue"])
-        entry = stage.cache.entry("a/x")
-        assert entry is not None
-        assert entry.revision == revision
-        assert len(stage.cache) == 1
-        assert stage.told == ["a/x ->red big", "b/y ->red", "a/x red big>blue", "b/y red>-"]
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_the_copy_follows_the_store() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
+    stage = Stage(store, clock)
+    await stage.cache.wait_for()
+    assert sorted(stage.cache.objects()) == ["red", "red big"]
+    assert stage.cache.objects("a") == ["red big"]
+    assert sorted(stage.cache.by_index("word", "red")) == ["red", "red big"]
+    revision = await store.commit([Put(pod("a/x"), b"blue"), Delete(pod("b/y"))])
+    await stage.cache.wait_for(revision)
+    assert stage.cache.get("a/x") == "blue"
+    assert (stage.cache.by_index("word", "red"), stage.cache.by_index("word", "blue")) == ([], ["blue"])
+    entry = stage.cache.entry("a/x")
+    assert entry is not None
+    assert entry.revision == revision
+    assert len(stage.cache) == 1
+    assert stage.told == ["a/x ->red big", "b/y ->red", "a/x red big>blue", "b/y red>-"]
+    await stage.stop()
 
 
-def test_waiting_for_a_revision_of_another_resource_ends() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        waiting = asyncio.ensure_future(stage.cache.wait_for(await store.revision() + 1))
-        await settle()
-        assert not waiting.done()
-        await store.commit([Put(Key("nodes", "", "n"), b"")])
-        await clock.advance(0.1)
-        assert waiting.done()
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_waiting_for_a_revision_of_another_resource_ends() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    stage = Stage(store, clock)
+    await stage.cache.wait_for()
+    waiting = asyncio.ensure_future(stage.cache.wait_for(await store.revision() + 1))
+    await settle()
+    assert not waiting.done()
+    await store.commit([Put(Key("nodes", "", "n"), b"")])
+    await clock.advance(0.1)
+    assert waiting.done()
+    await stage.stop()
 
 
-def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Flaky(clock, window=4)
-        await store.commit(
-            [Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")]
-        )
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        stage.told.clear()
-        await store.commit([Put(pod("a/changed"), b"2"), Delete(pod("a/removed")), Put(pod("a/added"), b"1")])
-        for number in range(20):
-            await store.commit([Put(pod("a/busy"), b"%d" % number)])
-        await store.commit([Delete(pod("a/busy"))])
-        await store.compact(await store.revision())
-        await clock.advance(1)
-        assert sorted(stage.told) == ["a/added ->1", "a/changed 1>2", "a/removed 1>-"]
-        assert stage.cache.revision == await store.revision()
-        later = await store.commit([Put(pod("a/added"), b"2")])
-        await stage.cache.wait_for(later)
-        assert stage.cache.get("a/added") == "2"
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference() -> None:
+    clock = VirtualClock()
+    store = Flaky(clock, window=4)
+    await store.commit([Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")])
+    stage = Stage(store, clock)
+    await stage.cache.wait_for()
+    stage.told.clear()
+    await store.commit([Put(pod("a/changed"), b"2"), Delete(pod("a/removed")), Put(pod("a/added"), b"1")])
+    for number in range(20):
+        await store.commit([Put(pod("a/busy"), b"%d" % number)])
+    await store.commit([Delete(pod("a/busy"))])
+    await store.compact(await store.revision())
+    await clock.advance(1)
+    assert sorted(stage.told) == ["a/added ->1", "a/changed 1>2", "a/removed 1>-"]
+    assert stage.cache.revision == await store.revision()
+    later = await store.commit([Put(pod("a/added"), b"2")])
+    await stage.cache.wait_for(later)
+    assert stage.cache.get("a/added") == "2"
+    await stage.stop()
 
 
-def test_while_the_store_is_down_it_asks_ever_less_often_and_then_resumes() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Flaky(clock)
-        store.is_down = True
-        stage = Stage(store, clock)
-        await clock.advance(60)
-        assert 8 <= store.refused <= 25
-        store.is_down = False
-        await store.commit([Put(pod("a/x"), b"1")])
-        await clock.advance(10)
-        assert stage.cache.get("a/x") == "1"
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_while_the_store_is_down_it_asks_ever_less_often_and_then_resumes() -> None:
+    clock = VirtualClock()
+    store = Flaky(clock)
+    store.is_down = True
+    stage = Stage(store, clock)
+    await clock.advance(60)
+    assert 8 <= store.refused <= 25
+    store.is_down = False
+    await store.commit([Put(pod("a/x"), b"1")])
+    await clock.advance(10)
+    assert stage.cache.get("a/x") == "1"
+    await stage.stop()
 
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1200])
-def test_lists_of_any_length_are_copied_whole(count: int) -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        for start in range(0, count, 100):
-            await store.commit([Put(pod(f"a/{i:04}"), b"") for i in range(start, min(count, start + 100))])
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        assert len(stage.cache) == count
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_lists_of_any_length_are_copied_whole(count: int) -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    for start in range(0, count, 100):
+        await store.commit([Put(pod(f"a/{i:04}"), b"") for i in range(start, min(count, start + 100))])
+    stage = Stage(store, clock)
+    await stage.cache.wait_for()
+    assert len(stage.cache) == count
+    await stage.stop()
 
 
-def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.commit([Put(pod("a/x"), b"one")])
-        stage = Stage(store, clock)
-        seen: list[tuple[str, str | None]] = []
-        stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.previous_object)))
-        await stage.cache.wait_for()
-        await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
-        await store.commit([Put(pod("a/x"), b"three")])
-        await stage.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
-        await settle()
-        assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
-        assert stage.cache.previous_object is None
-        await stage.stop()
-
-    asyncio.run(script())
+async def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.commit([Put(pod("a/x"), b"one")])
+    stage = Stage(store, clock)
+    seen: list[tuple[str, str | None]] = []
+    stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.previous_object)))
+    await stage.cache.wait_for()
+    await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
+    await store.commit([Put(pod("a/x"), b"three")])
+    await stage.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
+    await settle()
+    assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
+    assert stage.cache.previous_object is None
+    await stage.stop()

@@ -62,144 +62,120 @@ class Fickle(MemoryStore):
             raise RuntimeError("nobody thought of this")
 
 
-def test_one_leads_and_keeps_leading() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
-        await clock.advance(600)
-        assert (one.told, two.told) == (["won 1"], [])
-        assert one.election.term is not None
-        assert two.election.term is None
-        await one.stop()
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_one_leads_and_keeps_leading() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    await clock.advance(600)
+    assert (one.told, two.told) == (["won 1"], [])
+    assert one.election.term is not None
+    assert two.election.term is None
+    await one.stop()
+    await two.stop()
 
 
-def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_follow() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        term = one.election.term
-        assert term is not None
-        one.election.end_term(Term(term.role, term.number - 1, term.holder))
-        assert one.election.term == term, "of an earlier one it has nothing to say"
-        one.election.end_term(term)
-        assert one.election.term is None
-        assert one.told == ["won 1", "lost 1"]
-        await clock.advance(60)
-        assert one.told == ["won 1", "lost 1", "won 2"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_follow() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    term = one.election.term
+    assert term is not None
+    one.election.end_term(Term(term.role, term.number - 1, term.holder))
+    assert one.election.term == term, "of an earlier one it has nothing to say"
+    one.election.end_term(term)
+    assert one.election.term is None
+    assert one.told == ["won 1", "lost 1"]
+    await clock.advance(60)
+    assert one.told == ["won 1", "lost 1", "won 2"]
+    await one.stop()
 
 
-def test_a_stopped_leader_hands_over_within_a_second() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
-        await clock.advance(20)
-        await one.stop()
-        assert one.told == ["won 1", "lost 1"]
-        await clock.advance(1)
-        assert two.told == ["won 2"]
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_a_stopped_leader_hands_over_within_a_second() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    await clock.advance(20)
+    await one.stop()
+    assert one.told == ["won 1", "lost 1"]
+    await clock.advance(1)
+    assert two.told == ["won 2"]
+    await two.stop()
 
 
-def test_a_dead_leader_is_followed_within_its_lease_and_two_seconds() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.campaign("lead", "dead", 15)
-        two = Candidate(store, clock, "two")
-        await clock.advance(14.9)
-        assert two.told == []
-        await clock.advance(2.1)
-        assert two.told == ["won 2"]
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_a_dead_leader_is_followed_within_its_lease_and_two_seconds() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.campaign("lead", "dead", 15)
+    two = Candidate(store, clock, "two")
+    await clock.advance(14.9)
+    assert two.told == []
+    await clock.advance(2.1)
+    assert two.told == ["won 2"]
+    await two.stop()
 
 
 @pytest.mark.parametrize("mood", ["silent", "down"])
-def test_a_leader_that_cannot_renew_steps_down_when_its_lease_ends(mood: str) -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        store.mood = mood
-        await clock.advance(13.9)
-        assert one.election.term is not None
-        await clock.advance(0.1)
-        assert one.election.term is None
-        assert one.told == ["won 1", "lost 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_a_leader_that_cannot_renew_steps_down_when_its_lease_ends(mood: str) -> None:
+    clock = VirtualClock()
+    store = Fickle(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    store.mood = mood
+    await clock.advance(13.9)
+    assert one.election.term is not None
+    await clock.advance(0.1)
+    assert one.election.term is None
+    assert one.told == ["won 1", "lost 1"]
+    await one.stop()
 
 
-def test_a_short_outage_of_the_store_does_not_end_a_term() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(4)
-        store.mood = "down"
-        await clock.advance(8)
-        store.mood = "well"
-        await clock.advance(100)
-        assert one.told == ["won 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_a_short_outage_of_the_store_does_not_end_a_term() -> None:
+    clock = VirtualClock()
+    store = Fickle(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(4)
+    store.mood = "down"
+    await clock.advance(8)
+    store.mood = "well"
+    await clock.advance(100)
+    assert one.told == ["won 1"]
+    await one.stop()
 
 
-def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        kept = one.election.term
-        assert kept is not None
-        await store.commit([Put(POD, b"by one")], fence=kept)
-        clock.jump(60)
-        assert one.election.term is None
-        successor = await store.campaign("lead", "two", 15)
-        assert successor is not None
-        revision = await store.revision()
-        for _ in range(10):
-            with pytest.raises(Fenced):
-                await store.commit([Put(POD, b"late")], fence=kept)
-        assert await store.revision() == revision
-        await clock.advance(0.1)
-        await settle()
-        assert one.told == ["won 1", "lost 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    kept = one.election.term
+    assert kept is not None
+    await store.commit([Put(POD, b"by one")], fence=kept)
+    clock.jump(60)
+    assert one.election.term is None
+    successor = await store.campaign("lead", "two", 15)
+    assert successor is not None
+    revision = await store.revision()
+    for _ in range(10):
+        with pytest.raises(Fenced):
+            await store.commit([Put(POD, b"late")], fence=kept)
+    assert await store.revision() == revision
+    await clock.advance(0.1)
+    await settle()
+    assert one.told == ["won 1", "lost 1"]
+    await one.stop()
 
 
-def test_whatever_goes_wrong_with_a_renewal_it_stops_leading_and_campaigns_again() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        store.mood = "broken"
-        await clock.advance(6)
-        assert one.told == ["won 1", "lost 1"]
-        assert one.election.term is None
-        store.mood = "well"
-        await clock.advance(20)
-        assert one.told == ["won 1", "lost 1", "won 2"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_whatever_goes_wrong_with_a_renewal_it_stops_leading_and_campaigns_again() -> None:
+    clock = VirtualClock()
+    store = Fickle(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    store.mood = "broken"
+    await clock.advance(6)
+    assert one.told == ["won 1", "lost 1"]
+    assert one.election.term is None
+    store.mood = "well"
+    await clock.advance(20)
+    assert one.told == ["won 1", "lost 1", "won 2"]
+    await one.stop()

@@ -111,25 +111,20 @@ def test_the_others_wait_for_startup() -> None:
     assert checkup.due() == (115, "readiness")
 
 
-def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
-    async def case() -> None:
-        clock, asked, told = VirtualClock(), [], []
-        answers = iter([NO, YES, YES, NO, NO])
+async def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
+    clock, asked, told = VirtualClock(), [], []
+    answers = iter([NO, YES, YES, NO, NO])
 
-        async def asking(probe: Probe) -> ProbeResult:
-            asked.append(clock.monotonic())
-            return next(answers)
+    async def asking(probe: Probe) -> ProbeResult:
+        asked.append(clock.monotonic())
+        return next(answers)
 
-        probes = Probes(
-            liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2)
-        )
-        task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
-        await clock.advance(100)
-        assert task.done()
-        assert asked == [3, 10, 17, 24, 31]
-        assert [health.alive for health in told] == [True, True, True, True, False]
-
-    asyncio.run(case())
+    probes = Probes(liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2))
+    task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
+    await clock.advance(100)
+    assert task.done()
+    assert asked == [3, 10, 17, 24, 31]
+    assert [health.alive for health in told] == [True, True, True, True, False]
 
 
 async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
@@ -139,14 +134,11 @@ async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def heard_from(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
-    async def case() -> ProbeResult:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            return await probe_once(make(port), {"http": port}, _no_command)
-
-    return asyncio.run(case())
+async def probe_server(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        return await probe_once(make(port), {"http": port}, _no_command)
 
 
 def saying(words: bytes) -> Serve:
@@ -214,12 +206,12 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         ),
     ],
 )
-def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
-    assert heard_from(serve, make) == expected
+async def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
+    assert await probe_server(serve, make) == expected
 
 
-def test_a_closed_port_is_a_failure() -> None:
-    answer = asyncio.run(probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command))
+async def test_a_closed_port_is_a_failure() -> None:
+    answer = await probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command)
     assert not answer.ok
     assert "Connect call failed" in answer.detail
 
@@ -232,17 +224,17 @@ def test_a_closed_port_is_a_failure() -> None:
         pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
     ],
 )
-def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
+async def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
     async def execute(words: tuple[str, ...], timeout: float) -> int | None:
         assert (words, timeout) == (("check", "me"), 1.0)
         return code
 
-    assert asyncio.run(probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute)) == expected
+    assert await probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute) == expected
 
 
-def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
+async def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
     from lattice.agent.runtimes.process import run_command
 
     before = time.monotonic()
-    assert asyncio.run(run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2)) is None
+    assert await run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2) is None
     assert time.monotonic() - before < 5

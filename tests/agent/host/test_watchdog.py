@@ -4,11 +4,10 @@ import asyncio
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from build.nodes import Node, an_agent, clock, end_all, kill_now, on_node, watchdogs, written
+from build.nodes import an_agent, clock, end_all, kill_now, running_node, watchdogs, written
 from build.orders import shell, until, which
 
 from lattice.agent.host import instance_processes as groups
@@ -23,17 +22,17 @@ def dead(folder: Path) -> bool:
     return not groups.members(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", which()))
 
 
-def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None:
+async def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.5), contact_every=0.2) as (agent, begun):
         assert begun[0].is_live, begun[0].failure
-        time.sleep(2)
+        await asyncio.sleep(2)
         assert not dead(tmp_path)  # contact kept it
         last = float((tmp_path / "contact").read_text().split()[0])
         kill_now(agent)
     try:
-        asyncio.run(until(lambda: dead(tmp_path), 5))
+        await until(lambda: dead(tmp_path), 5)
         assert 1.2 < since_boot() - last < 2.2
-        asyncio.run(until(lambda: not watchdogs(tmp_path), 5))
+        await until(lambda: not watchdogs(tmp_path), 5)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted[0].failure
             assert adopted[0].failure.reason == "DISCONNECTED"
@@ -45,18 +44,18 @@ def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None
         end_all(tmp_path)
 
 
-def test_it_ends_them_although_the_agent_hangs(tmp_path: Path) -> None:
+async def test_it_ends_them_although_the_agent_hangs(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.0), contact_every=0.2) as (agent, _):
         os.kill(agent.pid, signal.SIGSTOP)
         try:
-            asyncio.run(until(lambda: dead(tmp_path), 5))
+            await until(lambda: dead(tmp_path), 5)
         finally:
             os.kill(agent.pid, signal.SIGCONT)
             kill_now(agent)
             end_all(tmp_path)
 
 
-def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -> None:
+async def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=2.0)) as (agent, _):
         first = watchdogs(tmp_path)
         kill_now(agent)
@@ -65,13 +64,13 @@ def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -
             assert adopted[0].is_live
             assert watchdogs(tmp_path) == first
             assert len(first) == 1
-            asyncio.run(until(lambda: dead(tmp_path), 5))
+            await until(lambda: dead(tmp_path), 5)
     finally:
         end_all(tmp_path)
 
 
-def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=1.5))
         (first,) = watchdogs(tmp_path)
@@ -82,11 +81,9 @@ def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
 
-    on_node(tmp_path, case)
 
-
-def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell(FOREVER))
         assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
         strict = which(uid="u2")
@@ -96,22 +93,20 @@ def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
         await node.runtime.stop(strict, 0)
         await until(lambda: not watchdogs(tmp_path), 2)
 
-    on_node(tmp_path, case)
 
-
-def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None:
+async def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=60)) as (agent, _):
         kill_now(agent)
     try:
         (dog,) = watchdogs(tmp_path)
         os.kill(dog, signal.SIGTERM)
-        asyncio.run(until(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5))
+        await until(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5)
     finally:
         end_all(tmp_path)
 
 
-def test_it_is_small(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_it_is_small(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=60))
         (dog,) = watchdogs(tmp_path)
@@ -119,8 +114,6 @@ def test_it_is_small(tmp_path: Path) -> None:
         print(f"VmRSS {status['VmRSS'].strip()}, RssAnon {status['RssAnon'].strip()}")
         assert int(status["VmRSS"].split()[0]) < 16_000
         assert int(status["RssAnon"].split()[0]) < 8_000
-
-    on_node(tmp_path, case)
 
 
 @pytest.fixture
@@ -198,11 +191,13 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
         ),
     ],
 )
-def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, contact: str | None) -> None:
+async def test_without_contact_in_this_boot_nothing_strict_is_started(
+    tmp_path: Path, contact: str | None
+) -> None:
     if contact:
         (tmp_path / "contact").write_text(contact)
 
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         end = await node.runtime.start(shell(FOREVER, stop_after=60))
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
@@ -210,14 +205,10 @@ def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, 
         await node.runtime.record_contact(clock.monotonic())
         assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).is_live
 
-    on_node(tmp_path, case)
 
-
-def test_an_answer_that_comes_late_does_not_shorten_the_time(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_an_answer_that_comes_late_does_not_shorten_the_time(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         before = (tmp_path / "contact").read_text()
         await node.runtime.record_contact(clock.monotonic() - 50)
         assert (tmp_path / "contact").read_text() == before
-
-    on_node(tmp_path, case)

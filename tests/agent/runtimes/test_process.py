@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from build.nodes import Node, an_agent, end_all, kill_now, on_node, written
+from build.nodes import Node, an_agent, end_all, kill_now, running_node, written
 from build.orders import a_spec, listening, shell, until, which
 
 from lattice.agent.host import cgroups
@@ -32,7 +32,7 @@ OF_THE_C_LIBRARY = (
 )  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
 
 
-def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
+async def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
@@ -40,8 +40,7 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
     container = Container(
         command=("sh", "-c"), args=("env; pwd",), env={"COLOUR": "red", "PEER": "mine"}, ports=ports
     )
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         numbers = {"http": 31001, "admin-api": 31002}
         await node.runtime.start(
             a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"})
@@ -54,8 +53,6 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
         assert "PEER=mine" in lines
         assert not any("SECRET_OF_THE_AGENT" in line for line in lines)
         assert lines[-1] == str(node.folder / "instances" / str(which()) / "work")
-
-    on_node(tmp_path, case)
 
 
 @pytest.mark.parametrize(
@@ -88,41 +85,34 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
         ),
     ],
 )
-def test_what_can_never_run_fails_for_good(
+async def test_what_can_never_run_fails_for_good(
     tmp_path: Path, command: tuple[str, ...], reason: str, says: str
 ) -> None:
     for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o755)
     command = tuple(str(tmp_path / word) if word in ("NOISE", "SCRIPT") else word for word in command)
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path / "node") as node:
         end = await node.runtime.start(a_spec(container=Container(command=command)))
         assert end.failure
         assert says in end.failure.message
         assert (end.failure.reason, end.failure.is_retryable, end.state) == (reason, False, "Exited")
 
-    on_node(tmp_path / "node", case)
 
-
-def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         end = await node.runtime.start(a_spec(container=Container(image="nginx", command=("nginx",))))
         assert end.failure
         assert (end.failure.reason, end.failure.is_retryable) == ("RUNTIME_UNAVAILABLE", True)
 
-    on_node(tmp_path, case)
 
-
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "node") as node:
         bad = which(uid="../../etc")
         end = await node.runtime.start(shell("true", id=bad))
         assert end.failure
         assert end.failure.message == '"../../etc" cannot be part of the name of an instance'
         assert not (node.folder / "instances").exists()
-
-    on_node(tmp_path / "node", case)
 
 
 @pytest.mark.parametrize(
@@ -133,10 +123,10 @@ def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
     ],
 )
-def test_a_port_that_is_taken_is_told_before_anything_runs(
+async def test_a_port_that_is_taken_is_told_before_anything_runs(
     tmp_path: Path, protocol: str, reason: str, retryable: bool
 ) -> None:
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path / "node") as node:
         with socket.socket(
             socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
         ) as holder:
@@ -155,8 +145,6 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(
             == f'port {number}/{protocol} ("http") is taken by another program on this node'
         )
         assert not (tmp_path / "ran").exists()
-
-    on_node(tmp_path / "node", case)
 
 
 def fill(filler: Path) -> None:
@@ -184,7 +172,7 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
             assert not (tmp_path / "ran").exists()
             assert (await node.runtime.start(shell("sleep 60", attempt=1))).is_live
 
-        on_node(disk / "node", case)
+        running_node(disk / "node", case)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -196,10 +184,10 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
 )
-def test_no_grandchild_survives_even_in_a_session_of_its_own(
+async def test_no_grandchild_survives_even_in_a_session_of_its_own(
     tmp_path: Path, options: ProcessRuntimeOptions | None, how: str
 ) -> None:
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path, options) as node:
         script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
         await node.runtime.start(shell(script))
         child = node.folder / "instances" / str(which()) / "work" / "child"
@@ -210,11 +198,9 @@ def test_no_grandchild_survives_even_in_a_session_of_its_own(
         await until(lambda: groups.start_time(int(child.read_text())) is None, 2)
         assert node.alive(which()) == set()
 
-    on_node(tmp_path, case, options)
 
-
-def test_children_have_the_grace_too(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_children_have_the_grace_too(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         inner = (
             "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
         )
@@ -224,22 +210,18 @@ def test_children_have_the_grace_too(tmp_path: Path) -> None:
         await node.runtime.stop(which(), 5)
         assert (work / "done").read_text() == "saved\n"
 
-    on_node(tmp_path, case)
 
-
-def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell("kill -SEGV $$"))
         end = await node.ended(which())
         assert (end.exit_code, end.signal) == (139, "SIGSEGV")
         assert end.failure
         assert end.failure.message == "ended by signal SIGSEGV"
 
-    on_node(tmp_path, case)
 
-
-def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell("grep SigIgn /proc/self/status; ls /proc/self/fd | tr '\\n' ' '"))
         await node.ended(which())
         ignored, descriptors = (await node.runtime.logs(which(), 2)).splitlines()
@@ -247,12 +229,10 @@ def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
         assert descriptors.split()[:3] == ["0", "1", "2"]
         assert len(descriptors.split()) <= 4  # and the one with which ls reads
 
-    on_node(tmp_path, case)
-
 
 @needs_cgroups
-def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         begun = await node.runtime.start(
             a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
         )
@@ -262,12 +242,10 @@ def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
         assert end.failure.reason == "INSUFFICIENT_RESOURCES"
         assert end.failure.message == "killed at its memory limit of 50000000 bytes"
 
-    on_node(tmp_path, case)
-
 
 @needs_cgroups
-def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         begun = await node.runtime.start(shell("while :; do :; done", limits=Limits(cpu=200)))
         assert begun.enforced["cpu"].startswith("cgroup-v")
         await asyncio.sleep(0.3)
@@ -277,11 +255,9 @@ def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
         assert used
         assert 50 < used.cpu < 300
 
-    on_node(tmp_path, case)
 
-
-def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
+    async with running_node(tmp_path, WITHOUT_CGROUPS) as node:
         limits = Limits(cpu=100, memory=50_000_000)
         begun = await node.runtime.start(
             a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits)
@@ -289,8 +265,6 @@ def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> Non
         assert begun.enforced == {"memory": "rlimit", "cpu": "none"}
         assert (await node.ended(which())).exit_code == 1
         assert "MemoryError" in await node.runtime.logs(which(), 5)
-
-    on_node(tmp_path, case, WITHOUT_CGROUPS)
 
 
 @pytest.mark.parametrize(
@@ -300,8 +274,10 @@ def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> Non
         pytest.param(WITHOUT_CGROUPS, id="from proc"),
     ],
 )
-def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
-    async def case(node: Node) -> None:
+async def test_a_busy_loop_is_seen_in_the_figures(
+    tmp_path: Path, options: ProcessRuntimeOptions | None
+) -> None:
+    async with running_node(tmp_path, options) as node:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
         await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
         await node.runtime.usage(which())
@@ -312,11 +288,12 @@ def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: ProcessRunt
         assert used.memory > 50_000
         assert used.disk >= 100_000
 
-    on_node(tmp_path, case, options)
 
-
-def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
+    async with running_node(
+        tmp_path,
+        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
+    ) as node:
         await node.runtime.start(
             shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60")
         )
@@ -329,19 +306,13 @@ def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
         await until(lambda: log.stat().st_size <= 4096)
         assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
 
-    on_node(
-        tmp_path,
-        case,
-        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
-    )
 
-
-def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
+async def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
 
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(
             listening(number, sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(number))
         )
@@ -355,8 +326,6 @@ def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
         assert (missing.ok, missing.detail) == (False, "HTTP status 404")
         here = Probe(exec=ExecProbe(command=("sh", "-c", f'test "$PORT" = {number}')), timeout_seconds=5)
         assert (await node.runtime.run_probe(which(), here)).ok
-
-    on_node(tmp_path, case)
 
 
 def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_path: Path) -> None:
@@ -376,7 +345,7 @@ def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_
             await node.runtime.stop(which(), 5)
             assert not groups.is_alive(record.handle.pid, record.handle.start)
 
-        on_node(tmp_path, case)
+        running_node(tmp_path, case)
     finally:
         end_all(tmp_path)
 
@@ -411,14 +380,14 @@ def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> No
             await node.runtime.remove(which())
             assert stranger.poll() is None
 
-        on_node(tmp_path, case)
+        running_node(tmp_path, case)
     finally:
         stranger.kill()
         stranger.wait()
 
 
-def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         spec = shell("sleep 60")
         own = groups.start_time(os.getpid())
         assert own
@@ -426,8 +395,6 @@ def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
             InstanceRecord(spec, new_instance(spec, "Running"), Handle(os.getpid(), own, "another boot"))
         )
         assert adopted.state == "Exited"
-
-    on_node(tmp_path, case)
 
 
 def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
@@ -465,16 +432,13 @@ def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-def test_cgroups_that_a_killed_agent_left_are_taken_away(tmp_path: Path) -> None:
+async def test_cgroups_that_a_killed_agent_left_are_taken_away(tmp_path: Path) -> None:
     hierarchies = cgroups.detect()
     name = tag_of(tmp_path / "instances", which(uid="forgotten"))
     paths, _ = cgroups.make(hierarchies, name, Limits())
     assert paths
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path):
         assert not any(Path(path).exists() for path in paths)
-
-    on_node(tmp_path, case)
 
 
 def _json(spec: RunSpec) -> str:

@@ -1,8 +1,7 @@
 """A node is told anew what its workloads are told of others when these move, though the workloads themselves are as they were."""
 
-from build.links import Leader, a_workload, applied
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.links import a_workload, applied, leading_server
+from build.speakers import Speaker, peer
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
@@ -20,8 +19,8 @@ def at(*addresses: str) -> AgreementStatus:
     )
 
 
-def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         assert leader.office is not None
         agreements = leader.office.cache(LatticeAgreement)
 
@@ -61,5 +60,3 @@ def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
         )
         leader.links.sweep()
         assert await agent.orders() == []
-
-    play(story)

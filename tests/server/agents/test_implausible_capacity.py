@@ -2,9 +2,8 @@
 
 import msgspec
 import pytest
-from build.links import Leader, a_registration
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.links import Leader, a_registration, leading_server
+from build.speakers import Speaker, peer
 
 from lattice.kinds.node import LatticeNode
 from lattice.server.agents.join import node_key
@@ -12,8 +11,8 @@ from lattice.server.agents.registration import MAX_CHANGES_PER_WINDOW
 from lattice.wire import agent_pb2 as pb
 
 
-def test_a_node_that_says_something_else_each_time_is_refused() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_node_that_says_something_else_each_time_is_refused() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         for number in range(MAX_CHANGES_PER_WINDOW):
             await Speaker(leader, peer()).welcomed(
                 registration=a_registration(capacity={"cpu": 1000 + number})
@@ -25,8 +24,6 @@ def test_a_node_that_says_something_else_each_time_is_refused() -> None:
         await clock.advance(61)
         await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
         assert await quarantine(leader) == ""
-
-    play(story)
 
 
 async def quarantine(leader: Leader, node: str = "n1") -> str:
@@ -45,10 +42,10 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
-def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
+async def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
     said: pb.Registration, words: str
 ) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         before = Speaker(leader, peer())
         await before.welcomed()
         agent = Speaker(leader, peer())
@@ -67,15 +64,11 @@ def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until
         await Speaker(leader, peer()).welcomed()
         assert await quarantine(leader) == ""
 
-    play(story)
 
-
-def test_nobody_quarantines_another_node() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_nobody_quarantines_another_node() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
         agent = Speaker(leader, peer("n1", key="another"))
         await agent.hello(registration=a_registration(capacity={"cpu": -1}))
         assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
         assert await leader.store.revision() == revision
-
-    play(story)

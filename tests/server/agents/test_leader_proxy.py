@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,35 +112,23 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
     await leader.close()
 
 
-def play(story: Callable[[Pair], Awaitable[None]], folder: Path, tls: ssl.SSLContext | None = None) -> None:
-    async def whole() -> None:
-        async with a_pair(folder, tls) as pair:
-            await story(pair)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
-
-
-def test_a_log_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_log_is_passed_on(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         reply = await pair.read(tail="1")
         assert (reply.status, await text(reply)) == (200, "two\n")
         assert reply.content_type == "text/plain; charset=utf-8"
 
-    play(story, tmp_path)
 
-
-def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         pair.leader.links.sessions.clear()
         reply = await pair.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
 
-    play(story, tmp_path)
 
-
-def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
@@ -149,50 +137,40 @@ def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> N
         while pair.leader.links.logs._readers:
             await asyncio.sleep(0.02)
 
-    play(story, tmp_path)
 
-
-def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         found = await pair.top(of="nodes")
         assert set(found) == {"kind", "apiVersion", "at", "term", "nodes"}
         assert found["nodes"][0]["cpu"]["used"] == 700
 
-    play(story, tmp_path)
 
-
-def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         reply = await pair.follower.read(SPENDING_PATH, VIEWER, {"by": "service"})
         told = msgspec.json.decode(await text(reply))
         assert (told["kind"], told["by"], told["series"]) == ("Spending", "service", [])
         with pytest.raises(Denied):
             await pair.follower.read(SPENDING_PATH, User("eve"), {})
 
-    play(story, tmp_path)
-
 
 @pytest.mark.parametrize(
     "user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"]
 )
-def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         with pytest.raises(Denied):
             await pair.top(user)
 
-    play(story, tmp_path)
 
-
-def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         with pytest.raises(Malformed, match="no table 'cows'"):
             await pair.top(ADMIN, of="cows")
 
-    play(story, tmp_path)
 
-
-def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         with pytest.raises(Unavailable, match="no server leads just now"):
             await pair.top(SERVER)
         pair.leader.step_down()
@@ -200,35 +178,26 @@ def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
         assert reply.status == 503
         assert "no server leads just now" in await text(reply)
 
-    play(story, tmp_path)
 
-
-def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
         with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
             await pair.top()
 
-    play(story, tmp_path)
 
-
-def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
+async def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
     stranger, _ = new_authority()
-
-    async def story(pair: Pair) -> None:
+    async with a_pair(tmp_path, leader_proxy_tls(stranger, tmp_path)) as pair:
         with pytest.raises(Unavailable, match="does not answer"):
             await pair.top()
 
-    play(story, tmp_path, leader_proxy_tls(stranger, tmp_path))
 
-
-def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
+    async with a_pair(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
         pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
         with pytest.raises(Unavailable, match="the connection with the leader broke"):
             await anext(pieces)
-
-    play(story, tmp_path)

@@ -1,7 +1,8 @@
 """Logs over the connection that is there already: pieces in order, and nobody waits for somebody who went away."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -17,21 +18,20 @@ from lattice.wire import agent_pb2 as pb
 HOME = "leader:7444"
 
 
-def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]], **containers: Container) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1") as leader:
-            await leader.add(a_workload(containers=containers or {"main": Container(command=("serve",))}))
-            await leader.bind("web", applied("n1"))
-            await clock.advance(0.1)
-            node = a_machine(clock, {HOME: leader})
-            node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
-            node.start()
-            await clock.advance(2)
-            await story(leader, clock)
-            await node.kill()
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def leader_with_logs(**containers: Container) -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    """A leader whose node n1 runs the workload web, which has printed three lines."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, "n1") as leader:
+        await leader.add(a_workload(containers=containers or {"main": Container(command=("serve",))}))
+        await leader.bind("web", applied("n1"))
+        await clock.advance(0.1)
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
+        node.start()
+        await clock.advance(2)
+        yield leader, clock
+        await node.kill()
 
 
 def asked(**rest: Any) -> LogRequest:
@@ -43,12 +43,10 @@ async def read(leader: Leader, question: LogRequest) -> str:
     return "".join([text async for text in leader.links.logs.read(question)])
 
 
-def test_the_last_lines_are_read() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_the_last_lines_are_read() -> None:
+    async with leader_with_logs() as (leader, _clock):
         assert await read(leader, asked(tail_lines=2)) == "two\nthree\n"
         assert await read(leader, asked(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -68,36 +66,32 @@ def test_the_last_lines_are_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_says_why(question: LogRequest, error: type[LatticeError], words: str) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_what_cannot_be_read_says_why(
+    question: LogRequest, error: type[LatticeError], words: str
+) -> None:
+    async with leader_with_logs() as (leader, _clock):
         with pytest.raises(error, match=words):
             await read(leader, question)
 
-    play(story)
 
-
-def test_of_several_containers_one_is_named() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_of_several_containers_one_is_named() -> None:
+    async with leader_with_logs(a=Container(command=("a",)), b=Container(command=("b",))) as (leader, _clock):
         with pytest.raises(NotFound, match="more than one container: a, b; name one"):
             await read(leader, asked())
         assert await read(leader, asked(container="b", tail_lines=1)) == "three\n"
 
-    play(story, a=Container(command=("a",)), b=Container(command=("b",)))
 
-
-def test_following_ends_when_it_ends() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_following_ends_when_it_ends() -> None:
+    async with leader_with_logs() as (leader, clock):
         reading = asyncio.create_task(read(leader, asked(follow=True, tail_lines=1)))
         await clock.advance(30)
         assert not reading.done()
         await clock.advance(40)
         assert await reading == "three\n"
 
-    play(story)
 
-
-def test_who_follows_and_loses_the_node_is_told() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_who_follows_and_loses_the_node_is_told() -> None:
+    async with leader_with_logs() as (leader, clock):
         reading = asyncio.create_task(read(leader, asked(follow=True)))
         await clock.advance(1)
         leader.step_down()
@@ -105,11 +99,9 @@ def test_who_follows_and_loses_the_node_is_told() -> None:
         with pytest.raises(Unavailable, match="connection with the node was lost"):
             await reading
 
-    play(story)
 
-
-def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
+    async with leader_with_logs() as (leader, _clock):
         pieces = leader.links.logs.read(asked(follow=True))
         assert await anext(pieces) == "one\ntwo\nthree\n"
         await pieces.aclose()  # type: ignore[attr-defined]
@@ -118,11 +110,9 @@ def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
         await settle()
         assert line.pending_log_requests == []
 
-    play(story)
 
-
-def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
+    async with leader_with_logs() as (leader, _clock):
         pieces = leader.links.logs.read(asked(follow=True, tail_lines=0))
         first = asyncio.ensure_future(anext(pieces))
         await settle()
@@ -133,5 +123,3 @@ def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
         with pytest.raises(LatticeError, match="faster than it was read"):
             async for _ in pieces:
                 pass
-
-    play(story)

@@ -1,8 +1,8 @@
 """All that a node can get over its connection: its own orders, while they are its own. There is nothing that it could ask for."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from build.links import Leader, a_leader, a_workload, applied
 from build.speakers import Speaker, peer
@@ -17,16 +17,15 @@ from lattice.wire import agent_pb2 as pb
 SECRET = "k3Zq-only-for-n2"
 
 
-def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1", "n2") as leader:
-            container = Container(command=("serve",), env={"PASSWORD": SECRET})
-            await leader.add(a_workload(containers={"main": container}))
-            await clock.advance(0.1)
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def leader_with_secret() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    """A leader of two nodes and one unbound workload with a password in its environment."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, "n1", "n2") as leader:
+        container = Container(command=("serve",), env={"PASSWORD": SECRET})
+        await leader.add(a_workload(containers={"main": container}))
+        await clock.advance(0.1)
+        yield leader, clock
 
 
 def text(said: list[pb.ToAgent]) -> str:
@@ -42,8 +41,8 @@ def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anythi
         } == names
 
 
-def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
+    async with leader_with_secret() as (leader, clock):
         one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
         await leader.bind("web", applied("n2"))
@@ -57,11 +56,9 @@ def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to
         again = Speaker(leader, peer("n2"))
         assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
 
-    play(story)
 
-
-def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
+    async with leader_with_secret() as (leader, clock):
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
         revision = await leader.store.revision()
@@ -75,11 +72,9 @@ def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
         assert SECRET not in text(said)
         assert await leader.store.revision() == revision + 1, "its own registration, and nothing else"
 
-    play(story)
 
-
-def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
+    async with leader_with_secret() as (leader, _clock):
         await leader.bind("web", applied("n2"))
         thief, asked = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         await thief.welcomed()
@@ -96,8 +91,6 @@ def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
         await asked.say(log=pb.LogPiece(id=question.id, text="true", end=True))
         assert await reading == "true"
 
-    play(story)
-
 
 async def _read(leader: Leader) -> str:
     return "".join(
@@ -105,8 +98,8 @@ async def _read(leader: Leader) -> str:
     )
 
 
-def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
+    async with leader_with_secret() as (leader, clock):
         speaker = Speaker(leader, peer("n2"))
         await speaker.welcomed()
         await leader.store.commit([Delete(Key("latticenodes.lattice.dev", "", "n2"))])
@@ -120,5 +113,3 @@ def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> Non
             ("agent refused", "n2", "UNKNOWN_NODE")
         ]
         assert await leader.store.revision() == revision
-
-    play(story)

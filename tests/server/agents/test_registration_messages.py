@@ -4,9 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from build.links import ROLE, Leader, a_node, a_registration
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.links import ROLE, a_node, a_registration, leading_server
+from build.speakers import Speaker, peer
 
 from lattice.errors import Fenced, Unavailable
 from lattice.kinds.meta.base import Metadata
@@ -32,10 +31,10 @@ from lattice.wire.connection import PROTOCOL_VERSION
         pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an address that is none"),
     ],
 )  # fmt: skip
-def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
+async def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
     hello: dict[str, Any], reason: str, words: str
 ) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
         agent = Speaker(leader, peer())
         await agent.hello(**hello)
@@ -46,8 +45,6 @@ def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         assert await leader.store.revision() == revision
         assert leader.links.sessions == {}
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     ("who", "reason"),
@@ -56,17 +53,15 @@ def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key that did not join as it"),
     ],
 )
-def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
+async def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
     who: NodeIdentity, reason: str
 ) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, who)
         await agent.hello()
         [answer] = await agent.answers()
         assert answer.refusal.reason == reason
         await agent.ended()
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -79,8 +74,8 @@ def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
         pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
     ],
 )  # fmt: skip
-def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], words: str) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], words: str) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
         await agent.beat(**beat)
@@ -88,11 +83,9 @@ def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], w
         assert (last.refusal.reason, words in last.refusal.message) == ("TOO_MUCH", True)
         await agent.ended()
 
-    play(story)
 
-
-def test_an_agent_that_talks_without_end_is_refused() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_agent_that_talks_without_end_is_refused() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
         for number in range(1, 2000):
@@ -106,35 +99,29 @@ def test_an_agent_that_talks_without_end_is_refused() -> None:
         assert last.refusal.reason == "TOO_MUCH"
         await agent.ended()
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     "said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"]
 )
-def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.say(**said)
         [answer] = await agent.answers()
         assert answer.refusal.reason == "OUT_OF_TURN"
         await agent.ended()
 
-    play(story)
 
-
-def test_who_says_nothing_is_not_waited_for() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_who_says_nothing_is_not_waited_for() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await clock.advance(11)
         assert [each.refusal.reason for each in await agent.answers()] == ["OUT_OF_TURN"]
         await agent.ended()
 
-    play(story)
 
-
-def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
         said = a_registration(
             labels={"agent.lattice.dev/disk": "ssd"},
@@ -154,11 +141,9 @@ def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
         await Speaker(leader, peer("n3")).welcomed(registration=said)
         assert await leader.store.revision() == revision, "nothing new was said"
 
-    play(story)  # fmt: skip
 
-
-def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         metadata, resources = Metadata(name="small"), ClassResources(cores=2, memory_gi=4)  # type: ignore[arg-type]
         await leader.add(
             LatticeNodeClass(
@@ -182,11 +167,9 @@ def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
         assert node.status.allocatable == {"cpu": 2000, "gpu": 0, "memory": 3 << 30}
         assert node.status.gpus == ()
 
-    play(story)  # fmt: skip
 
-
-def test_a_former_leader_registers_nobody() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_former_leader_registers_nobody() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await clock.advance(20)  # its lease is over, and it has not noticed
         assert await leader.store.campaign(ROLE, "another", 15.0) is not None
         assert leader.office is not None
@@ -196,5 +179,3 @@ def test_a_former_leader_registers_nobody() -> None:
         await agent.hello()
         assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
         assert leader.links.sessions == {}
-
-    play(story)

@@ -1,11 +1,12 @@
 """What the server says to an agent, and what it makes of what an agent says: the conversation word by word, in virtual time."""
 
+import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from build.links import REVISION, Leader, a_registration, a_workload, applied
-from build.speakers import Speaker, peer, play
+from build.links import REVISION, Leader, a_registration, a_workload, applied, leading_server
+from build.speakers import Speaker, peer
 from build.virtual import VirtualClock, settle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -29,8 +30,8 @@ def told(orders: pb.Orders) -> dict[str, str]:
     return {each.workload: each.state for each in orders.assignments}
 
 
-def test_everything_is_told_first_and_then_what_changes() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_everything_is_told_first_and_then_what_changes() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         await leader.add(a_workload("later"))
         agent = Speaker(leader, peer())
@@ -55,11 +56,9 @@ def test_everything_is_told_first_and_then_what_changes() -> None:
         [third] = await agent.orders()
         assert (third.number, told(third), list(third.dropped)) == (3, {}, ["default/web"])
 
-    play(story)
 
-
-def test_an_order_carries_what_the_node_needs() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_order_carries_what_the_node_needs() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
         container = Container(command=("serve",), ports=(Port(name="http"),))
         await leader.add(
@@ -91,11 +90,9 @@ def test_an_order_carries_what_the_node_needs() -> None:
         [changed] = await agent.orders()
         assert dict(changed.assignments[0].env) == {"DB_URL": "tcp://10.0.0.8:0"}
 
-    play(story)  # fmt: skip
 
-
-def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -103,11 +100,9 @@ def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
         await clock.advance(0.1)
         assert await agent.orders() == []
 
-    play(story)
 
-
-def test_a_node_is_told_of_its_own_workloads_only() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_node_is_told_of_its_own_workloads_only() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "mine", "n1")
         await bound(leader, clock, "theirs", "n2")
         await leader.add(a_workload("former"))
@@ -125,11 +120,9 @@ def test_a_node_is_told_of_its_own_workloads_only() -> None:
         [taken], [given] = await one.orders(), await two.orders()
         assert (list(taken.dropped), told(given)) == (["default/mine"], {"default/mine": "Running"})
 
-    play(story)
 
-
-def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "theirs", "n2")
         agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         await agent.welcomed()
@@ -151,8 +144,6 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
         assert list(one.workloads) == ["default/theirs"]  # seen as an orphan there
         assert two.workloads == {}
 
-    play(story)
-
 
 def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
     names = {
@@ -163,8 +154,8 @@ def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
     assert not {name for name in names if "node" in name or name in ("name", "host", "identity")}
 
 
-def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_so() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_so() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -193,31 +184,25 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
         assert heard is not None
         assert heard.workloads["default/web"].ready
 
-    play(story)  # fmt: skip
 
-
-def test_who_does_not_lead_says_who_does() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_who_does_not_lead_says_who_does() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         leader.step_down("10.0.0.2:7444")
         agent = Speaker(leader, peer())
         await agent.hello()
         assert [each.elsewhere.address for each in await agent.answers()] == ["10.0.0.2:7444"]
         await agent.ended()
 
-    play(story)
 
-
-def test_an_agent_that_obeyed_a_later_leader_is_not_led() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_agent_that_obeyed_a_later_leader_is_not_led() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.hello(term=2)
         assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
 
-    play(story)
 
-
-def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         await one.welcomed()
         await two.welcomed()
@@ -234,11 +219,9 @@ def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered
         assert [each.WhichOneof("said") for each in await two.answers()] == ["elsewhere"]
         await two.ended()
 
-    play(story)
 
-
-def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         first, second = Speaker(leader, peer()), Speaker(leader, peer())
         await first.welcomed()
         await second.welcomed()
@@ -251,11 +234,9 @@ def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
         assert heard is not None
         assert heard.is_connected
 
-    play(story)
 
-
-def test_a_connection_ends_with_its_certificate() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_connection_ends_with_its_certificate() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer(until=clock.now() + timedelta(seconds=30)))
         await agent.welcomed()
         for number in range(1, 4):
@@ -266,11 +247,9 @@ def test_a_connection_ends_with_its_certificate() -> None:
         assert [each.refusal.reason for each in await agent.answers()] == ["EXPIRED"]
         await agent.ended()
 
-    play(story)
 
-
-def test_a_connection_ends_with_its_node() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_connection_ends_with_its_node() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
         await leader.store.commit([Delete(node_key("n1"))])
@@ -278,11 +257,9 @@ def test_a_connection_ends_with_its_node() -> None:
         assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
         await agent.ended()
 
-    play(story)
 
-
-def test_a_silent_connection_is_given_up() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_a_silent_connection_is_given_up() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
         await clock.advance(39)
@@ -294,11 +271,9 @@ def test_a_silent_connection_is_given_up() -> None:
         assert heard is not None
         assert not heard.is_connected
 
-    play(story)
 
-
-def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_when_it_reads() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_when_it_reads() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         for name in ("web", "api"):
             await bound(leader, clock, name, "n1" if name == "web" else "n2")
         slow, quick = Speaker(leader, peer("n1"), room=1), Speaker(leader, peer("n2"))
@@ -316,8 +291,6 @@ def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_wh
         runs = [each.run for orders in await slow.orders() for each in orders.assignments]
         assert runs[-1] == 49
         assert len(runs) <= 3, "what it missed is not told any more"
-
-    play(story)
 
 
 _texts = st.text(max_size=20) | st.sampled_from(
@@ -368,24 +341,25 @@ _words = st.one_of(
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
 def test_whatever_an_agent_says_the_server_goes_on(said: list[pb.FromAgent], is_polite: bool) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        await bound(leader, clock, "web", "n1")
-        rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
-        await good.welcomed()
-        if is_polite:
-            await rude.welcomed()
-        for each in said:
-            with suppress(Unavailable):
-                await rude.end.send(each)
-            await settle()
-        await rude.answers()
-        rude.end.close()
-        await clock.advance(61)
-        assert rude.serving.done()
-        rude.serving.result()
-        again = Speaker(leader, peer("n2"))
-        await again.welcomed()
-        await again.beat()
-        assert [each.heard.beat for each in await again.answers()] == [1]
+    async def scenario() -> None:
+        async with leading_server("n1", "n2") as (leader, clock):
+            await bound(leader, clock, "web", "n1")
+            rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+            await good.welcomed()
+            if is_polite:
+                await rude.welcomed()
+            for each in said:
+                with suppress(Unavailable):
+                    await rude.end.send(each)
+                await settle()
+            await rude.answers()
+            rude.end.close()
+            await clock.advance(61)
+            assert rude.serving.done()
+            rude.serving.result()
+            again = Speaker(leader, peer("n2"))
+            await again.welcomed()
+            await again.beat()
+            assert [each.heard.beat for each in await again.answers()] == [1]
 
-    play(story)
+    asyncio.run(asyncio.wait_for(scenario(), 60))

@@ -1,6 +1,5 @@
 """Questions about the fleet, put to a real process beside a store in memory: answers, refusals, and who may ask."""
 
-import asyncio
 import json
 from typing import Any
 
@@ -36,22 +35,18 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_answers_are_those_of_the_pure_function() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            revision = await server.store.revision()
-            for ask, question in QUESTIONS:
-                status, told = await server.ask(ask, **question)
-                assert (status, told.pop("revision")) == (200, str(revision)), told
-                wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
-                assert _without_times(told) == _without_times(wanted), ask
-            assert await server.store.revision() == revision
-            assert (
-                metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio")
-                == told["gapMillionths"] / 1_000_000
-            )
-
-    asyncio.run(run())
+async def test_answers_are_those_of_the_pure_function() -> None:
+    async with a_server() as server:
+        revision = await server.store.revision()
+        for ask, question in QUESTIONS:
+            status, told = await server.ask(ask, **question)
+            assert (status, told.pop("revision")) == (200, str(revision)), told
+            wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
+            assert _without_times(told) == _without_times(wanted), ask
+        assert await server.store.revision() == revision
+        assert (
+            metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == told["gapMillionths"] / 1_000_000
+        )
 
 
 def _without_times(document: Any) -> Any:
@@ -64,39 +59,31 @@ def _without_times(document: Any) -> Any:
     return {**kept, **({"budgets": budgets} if "budgets" in kept else {})}
 
 
-def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            change = a_service(replicas={"min": 2})
-            _, before = await server.ask("plan", manifests=[change])
-            assert [(each["mark"], each["name"]) for each in before["services"]][-1] == ("+", "default/web")
-            await server.apply(change)
-            await server.store.commit([Delete(Key("latticeservices.lattice.dev", "default", "cache"))])
-            _, after = await server.ask("plan", manifests=[change])
-            assert after["isEmpty"]
-            assert int(after["revision"]) > int(before["revision"])
-            _, cost = await server.ask("cost", by="service")
-            assert "default/cache" not in [each["name"] for each in cost["rows"]]
-            assert "default/web" in [each["name"] for each in cost["rows"]]
-
-    asyncio.run(run())
+async def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
+    async with a_server() as server:
+        change = a_service(replicas={"min": 2})
+        _, before = await server.ask("plan", manifests=[change])
+        assert [(each["mark"], each["name"]) for each in before["services"]][-1] == ("+", "default/web")
+        await server.apply(change)
+        await server.store.commit([Delete(Key("latticeservices.lattice.dev", "default", "cache"))])
+        _, after = await server.ask("plan", manifests=[change])
+        assert after["isEmpty"]
+        assert int(after["revision"]) > int(before["revision"])
+        _, cost = await server.ask("cost", by="service")
+        assert "default/cache" not in [each["name"] for each in cost["rows"]]
+        assert "default/web" in [each["name"] for each in cost["rows"]]
 
 
-def test_deletions_and_namespaces_can_be_part_of_the_question() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
-            gone = {"kind": "LatticeService", "name": "api-gateway"}
-            status, told = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
-            assert (status, told["ignored"]) == (200, {"Secret": 1})
-            assert [each["name"] for each in told["services"] if each["mark"] == "+"] == ["shop/web"]
-            status, told = await server.ask("plan", delete=[gone])
-            assert [each["name"] for each in told["services"] if each["mark"] == "-"] == [
-                "default/api-gateway"
-            ]
-
-    asyncio.run(run())
+async def test_deletions_and_namespaces_can_be_part_of_the_question() -> None:
+    async with a_server() as server:
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
+        gone = {"kind": "LatticeService", "name": "api-gateway"}
+        status, told = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
+        assert (status, told["ignored"]) == (200, {"Secret": 1})
+        assert [each["name"] for each in told["services"] if each["mark"] == "+"] == ["shop/web"]
+        status, told = await server.ask("plan", delete=[gone])
+        assert [each["name"] for each in told["services"] if each["mark"] == "-"] == ["default/api-gateway"]
 
 
 REFUSED: list[Any] = [
@@ -147,19 +134,16 @@ REFUSED: list[Any] = [
 ]
 
 
-def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            revision = await server.store.revision()
-            for case in REFUSED:
-                question, status, field = case.values
-                found, told = await server.ask("plan", **question)
-                assert (found, told["kind"]) == (status, "Status"), (case.id, told)
-                causes = [each["field"] for each in told["details"].get("causes", [])]
-                assert field is None or field in causes, (case.id, told)
-            assert await server.store.revision() == revision
-
-    asyncio.run(run())
+async def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
+    async with a_server() as server:
+        revision = await server.store.revision()
+        for case in REFUSED:
+            question, status, field = case.values
+            found, told = await server.ask("plan", **question)
+            assert (found, told["kind"]) == (status, "Status"), (case.id, told)
+            causes = [each["field"] for each in told["details"].get("causes", [])]
+            assert field is None or field in causes, (case.id, told)
+        assert await server.store.revision() == revision
 
 
 @pytest.mark.parametrize(
@@ -221,16 +205,15 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
         pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),
     ],
 )
-def test_questions_that_make_no_sense(ask: str, question: dict[str, Any], status: int, says: str) -> None:
-    async def run() -> None:
-        server = Server(30)
-        try:
-            found, told = await server.ask(ask, ADMIN, **question)
-            assert (found, says in told["message"]) == (status, True), told
-        finally:
-            await server.fleet.close()
-
-    asyncio.run(run())
+async def test_questions_that_make_no_sense(
+    ask: str, question: dict[str, Any], status: int, says: str
+) -> None:
+    server = Server(30)
+    try:
+        found, told = await server.ask(ask, ADMIN, **question)
+        assert (found, says in told["message"]) == (status, True), told
+    finally:
+        await server.fleet.close()
 
 
 def test_who_may_look_may_ask() -> None:
@@ -263,21 +246,18 @@ def test_openapi_has_the_fields_that_are_read(ask: str) -> None:
     }
 
 
-def test_a_shelf_is_only_for_looking() -> None:
-    async def run() -> None:
-        shelf = OverlayStore({})
-        for verb in (
-            shelf.list,
-            shelf.watch,
-            shelf.commit,
-            shelf.revision,
-            shelf.compact,
-            shelf.campaign,
-            shelf.renew,
-            shelf.resign,
-        ):
-            with pytest.raises(MethodNotAllowed):
-                await verb()
-        await shelf.close()
-
-    asyncio.run(run())
+async def test_a_shelf_is_only_for_looking() -> None:
+    shelf = OverlayStore({})
+    for verb in (
+        shelf.list,
+        shelf.watch,
+        shelf.commit,
+        shelf.revision,
+        shelf.compact,
+        shelf.campaign,
+        shelf.renew,
+        shelf.resign,
+    ):
+        with pytest.raises(MethodNotAllowed):
+            await verb()
+    await shelf.close()

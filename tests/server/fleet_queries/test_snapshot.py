@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(90)
 def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) -> None:
     """Also where so much changed that the watches have forgotten some of it."""
 
-    async def run() -> None:
+    async def scenario() -> None:
         draw, clock = random.Random(seed), VirtualClock()
         store = MemoryStore(clock, window)
         snapshot = Snapshot(store, clock, ["a", "b"])
@@ -43,7 +43,7 @@ def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) ->
             if draw.random() < 0.2:
                 snapshot.reset()
 
-    asyncio.run(run())
+    asyncio.run(scenario())
 
 
 async def _something(store: MemoryStore, draw: random.Random) -> None:

@@ -109,51 +109,43 @@ async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
         memory.close()
 
 
-def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            assert identity.name == "n1"
-            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {
-                0o600
-            }
-            office = site.leader.office
-            assert office is not None
-            await site.leader.add(a_workload())
-            async with an_agent(tmp_path, identity) as agent:
-                await until(lambda: (heard := office.presence.get("n1")) and heard.has_full_report)
-                await site.leader.bind("web", applied("n1"))
-                spoken = await until(
-                    lambda: (
-                        (heard := office.presence.get("n1"))
-                        and (said := heard.workloads.get("default/web"))
-                        and said.state == "Running"
-                        and said
-                    )
+async def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
+    async with a_site() as site:
+        identity = Identity.load(tmp_path)
+        await site.join(identity)
+        assert identity.name == "n1"
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {0o600}
+        office = site.leader.office
+        assert office is not None
+        await site.leader.add(a_workload())
+        async with an_agent(tmp_path, identity) as agent:
+            await until(lambda: (heard := office.presence.get("n1")) and heard.has_full_report)
+            await site.leader.bind("web", applied("n1"))
+            spoken = await until(
+                lambda: (
+                    (heard := office.presence.get("n1"))
+                    and (said := heard.workloads.get("default/web"))
+                    and said.state == "Running"
+                    and said
                 )
-                assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
-                node = office.cache(LatticeNode).get("/n1")
-                assert node is not None
-                assert node.status.allocatable["cpu"] == 4000
-                assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
+            )
+            assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
+            node = office.cache(LatticeNode).get("/n1")
+            assert node is not None
+            assert node.status.allocatable["cpu"] == 4000
+            assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
 
-    asyncio.run(asyncio.wait_for(story(), 60))
 
-
-def test_a_new_certificate_is_used_on_a_new_connection(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            before = identity.certificate
-            async with an_agent(tmp_path, identity) as agent:
-                first = await until(lambda: site.leader.links.sessions.get("n1"))
-                assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
-                assert identity.certificate != before
-                await until(lambda: site.leader.links.sessions.get("n1") not in (None, first))
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+async def test_a_new_certificate_is_used_on_a_new_connection(tmp_path: Path) -> None:
+    async with a_site() as site:
+        identity = Identity.load(tmp_path)
+        await site.join(identity)
+        before = identity.certificate
+        async with an_agent(tmp_path, identity) as agent:
+            first = await until(lambda: site.leader.links.sessions.get("n1"))
+            assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
+            assert identity.certificate != before
+            await until(lambda: site.leader.links.sessions.get("n1") not in (None, first))
 
 
 def _foreign(identity: Identity) -> CertificateKeyPair:
@@ -196,28 +188,25 @@ def _other_key(identity: Identity) -> CertificateKeyPair:
         pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="one for a key that did not join"),
     ],
 )
-def test_who_is_no_node_is_not_let_in(
+async def test_who_is_no_node_is_not_let_in(
     tmp_path: Path, make: Callable[[Identity], CertificateKeyPair], error: Any, words: str
 ) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            pair = make(identity)
-            stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
-            revision = await site.leader.store.revision()
-            async with GrpcTransport(lambda: stranger).connect(site.address) as end:
-                with pytest.raises(error, match=words):
-                    await _introduce(end)
-            if pair.key:
-                with pytest.raises((Unavailable, Denied)):
-                    await GrpcTransport(lambda: stranger).renew_certificate(
-                        site.address, identity.signing_request()
-                    )
-            assert site.leader.links.sessions == {}
-            assert await site.leader.store.revision() == revision
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+    async with a_site() as site:
+        identity = Identity.load(tmp_path)
+        await site.join(identity)
+        pair = make(identity)
+        stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
+        revision = await site.leader.store.revision()
+        async with GrpcTransport(lambda: stranger).connect(site.address) as end:
+            with pytest.raises(error, match=words):
+                await _introduce(end)
+        if pair.key:
+            with pytest.raises((Unavailable, Denied)):
+                await GrpcTransport(lambda: stranger).renew_certificate(
+                    site.address, identity.signing_request()
+                )
+        assert site.leader.links.sessions == {}
+        assert await site.leader.store.revision() == revision
 
 
 async def _introduce(end: AgentConnection) -> None:
@@ -227,17 +216,14 @@ async def _introduce(end: AgentConnection) -> None:
     raise_on_session_end(said)
 
 
-def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            identity.authority = new_authority()[0].pem
-            async with GrpcTransport(lambda: identity).connect(site.address) as end:
-                with pytest.raises(Unavailable):
-                    await _introduce(end)
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+async def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path) -> None:
+    async with a_site() as site:
+        identity = Identity.load(tmp_path)
+        await site.join(identity)
+        identity.authority = new_authority()[0].pem
+        async with GrpcTransport(lambda: identity).connect(site.address) as end:
+            with pytest.raises(Unavailable):
+                await _introduce(end)
 
 
 @pytest.mark.parametrize(
@@ -248,23 +234,20 @@ def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path)
         pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
     ],
 )
-def test_no_channel_is_made_to_where_nobody_listens(
+async def test_no_channel_is_made_to_where_nobody_listens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
 ) -> None:
     """gRPC would go on trying after the channel is closed, and keep what it gets."""
     channels: list[Any] = []
     monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))
 
-    async def story() -> None:
-        link = GrpcTransport(lambda: Identity.load(tmp_path))
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            where = address.format(closed=closed.getsockname()[1])
-            with pytest.raises(Unavailable, match=words):
-                async with link.connect(where):
-                    pass
-            with pytest.raises(Unavailable, match=words):
-                await link.renew_certificate(where, b"")
-
-    asyncio.run(story())
+    link = GrpcTransport(lambda: Identity.load(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        where = address.format(closed=closed.getsockname()[1])
+        with pytest.raises(Unavailable, match=words):
+            async with link.connect(where):
+                pass
+        with pytest.raises(Unavailable, match=words):
+            await link.renew_certificate(where, b"")
     assert channels == []

@@ -1,8 +1,7 @@
 """The control service over a real connection: the same checks and rights as over HTTP, by the user's certificate."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -61,24 +60,23 @@ class Site:
             yield rpc.ControlStub(channel)
 
 
-def play(story: Callable[[Site], Awaitable[None]], folder: Path) -> None:
-    async def whole() -> None:
-        store = MemoryStore(clock)
-        leader = Leader(store, clock)
-        await leader.lead()
-        api = await an_api(store, clock)
-        certificate, key = ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"])
-        server = AgentListener(
-            leader.links,
-            a_joining(store, clock),
-            Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
-        )
-        server.control = ControlService(api)
-        async with server:
-            await story(Site(api, leader, server.port))
-        await leader.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+@asynccontextmanager
+async def control_service(folder: Path) -> AsyncIterator[Site]:
+    """A leading server that serves the control service over TLS."""
+    store = MemoryStore(clock)
+    leader = Leader(store, clock)
+    await leader.lead()
+    api = await an_api(store, clock)
+    certificate, key = ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"])
+    server = AgentListener(
+        leader.links,
+        a_joining(store, clock),
+        Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
+    )
+    server.control = ControlService(api)
+    async with server:
+        yield Site(api, leader, server.port)
+    await leader.close()
 
 
 async def refused(call: Awaitable[Any]) -> tuple[Any, str]:
@@ -94,36 +92,31 @@ async def applied(stub: Any, manifest: Any = None, **rest: Any) -> pb.ApplyWorkl
     return found
 
 
-def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with site.user() as stub:
-            first = await applied(stub)
-            assert (first.created, first.workload.namespace, first.workload.name) == (True, "default", "job")
-            assert (first.workload.desired_state, first.workload.actual_state) == ("Running", "Pending")
-            again = await applied(stub, {**MANIFEST, "spec": {**MANIFEST["spec"], "desiredState": "Stopped"}})
-            assert (again.created, again.workload.desired_state) == (False, "Stopped")
-            whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
-            assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
-            code, told = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
-            assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
-            await applied(stub)
-            retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
-            assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
-            listed = await stub.ListWorkloads(pb.ListRequest())
-            assert [each.name for each in listed.workloads] == ["job"]
-            code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
-            assert code == CODE.ABORTED
-            assert (
-                await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))
-            ).gone
-            code, told = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
-            assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
-
-    play(story, tmp_path)
+async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as site, site.user() as stub:
+        first = await applied(stub)
+        assert (first.created, first.workload.namespace, first.workload.name) == (True, "default", "job")
+        assert (first.workload.desired_state, first.workload.actual_state) == ("Running", "Pending")
+        again = await applied(stub, {**MANIFEST, "spec": {**MANIFEST["spec"], "desiredState": "Stopped"}})
+        assert (again.created, again.workload.desired_state) == (False, "Stopped")
+        whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
+        assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
+        code, told = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
+        assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
+        await applied(stub)
+        retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
+        assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
+        listed = await stub.ListWorkloads(pb.ListRequest())
+        assert [each.name for each in listed.workloads] == ["job"]
+        code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
+        assert code == CODE.ABORTED
+        assert (await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))).gone
+        code, told = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
+        assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
 
 
-def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as site:
         manifest = "metadata: {name: job}\nspec:\n  containers:\n    main: {command: [sleep, '60']}\n"
         async with site.user() as stub:
             before = await site.api.store.revision()
@@ -132,8 +125,6 @@ def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
             )
             assert reply.created
             assert await site.api.store.revision() == before
-
-    play(story, tmp_path)
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -170,17 +161,14 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_refused_and_nothing_written(case: str, tmp_path: Path) -> None:
+async def test_what_is_wrong_is_refused_and_nothing_written(case: str, tmp_path: Path) -> None:
     manifest, code, words = WRONG[case]
-
-    async def story(site: Site) -> None:
+    async with control_service(tmp_path) as site:
         before = await site.api.store.revision()
         async with site.user() as stub:
             found, told = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
             assert (found, words in told) == (code, True), told
         assert await site.api.store.revision() == before
-
-    play(story, tmp_path)
 
 
 READS = {
@@ -205,10 +193,10 @@ WRITES = {
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
 )
-def test_rights_are_those_of_the_rest_of_the_api(
+async def test_rights_are_those_of_the_rest_of_the_api(
     user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
 ) -> None:
-    async def story(site: Site) -> None:
+    async with control_service(tmp_path) as site:
         await site.leader.add(a_node("n1"))
         await site.leader.add(a_workload())
         before = await site.api.store.revision()
@@ -227,32 +215,29 @@ def test_rights_are_those_of_the_rest_of_the_api(
                 assert code == CODE.PERMISSION_DENIED
         assert await site.api.store.revision() == before
 
-    play(story, tmp_path)
 
-
-def test_who_is_signed_by_somebody_else_is_not_connected(tmp_path: Path) -> None:
+async def test_who_is_signed_by_somebody_else_is_not_connected(tmp_path: Path) -> None:
     stranger, _ = new_authority()
-
-    async def story(site: Site) -> None:
-        async with site.channel(stranger.issue_client("ada", [ADMINS])) as channel:
-            code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
-            assert code == CODE.UNAVAILABLE
-
-    play(story, tmp_path)
-
-
-def test_an_administrator_is_still_no_node(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with site.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel:
-            stream = agent_rpc.AgentsStub(channel).Connect()
-            code, _ = await refused(stream.read())
-            assert code == CODE.PERMISSION_DENIED
-
-    play(story, tmp_path)
+    async with (
+        control_service(tmp_path) as site,
+        site.channel(stranger.issue_client("ada", [ADMINS])) as channel,
+    ):
+        code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
+        assert code == CODE.UNAVAILABLE
 
 
-def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_an_administrator_is_still_no_node(tmp_path: Path) -> None:
+    async with (
+        control_service(tmp_path) as site,
+        site.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
+    ):
+        stream = agent_rpc.AgentsStub(channel).Connect()
+        code, _ = await refused(stream.read())
+        assert code == CODE.PERMISSION_DENIED
+
+
+async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as site:
         for number in range(5):
             node = a_node(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
             await site.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
@@ -267,11 +252,9 @@ def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
             code, _ = await refused(stub.ListNodes(pb.ListRequest(field_selector="spec.x=1")))
             assert code == CODE.INVALID_ARGUMENT
 
-    play(story, tmp_path)
 
-
-def test_a_cluster_in_figures(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_a_cluster_in_figures(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as site:
         ready = NodeStatus(
             capacity={"cpu": 4000},
             allocatable={"cpu": 3500},
@@ -301,8 +284,6 @@ def test_a_cluster_in_figures(tmp_path: Path) -> None:
             code, told = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
             assert (code, told) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
 
-    play(story, tmp_path)
-
 
 async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> None:
     assert site.leader.office is not None
@@ -311,8 +292,8 @@ async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> 
     )
 
 
-def test_events_are_told_as_they_come(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_events_are_told_as_they_come(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as site:
         await tell(site, "web", "Before")
         async with site.user("vic", VIEWERS) as stub:
             everything = stub.WatchEvents(pb.WatchEventsRequest(from_the_beginning=True))
@@ -333,8 +314,6 @@ def test_events_are_told_as_they_come(tmp_path: Path) -> None:
             assert (await warnings.read()).reason == "WorkloadFailed"
             for each in (everything, warnings):
                 each.cancel()
-
-    play(story, tmp_path)
 
 
 @pytest.mark.parametrize(

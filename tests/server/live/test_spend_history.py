@@ -1,6 +1,5 @@
 """What was paid per hour over time: a point for each change, sums that add up, and nothing of another term."""
 
-import asyncio
 from typing import Any
 
 import msgspec
@@ -96,9 +95,9 @@ def test_by_label_with_those_that_have_none() -> None:
 
 
 @pytest.mark.parametrize("by", ["moon", "label:", ""])
-def test_by_what_is_told(by: str) -> None:
+async def test_by_what_is_told(by: str) -> None:
     with pytest.raises(Malformed, match="choose pool, service or label:KEY"):
-        asyncio.run(spending_document(SpendHistory(), by))
+        await spending_document(SpendHistory(), by)
 
 
 def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:

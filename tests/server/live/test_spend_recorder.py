@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 from build.links import Leader
@@ -26,18 +27,16 @@ from lattice.store.protocol import ABSENT, Entry, Put
 from tests.server.live.test_spend_history import a_cluster, a_service
 
 
-def play(story: Any) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        leader = Leader(store, clock)
-        await leader.lead()
-        try:
-            await story(leader, clock)
-        finally:
-            await leader.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def leading_server() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    leader = Leader(store, clock)
+    await leader.lead()
+    try:
+        yield leader, clock
+    finally:
+        await leader.close()
 
 
 def a_book(leader: Leader) -> SpendRecorder:
@@ -45,8 +44,8 @@ def a_book(leader: Leader) -> SpendRecorder:
     return SpendRecorder(leader.clock, lambda: leader.office, lambda: f"uid-{next(uids)}")
 
 
-def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
+    async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         await leader.add(a_service("web", 0.5, team="blue"))
         book = a_book(leader)
@@ -62,11 +61,9 @@ def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
         assert [each["name"] for each in first["series"]] == ["blue", "(empty nodes)"]
         assert (then["since"], then["series"]) == (first["since"], first["series"])
 
-    play(story)
 
-
-def test_it_is_written_only_when_something_changed() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_it_is_written_only_when_something_changed() -> None:
+    async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         running = asyncio.create_task(a_book(leader).run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
@@ -79,11 +76,9 @@ def test_it_is_written_only_when_something_changed() -> None:
         assert "south" in (await leader.store.get(SPENDING_KEY) or kept).value.decode()
         running.cancel()
 
-    play(story)
 
-
-def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
+    async with leading_server() as (leader, clock):
         running = asyncio.create_task(a_book(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert await leader.store.get(SPENDING_KEY) is None
@@ -96,8 +91,6 @@ def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> Non
         assert kept is not None
         assert await leader.store.get(SPENDING_KEY) == kept
         running.cancel()
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -126,10 +119,11 @@ def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> Non
     assert found.services[OTHERS_SERIES].points[0][0] == 10
 
 
-def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
+async def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
     None
 ):
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+
+    async with leading_server() as (leader, clock):
         first = int(clock.now().timestamp()) - RETENTION_S
         paid = SpendHistory(since=first)
         paid.pools["north"] = CostSeries([(first, 1_000_000), (first + 10, 2_000_000)])
@@ -151,5 +145,3 @@ def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_w
         assert (list(book.history.pools), list(book.history.services)) == (["north"], [])
         assert book.history.pools["north"].points == [(first + 10, 2_000_000)]
         assert await leader.store.get(SPENDING_KEY) == kept
-
-    play(story)

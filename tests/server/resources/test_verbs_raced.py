@@ -6,7 +6,7 @@ import pytest
 
 from lattice.errors import Conflict, NotFound
 from lattice.server.resources import verbs
-from tests.server.resources.test_verbs import MERGE, World, pool, run
+from tests.server.resources.test_verbs import MERGE, World, a_world, pool
 
 ROLE = {
     "apiVersion": "v1",
@@ -29,46 +29,40 @@ def raced(world: World, rival: Any) -> None:
     world.api.store.commit = after_another  # type: ignore[assignment, method-assign]
 
 
-def test_an_update_that_loses_is_refused_in_the_words_that_clients_know() -> None:
-    async def scenario(world: World) -> None:
-        made = await world.do(verbs.create, "pools", pool())
-        made["spec"]["capacity"] = {"maxNodes": 9}
-        raced(
-            world,
-            lambda: world.do(
-                verbs.patch, "pools/us-east", {"spec": {"capacity": {"maxNodes": 3}}}, content=MERGE
-            ),
-        )
-        with pytest.raises(
-            Conflict, match=r'on latticepools.lattice.dev "us-east": the object has been modified'
-        ):
-            await world.do(verbs.update, "pools/us-east", made)
-        assert (await world.do(verbs.get, "pools/us-east"))["spec"]["capacity"] == {"maxNodes": 3}
-
-    run(scenario)
+async def test_an_update_that_loses_is_refused_in_the_words_that_clients_know() -> None:
+    world = await a_world()
+    made = await world.do(verbs.create, "pools", pool())
+    made["spec"]["capacity"] = {"maxNodes": 9}
+    raced(
+        world,
+        lambda: world.do(
+            verbs.patch, "pools/us-east", {"spec": {"capacity": {"maxNodes": 3}}}, content=MERGE
+        ),
+    )
+    with pytest.raises(
+        Conflict, match=r'on latticepools.lattice.dev "us-east": the object has been modified'
+    ):
+        await world.do(verbs.update, "pools/us-east", made)
+    assert (await world.do(verbs.get, "pools/us-east"))["spec"]["capacity"] == {"maxNodes": 3}
 
 
-def test_an_update_of_what_is_deleted_meanwhile_finds_nothing() -> None:
-    async def scenario(world: World) -> None:
-        made = await world.do(verbs.create, "pools", pool())
-        made["spec"]["capacity"] = {"maxNodes": 9}
-        raced(world, lambda: world.do(verbs.delete, "pools/us-east"))
-        with pytest.raises(NotFound):
-            await world.do(verbs.update, "pools/us-east", made)
-
-    run(scenario)
+async def test_an_update_of_what_is_deleted_meanwhile_finds_nothing() -> None:
+    world = await a_world()
+    made = await world.do(verbs.create, "pools", pool())
+    made["spec"]["capacity"] = {"maxNodes": 9}
+    raced(world, lambda: world.do(verbs.delete, "pools/us-east"))
+    with pytest.raises(NotFound):
+        await world.do(verbs.update, "pools/us-east", made)
 
 
-def test_an_update_that_names_no_revision_is_made_whoever_was_first() -> None:
-    async def scenario(world: World) -> None:
-        await world.do(verbs.create, "configmaps/default", ROLE)
-        raced(
-            world,
-            lambda: world.do(
-                verbs.patch, "configmaps/default/notes", {"data": {"a": "2", "b": "3"}}, content=MERGE
-            ),
-        )
-        await world.do(verbs.update, "configmaps/default/notes", ROLE | {"data": {"a": "4"}})
-        assert (await world.do(verbs.get, "configmaps/default/notes"))["data"] == {"a": "4"}
-
-    run(scenario)
+async def test_an_update_that_names_no_revision_is_made_whoever_was_first() -> None:
+    world = await a_world()
+    await world.do(verbs.create, "configmaps/default", ROLE)
+    raced(
+        world,
+        lambda: world.do(
+            verbs.patch, "configmaps/default/notes", {"data": {"a": "2", "b": "3"}}, content=MERGE
+        ),
+    )
+    await world.do(verbs.update, "configmaps/default/notes", ROLE | {"data": {"a": "4"}})
+    assert (await world.do(verbs.get, "configmaps/default/notes"))["data"] == {"a": "4"}

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,19 +104,17 @@ class World:
         return listener
 
 
-def play(story: Callable[[World], Awaitable[None]], window: int = 10_000) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        world = World(await an_api(MemoryStore(clock, window), clock), clock)
-        await story(world)
-        for each in world.listeners:
-            await each.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 20))
+@asynccontextmanager
+async def event_stream(window: int = 10_000) -> AsyncIterator[World]:
+    clock = VirtualClock()
+    world = World(await an_api(MemoryStore(clock, window), clock), clock)
+    yield world
+    for listener in world.listeners:
+        await listener.close()
 
 
-def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
-    async def story(world: World) -> None:
+async def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
+    async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
         stream = await world.open(kinds="latticenodes,latticeworkloads", list="latticenodes")
@@ -133,22 +132,18 @@ def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
         assert [row["path"] for row in note["changes"]["latticeworkloads"]["rows"]] == ["default/web"]
         assert list(note["changes"]) == ["latticeworkloads"]
 
-    play(story)
 
-
-def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
-    async def story(world: World) -> None:
+async def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
+    async with event_stream() as world:
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
         assert stream.take()[0] == (
             "rows",
             {"kind": "latticeworkloads", "rows": [], "more": False, "cut": False},
         )
 
-    play(story)
 
-
-def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> None:
-    async def story(world: World) -> None:
+async def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> None:
+    async with event_stream() as world:
         for number in range(250):
             await world.put(a_node(f"n{number:03}"))
         stream = await world.open(kinds="latticenodes", list="latticenodes")
@@ -157,11 +152,9 @@ def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> Non
         assert [len(each["rows"]) for each in told] == [100, 100, 50]
         assert [each["more"] for each in told] == [True, True, False]
 
-    play(story)
 
-
-def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() -> None:
-    async def story(world: World) -> None:
+async def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() -> None:
+    async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
         stream = await world.open(kinds="latticenodes")
@@ -178,11 +171,9 @@ def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() ->
         assert told["gone"] == ["/n2"]
         assert note["revision"] == await world.api.store.revision()
 
-    play(story)
 
-
-def test_a_stream_goes_on_where_another_stopped() -> None:
-    async def story(world: World) -> None:
+async def test_a_stream_goes_on_where_another_stopped() -> None:
+    async with event_stream() as world:
         await world.put(a_node("n1"))
         stream = await world.open(kinds="latticenodes")
         [(_, note)] = stream.take()
@@ -195,11 +186,9 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
         ]
         assert [(row["path"], row["unschedulable"]) for row in told] == [("/n1", True)]
 
-    play(story)
 
-
-def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
-    async def story(world: World) -> None:
+async def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
+    async with event_stream() as world:
         reply = await PageEventStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
         assert not isinstance(reply.body, bytes)
         slow = aiter(reply.body)  # reads a piece, and the next one only later
@@ -217,12 +206,10 @@ def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
         assert b"/n2" in waiting.result()
         await reply.body.aclose()  # type: ignore[attr-defined]
 
-    play(story)
-
 
 @pytest.mark.parametrize("restless", [False, True], ids=["while nothing happens", "while much happens"])
-def test_a_revoked_token_hears_no_more(restless: bool) -> None:
-    async def story(world: World) -> None:
+async def test_a_revoked_token_hears_no_more(restless: bool) -> None:
+    async with event_stream() as world:
         token, name = new_token()
         key = Key(Secret.resource.id, "lattice-system", name)
         secret = new_object(
@@ -241,8 +228,6 @@ def test_a_revoked_token_hears_no_more(restless: bool) -> None:
         assert stream.task.done()
         assert b"/n3" in b"".join(stream.heard) or not restless
         assert b"/n6" not in b"".join(stream.heard)
-
-    play(story)
 
 
 def an_event(name: str, **said: str) -> Event:
@@ -263,10 +248,10 @@ def an_event(name: str, **said: str) -> Event:
         pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
     ],
 )
-def test_of_events_only_the_newest_that_are_asked_for_are_listed(
+async def test_of_events_only_the_newest_that_are_asked_for_are_listed(
     scope: dict[str, Any], found: list[str], cut: bool
 ) -> None:
-    async def story(world: World) -> None:
+    async with event_stream() as world:
         await world.put(an_event("b", message="node went", type="Normal"))
         await world.put(an_event("c", message="node went", type="Normal"))
         await world.put(an_event("a", message="node came", type="Warning"))
@@ -275,11 +260,9 @@ def test_of_events_only_the_newest_that_are_asked_for_are_listed(
         assert [row["path"] for data in told for row in data["rows"]] == found
         assert (told[-1]["more"], told[-1]["cut"]) == (False, cut)
 
-    play(story)
 
-
-def test_what_finds_no_node_says_why_until_it_has_one() -> None:
-    async def story(world: World) -> None:
+async def test_what_finds_no_node_says_why_until_it_has_one() -> None:
+    async with event_stream() as world:
         why = Condition(
             type="Scheduled",
             status="False",
@@ -299,11 +282,9 @@ def test_what_finds_no_node_says_why_until_it_has_one() -> None:
         (_, listed), *_ = stream.take()
         assert [(row["path"], row["why"]) for row in listed["rows"]] == [("default/web-0", why.message)]
 
-    play(story)
 
-
-def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
-    async def story(world: World) -> None:
+async def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
+    async with event_stream() as world:
         for number in range(150):
             await world.put(a_workload(f"web-{number:03}", service="web"))
         await world.put(a_workload("api-0", service="api"))
@@ -322,29 +303,23 @@ def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
             ["default/web-200"],
         )
 
-    play(story)
 
-
-def test_silence_is_told_too() -> None:
-    async def story(world: World) -> None:
+async def test_silence_is_told_too() -> None:
+    async with event_stream() as world:
         stream = await world.open(kinds="latticenodes")
         stream.take()
         await world.clock.advance(KEEPALIVE_INTERVAL_S + 0.1)
         assert stream.heard == [KEEPALIVE_COMMENT]
 
-    play(story)
 
-
-def test_history_that_is_gone_means_list_again() -> None:
-    async def story(world: World) -> None:
+async def test_history_that_is_gone_means_list_again() -> None:
+    async with event_stream(window=2) as world:
         await world.put(a_node("n1"))
         for held in (True, False) * 3:
             await world.cordon("n1", held=held)
         await world.api.store.compact(await world.api.store.revision())
         with pytest.raises(Gone):
             await world.open(kinds="latticenodes", after="1")
-
-    play(story, window=2)
 
 
 @pytest.mark.parametrize(
@@ -362,12 +337,10 @@ def test_history_that_is_gone_means_list_again() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:
-    async def story(world: World) -> None:
+async def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:
+    async with event_stream() as world:
         with pytest.raises(Malformed, match=words.replace("?", r"\?")):
             await world.open(**query)
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -378,12 +351,10 @@ def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> No
         pytest.param(User("eve"), "latticenodes", False, id="others see nothing"),
     ],
 )
-def test_only_who_may_watch_a_kind_is_told_of_it(user: User, kinds: str, allowed: bool) -> None:
-    async def story(world: World) -> None:
+async def test_only_who_may_watch_a_kind_is_told_of_it(user: User, kinds: str, allowed: bool) -> None:
+    async with event_stream() as world:
         if allowed:
             assert (await world.open(user, kinds=kinds)).take()[0][0] == "change"
         else:
             with pytest.raises(Denied):
                 await world.open(user, kinds=kinds)
-
-    play(story)

@@ -1,9 +1,7 @@
 """Signing in: codes that are good once and not for long, tokens, guessing, and what a session leaves behind."""
 
-import asyncio
 import itertools
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +43,7 @@ INDEX = Asset(b"<html>", "text/html; charset=utf-8")
 
 
 @dataclass
-class Door:
+class SignInWorld:
     clock: VirtualClock
     store: MemoryStore
     pages: Pages
@@ -94,128 +92,106 @@ class Door:
         return [entry.key.name for entry in (await self.store.list(SECRETS)).entries]
 
 
-def play(story: Callable[[Door], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        store, uids = MemoryStore(clock), itertools.count(1)
-        tokens = TokenAuthenticator(store, clock)
-        sign_in = SignIn(store, clock, lambda: f"uid-{next(uids)}", tokens)
-        stream: Any = PageEventStream.__new__(PageEventStream)  # not asked for here
-        await story(
-            Door(clock, store, Pages({"index.html": INDEX, "lib/api.js": INDEX}, tokens, sign_in, stream))
-        )
-
-    asyncio.run(asyncio.wait_for(whole(), 20))
+def sign_in_pages() -> SignInWorld:
+    clock = VirtualClock()
+    store, uids = MemoryStore(clock), itertools.count(1)
+    tokens = TokenAuthenticator(store, clock)
+    sign_in = SignIn(store, clock, lambda: f"uid-{next(uids)}", tokens)
+    stream: Any = PageEventStream.__new__(PageEventStream)  # these tests open no stream
+    return SignInWorld(
+        clock, store, Pages({"index.html": INDEX, "lib/api.js": INDEX}, tokens, sign_in, stream)
+    )
 
 
-def test_a_code_lets_in_once_as_whom_it_was_made_for() -> None:
-    async def story(door: Door) -> None:
-        code = door.code()
-        token = await door.enter(code=code)
-        user = await door.who(token)
-        assert (user.name, ADMINS in user.groups) == ("ada", True)
-        with pytest.raises(UnknownUser, match="was used already"):
-            await door.enter(code=code)
-        assert code not in str(await door.store.list(SECRETS))
-
-    play(story)
+async def test_a_code_lets_in_once_as_whom_it_was_made_for() -> None:
+    world = sign_in_pages()
+    code = world.code()
+    token = await world.enter(code=code)
+    user = await world.who(token)
+    assert (user.name, ADMINS in user.groups) == ("ada", True)
+    with pytest.raises(UnknownUser, match="was used already"):
+        await world.enter(code=code)
+    assert code not in str(await world.store.list(SECRETS))
 
 
-def test_a_code_is_good_for_ten_minutes_and_its_session_for_twelve_hours() -> None:
-    async def story(door: Door) -> None:
-        late, code = door.code(), door.code()
-        door.clock.jump(CODE_LIFETIME_S - 1)
-        token = await door.enter(code=code)
-        door.clock.jump(1)
-        with pytest.raises(UnknownUser, match="this link is over: it was good for 10 minutes"):
-            await door.enter(code=late)
-        door.clock.jump(SESSION_LIFE.total_seconds())
-        with pytest.raises(UnknownUser, match="expired"):
-            await door.who(token)
-        assert len(await door.secrets()) == 1
-        await door.enter("10.0.0.2", code=door.code())
-        assert len(await door.secrets()) == 1, "what is over goes when the next one begins"
-
-    play(story)
+async def test_a_code_is_good_for_ten_minutes_and_its_session_for_twelve_hours() -> None:
+    world = sign_in_pages()
+    late, code = world.code(), world.code()
+    world.clock.jump(CODE_LIFETIME_S - 1)
+    token = await world.enter(code=code)
+    world.clock.jump(1)
+    with pytest.raises(UnknownUser, match="this link is over: it was good for 10 minutes"):
+        await world.enter(code=late)
+    world.clock.jump(SESSION_LIFE.total_seconds())
+    with pytest.raises(UnknownUser, match="expired"):
+        await world.who(token)
+    assert len(await world.secrets()) == 1
+    await world.enter("10.0.0.2", code=world.code())
+    assert len(await world.secrets()) == 1, "what is over goes when the next one begins"
 
 
-def test_a_token_lets_in_as_whose_it_is_and_outlives_the_session() -> None:
-    async def story(door: Door) -> None:
-        given = await door.token()
-        assert await door.enter(token=given) == given
-        assert (await door.who(given)).name == "vic"
-        reply = await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={given}")
-        assert "Max-Age=0" in reply.headers["Set-Cookie"]
-        assert (await door.who(given)).name == "vic", "it is theirs, not the page's"
-
-    play(story)
+async def test_a_token_lets_in_as_whose_it_is_and_outlives_the_session() -> None:
+    world = sign_in_pages()
+    given = await world.token()
+    assert await world.enter(token=given) == given
+    assert (await world.who(given)).name == "vic"
+    reply = await world.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={given}")
+    assert "Max-Age=0" in reply.headers["Set-Cookie"]
+    assert (await world.who(given)).name == "vic", "it is theirs, not the page's"
 
 
-def test_signing_out_ends_a_session_that_a_code_began() -> None:
-    async def story(door: Door) -> None:
-        token = await door.enter(code=door.code())
-        stranger = f"{token.partition('.')[0]}.guessed"
-        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={stranger}")
-        assert (await door.who(token)).name == "ada", "its name alone ends nothing"
-        await door.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={token}")
-        with pytest.raises(UnknownUser):
-            await door.who(token)
-        assert await door.secrets() == []
-
-    play(story)
+async def test_signing_out_ends_a_session_that_a_code_began() -> None:
+    world = sign_in_pages()
+    token = await world.enter(code=world.code())
+    stranger = f"{token.partition('.')[0]}.guessed"
+    await world.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={stranger}")
+    assert (await world.who(token)).name == "ada", "its name alone ends nothing"
+    await world.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={token}")
+    with pytest.raises(UnknownUser):
+        await world.who(token)
+    assert await world.secrets() == []
 
 
-def test_whoever_guesses_has_to_wait_and_others_need_not() -> None:
-    async def story(door: Door) -> None:
-        for _ in range(5):
-            with pytest.raises(UnknownUser, match="this link is not known here"):
-                await door.enter("10.6.6.6", code="guess")
-        with pytest.raises(TooManyRequests, match="5 tokens and codes were refused within a minute"):
-            await door.enter("10.6.6.6", code=door.code())
-        await door.enter("10.0.0.1", code=door.code())
-        door.clock.jump(61)
-        await door.enter("10.6.6.6", code=door.code())
-
-    play(story)
+async def test_whoever_guesses_has_to_wait_and_others_need_not() -> None:
+    world = sign_in_pages()
+    for _ in range(5):
+        with pytest.raises(UnknownUser, match="this link is not known here"):
+            await world.enter("10.6.6.6", code="guess")
+    with pytest.raises(TooManyRequests, match="5 tokens and codes were refused within a minute"):
+        await world.enter("10.6.6.6", code=world.code())
+    await world.enter("10.0.0.1", code=world.code())
+    world.clock.jump(61)
+    await world.enter("10.6.6.6", code=world.code())
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token": "a", "code": "b"}', b'{"user": "ada"}'])
-def test_what_proves_nothing_is_refused(body: bytes) -> None:
-    async def story(door: Door) -> None:
-        with pytest.raises(Malformed):
-            await door.ask("POST", body)
-
-    play(story)
+async def test_what_proves_nothing_is_refused(body: bytes) -> None:
+    world = sign_in_pages()
+    with pytest.raises(Malformed):
+        await world.ask("POST", body)
 
 
-def test_the_cookie_is_for_the_page_alone() -> None:
-    async def story(door: Door) -> None:
-        token = await door.token()
-        reply = await door.ask("POST", json.dumps({"token": token}).encode())
-        assert (
-            reply.headers["Set-Cookie"]
-            == f"{SESSION_COOKIE}={token}; Path=/; Secure; HttpOnly; SameSite=Strict"
-        )
-        with pytest.raises(UnknownUser, match="no credentials"):
-            await authenticate(door.pages.tokens, {"Cookie": f"{SESSION_COOKIE}={token}"}, None)
-
-    play(story)
+async def test_the_cookie_is_for_the_page_alone() -> None:
+    world = sign_in_pages()
+    token = await world.token()
+    reply = await world.ask("POST", json.dumps({"token": token}).encode())
+    assert (
+        reply.headers["Set-Cookie"] == f"{SESSION_COOKIE}={token}; Path=/; Secure; HttpOnly; SameSite=Strict"
+    )
+    with pytest.raises(UnknownUser, match="no credentials"):
+        await authenticate(world.pages.tokens, {"Cookie": f"{SESSION_COOKIE}={token}"}, None)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_other_sites_cannot_sign_anybody_in_or_out(method: str) -> None:
-    async def story(door: Door) -> None:
-        with pytest.raises(Denied, match="only the page itself signs in and out"):
-            await door.ask(method, json.dumps({"code": door.code()}).encode(), Origin="https://elsewhere")
-
-    play(story)
+async def test_other_sites_cannot_sign_anybody_in_or_out(method: str) -> None:
+    world = sign_in_pages()
+    with pytest.raises(Denied, match="only the page itself signs in and out"):
+        await world.ask(method, json.dumps({"code": world.code()}).encode(), Origin="https://elsewhere")
 
 
-def test_who_is_asked_without_being_anybody_is_told_so_without_an_error() -> None:
-    async def story(door: Door) -> None:
-        assert json.loads((await door.ask("GET")).body) == {"name": "", "groups": []}  # type: ignore[arg-type]
-
-    play(story)
+async def test_who_is_asked_without_being_anybody_is_told_so_without_an_error() -> None:
+    world = sign_in_pages()
+    assert json.loads((await world.ask("GET")).body) == {"name": "", "groups": []}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -227,14 +203,12 @@ def test_who_is_asked_without_being_anybody_is_told_so_without_an_error() -> Non
         pytest.param("/ui/lib/api.js", 200, b"<html>", id="any other"),
     ],
 )
-def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> None:
-    async def story(door: Door) -> None:
-        reply = await door.ask("GET", path=path)
-        assert (reply.status, reply.body) == (status, body)
-        assert reply.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
-        assert reply.headers["X-Content-Type-Options"] == "nosniff"
-
-    play(story)
+async def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> None:
+    world = sign_in_pages()
+    reply = await world.ask("GET", path=path)
+    assert (reply.status, reply.body) == (status, body)
+    assert reply.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
+    assert reply.headers["X-Content-Type-Options"] == "nosniff"
 
 
 @pytest.mark.parametrize(
@@ -247,13 +221,11 @@ def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> No
         pytest.param({"If-None-Match": '"old"'}, 200, b"<html>", id="changed since"),
     ],
 )
-def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int, body: bytes) -> None:
-    async def story(door: Door) -> None:
-        reply = await door.pages.answer(PageRequest("GET", "/ui/", headers), b"")
-        assert (reply.status, reply.body) == (status, body)
-        assert (reply.headers["ETag"], reply.headers["Cache-Control"]) == (INDEX.etag, "no-cache")
-
-    play(story)
+async def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int, body: bytes) -> None:
+    world = sign_in_pages()
+    reply = await world.pages.answer(PageRequest("GET", "/ui/", headers), b"")
+    assert (reply.status, reply.body) == (status, body)
+    assert (reply.headers["ETag"], reply.headers["Cache-Control"]) == (INDEX.etag, "no-cache")
 
 
 @pytest.mark.parametrize(
@@ -265,12 +237,10 @@ def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int
         pytest.param("PUT", "/ui/session", MethodNotAllowed, id="no such verb"),
     ],
 )
-def test_nothing_else_is_served(method: str, path: str, error: type[LatticeError]) -> None:
-    async def story(door: Door) -> None:
-        with pytest.raises(error):
-            await door.ask(method, path=path)
-
-    play(story)
+async def test_nothing_else_is_served(method: str, path: str, error: type[LatticeError]) -> None:
+    world = sign_in_pages()
+    with pytest.raises(error):
+        await world.ask(method, path=path)
 
 
 @pytest.mark.parametrize(
