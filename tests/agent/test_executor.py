@@ -92,7 +92,7 @@ def live(node: Node) -> list[str]:
     return [each.uid for each in node.machine.live_instances()]
 
 
-async def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
+async def test_agent_rejects_server_with_other_protocol() -> None:
     async with scripted() as (script, node, clock):
         assert script.said[0].hello.protocol == PROTOCOL_VERSION
         await script.welcome(protocol=PROTOCOL_VERSION + 1)
@@ -114,7 +114,7 @@ async def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speak
         pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
     ],
 )
-async def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
+async def test_older_orders_are_ignored(then: dict[str, Any], runs: list[str]) -> None:
     async with scripted() as (script, node, clock):
         await script.welcome()
         await script.say(**orders(5, 1, "web", whole=True))
@@ -125,7 +125,7 @@ async def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]
         assert live(node) == runs
 
 
-async def test_changes_before_a_whole_list_are_not_obeyed() -> None:
+async def test_deltas_before_full_orders_are_ignored() -> None:
     async with scripted() as (script, node, clock):
         await script.welcome()
         await script.say(**orders(5, 2, "web"))
@@ -133,7 +133,7 @@ async def test_changes_before_a_whole_list_are_not_obeyed() -> None:
         assert live(node) == []
 
 
-async def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
+async def test_older_term_is_ignored_after_restart() -> None:
     async with scripted() as (script, node, clock):
         again = await killed_at_work(script, node, clock)
         async with running(again):
@@ -149,7 +149,7 @@ async def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either(
         node.start()
 
 
-async def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
+async def test_first_report_is_complete_despite_slow_runtime() -> None:
     async with scripted() as (script, node, clock):
         again = await killed_at_work(script, node, clock)
         runtime = again.agent.executor.runtime
@@ -172,7 +172,7 @@ async def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() ->
         node.start()
 
 
-async def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
+async def test_contact_counts_from_sent_heartbeat() -> None:
     async with scripted() as (script, node, clock):
         await clock.advance(4)
         await script.welcome()
@@ -189,7 +189,7 @@ async def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
         assert sent <= node.machine.last_contact_at <= sent + 5
 
 
-async def test_a_server_that_does_not_answer_is_left() -> None:
+async def test_unresponsive_server_is_left() -> None:
     async with scripted() as (script, _node, clock):
         await script.welcome()
         await clock.advance(29)
@@ -198,7 +198,7 @@ async def test_a_server_that_does_not_answer_is_left() -> None:
         assert len(script.ends) > 1
 
 
-async def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
+async def test_oversized_heartbeat_omits_logs() -> None:
     async with scripted() as (script, node, clock):
         node.machine.behaviours[""] = Behaviour(
             start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n"
@@ -211,7 +211,7 @@ async def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
         assert max(beat.ByteSize() for beat in script.beats) < MAX_HEARTBEAT_BYTES
 
 
-async def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
+async def test_unchanged_reports_are_sent_once() -> None:
     async with scripted() as (script, _node, clock):
         await script.welcome()
         await script.say(**orders(5, 1, "web", whole=True))

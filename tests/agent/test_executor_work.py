@@ -77,13 +77,13 @@ def failed(work: Executor) -> str:
         ),
     ],
 )
-async def test_a_start_that_fails_is_told_with_its_reason(
+async def test_failed_start_is_reported_with_reason(
     tmp_path: Path, containers: dict[str, Any], reason: str
 ) -> None:
     await execute_until(tmp_path, orders(1, containers), lambda work: failed(work) == reason)
 
 
-async def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
+async def test_failed_start_is_reported_with_log(tmp_path: Path) -> None:
     containers = {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}
     await execute_until(
         tmp_path,
@@ -92,7 +92,7 @@ async def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
     )
 
 
-async def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
+async def test_taken_port_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -103,7 +103,7 @@ async def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
         await execute_until(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN")
 
 
-async def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: Path) -> None:
+async def test_start_waits_for_port_of_stopping_instance(tmp_path: Path) -> None:
     """A node that was cut off comes back: what it still runs is not wanted any more, and its port was given to another."""
     with socket.socket() as free:
         free.bind(("", 0))
@@ -133,7 +133,7 @@ async def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_p
     assert not any(failures)
 
 
-async def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:
+async def test_full_disk_is_reported_and_nothing_starts(tmp_path: Path) -> None:
     def fill(state: StateFile) -> None:
         def full(record: InstanceRecord) -> None:
             raise Full("no room to write the agent's state", where=str(state.path))
@@ -148,7 +148,7 @@ async def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path:
     )
 
 
-async def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:
+async def test_new_revision_never_overlaps_old_one(tmp_path: Path) -> None:
     marker = tmp_path / "both"
     script = f'trap "rmdir {tmp_path}/alone; exit 0" TERM; mkdir "{tmp_path}/alone" || touch "{marker}"; while :; do sleep 0.05; done'
     containers = {"main": {"command": ["sh", "-c", script]}}

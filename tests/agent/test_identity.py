@@ -30,7 +30,7 @@ def _signed(request: bytes, now: datetime) -> bytes:
     return sign_node_certificate(AUTHORITY, parse_signing_request(request), "n1", now)
 
 
-def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_identity_survives_restart_with_private_files(tmp_path: Path) -> None:
     first = joined(tmp_path / "a", datetime.now(UTC))
     again = Identity.load(tmp_path / "a")
     assert again.has_joined
@@ -44,19 +44,19 @@ def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_p
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
 
 
-def test_the_key_stays_when_an_answer_was_lost(tmp_path: Path) -> None:
+def test_key_is_kept_before_join(tmp_path: Path) -> None:
     assert Identity.load(tmp_path).key == Identity.load(tmp_path).key
     assert not Identity.load(tmp_path).has_joined
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_damaged_identity_file_says_join_again(tmp_path: Path) -> None:
     joined(tmp_path, datetime.now(UTC))
     (tmp_path / "place.json").write_text("{")
     with pytest.raises(Invalid, match="join again"):
         Identity.load(tmp_path)
 
 
-async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Path) -> None:
+async def test_certificate_renews_at_two_thirds_of_lifetime(tmp_path: Path) -> None:
     clock = VirtualClock()
     identity = joined(tmp_path, clock.now())
     agent = a_machine(clock, {}, addresses=["s"]).agent
@@ -81,7 +81,7 @@ async def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_pat
     task.cancel()
 
 
-async def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(
+async def test_expired_certificate_is_renewed_by_key(
     tmp_path: Path,
 ) -> None:
     clock = VirtualClock()

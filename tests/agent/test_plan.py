@@ -178,11 +178,11 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
         ),
     ],
 )
-def test_what_a_container_is_started_with(order: Assignment, field: str, expected: Any) -> None:
+def test_run_spec_of_a_container(order: Assignment, field: str, expected: Any) -> None:
     assert getattr(run_spec(order, "main"), field) == expected
 
 
-def test_a_workload_becomes_an_order() -> None:
+def test_assignment_is_made_from_workload() -> None:
     spec = WorkloadSpec(
         containers={"main": Container(command=("a",))},
         revision="a" * 24,
@@ -305,7 +305,7 @@ def with_uids_of_one_name(wanted: list[Assignment], there: list[Instance]) -> li
 
 @given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
+def test_plan_converges_without_duplicate_instances(
     wanted: list[Assignment], found: list[Instance], data: st.DataObject
 ) -> None:
     there = one_each(found)
@@ -332,7 +332,7 @@ def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
 
 @given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), seed=st.randoms())
 @settings(max_examples=200, deadline=None)
-def test_the_order_in_which_things_are_told_does_not_matter(
+def test_plan_does_not_depend_on_input_order(
     wanted: list[Assignment], found: list[Instance], seed: Any
 ) -> None:
     there = one_each(found)
@@ -343,7 +343,7 @@ def test_the_order_in_which_things_are_told_does_not_matter(
     assert plan(wanted, there) == first
 
 
-def test_ports_of_the_same_name_in_two_containers_are_told_apart() -> None:
+def test_same_port_name_in_two_containers_is_distinct() -> None:
     container = Container(command=("true",), ports=(Port(name="http"), Port(name="fixed", port=80)))
     alone = an_order(containers={"a": container}, ports={"http": 31000})
     assert run_spec(alone, "a").ports == {"http": 31000, "fixed": 80}

@@ -51,7 +51,7 @@ def listening(number: int, kind: int = socket.SOCK_STREAM, host: str = "127.0.0.
         yield
 
 
-def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Path) -> None:
+def test_agents_keep_distinct_port_blocks(folders: Path) -> None:
     with a_block(folders / "a") as one, a_block(folders / "b") as two:
         assert one != two
         assert {(each[0] - FIRST_PORT) % BLOCK_SIZE for each in (one, two)} == {0}
@@ -67,9 +67,7 @@ def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Pat
         pytest.param(socket.SOCK_DGRAM, "127.0.0.1", id="udp"),
     ],
 )
-def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nobody_else(
-    folders: Path, kind: int, host: str
-) -> None:
+def test_block_with_listening_port_is_not_reassigned(folders: Path, kind: int, host: str) -> None:
     first, last = killed_agent(folders / "a")
     with ExitStack() as stack:
         try:
@@ -82,7 +80,7 @@ def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nob
             assert again == (first, last), "what listens there is its own"
 
 
-def test_a_block_of_a_killed_agent_where_nothing_is_left_can_be_had_again(folders: Path) -> None:
+def test_unused_block_of_killed_agent_is_reassigned(folders: Path) -> None:
     first, last = killed_agent(folders / "a")
     (folders / "b" / "ports").write_text(str(first))
     with a_block(folders / "b") as other:
@@ -91,7 +89,7 @@ def test_a_block_of_a_killed_agent_where_nothing_is_left_can_be_had_again(folder
             assert again != other, "somebody else has it by now"
 
 
-def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_all_the_same(
+def test_unowned_block_is_taken_when_all_have_listeners(
     folders: Path,
 ) -> None:
     heard = [frozenset(STARTS)]
@@ -105,7 +103,7 @@ def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_a
         other.close()
 
 
-def test_what_listens_on_this_machine_is_found() -> None:
+def test_listening_ports_are_found() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as caller,

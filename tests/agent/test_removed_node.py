@@ -81,7 +81,7 @@ def outcome(node: Node) -> BaseException | None:
     "is_cut_off",
     [pytest.param(False, id="while it is connected"), pytest.param(True, id="while it is cut off")],
 )
-async def test_what_runs_on_a_node_that_is_no_more_is_stopped(
+async def test_instances_of_removed_node_are_stopped(
     befalls: Callable[[Leader], Awaitable[None]], is_cut_off: bool
 ) -> None:
     async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
@@ -102,7 +102,7 @@ async def test_what_runs_on_a_node_that_is_no_more_is_stopped(
         assert "lattice tokens create" in why.fix
 
 
-async def test_it_is_given_time_to_end() -> None:
+async def test_removed_node_stops_with_grace_period() -> None:
     async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
         node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
         await delete_node(leader)
@@ -144,7 +144,7 @@ async def _lead_in_an_earlier_term(leader: Leader, node: Node, clock: VirtualClo
         pytest.param(_lead_in_an_earlier_term, id="a leader of an earlier term"),
     ],
 )
-async def test_anything_less_than_a_leaders_word_leaves_it_alone(
+async def test_only_leader_can_declare_node_removed(
     befalls: Callable[[Leader, Node, VirtualClock], Awaitable[None]],
 ) -> None:
     async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
@@ -155,7 +155,7 @@ async def test_anything_less_than_a_leaders_word_leaves_it_alone(
         assert outcome(node) is None
 
 
-async def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
+async def test_rejoin_is_retried_while_unavailable() -> None:
     async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
         asked: list[float] = []
 
@@ -186,7 +186,7 @@ async def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> No
         pytest.param(Unavailable("no connection"), False, id="nobody answers"),
     ],
 )
-async def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_another(
+async def test_expired_agent_learns_removal_on_renewal(
     tmp_path: Path, answer: Exception, is_final: bool
 ) -> None:
     async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
@@ -234,7 +234,7 @@ def _users(own: CertificateKeyPair) -> CertificateKeyPair:
         pytest.param(_users, False, id="a user who pretends to be a server"),
     ],
 )
-async def test_whom_a_machine_believes_that_it_is_no_node_any_more(
+async def test_removal_is_trusted_from_own_servers_only(
     tmp_path: Path, shown: Callable[[CertificateKeyPair], CertificateKeyPair], is_believed: bool
 ) -> None:
     clock = SystemClock()

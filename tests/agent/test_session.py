@@ -59,7 +59,7 @@ def starts(node: Node) -> list[str]:
     return [str(each.instance_id.uid) for each in node.machine.history if each.action == "start"]
 
 
-async def test_it_runs_what_it_is_told_and_says_so() -> None:
+async def test_agent_runs_orders_and_reports() -> None:
     async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
         await clock.advance(1)
         assert heard(leader).has_full_report
@@ -74,7 +74,7 @@ async def test_it_runs_what_it_is_told_and_says_so() -> None:
         assert node.machine.live_instances() == []
 
 
-async def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> None:
+async def test_failed_workload_restarts_on_new_run_only() -> None:
     async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(exits_after=5, exit_code=3, prints="one\ntwo\n")
@@ -90,7 +90,7 @@ async def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() 
             assert len(starts(node)) == 2
 
 
-async def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() -> None:
+async def test_restarted_agent_adopts_instances() -> None:
     async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
@@ -103,7 +103,7 @@ async def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twic
             assert len(starts(second)) == 1
 
 
-async def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() -> None:
+async def test_restarted_agent_waits_for_orders() -> None:
     async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
@@ -124,7 +124,7 @@ async def test_after_a_restart_nothing_is_done_before_the_control_plane_was_hear
             assert [each.uid for each in second.machine.live_instances()] == ["uid-web"]
 
 
-async def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_told() -> None:
+async def test_agent_reports_failure_after_power_loss() -> None:
     async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
@@ -136,7 +136,7 @@ async def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to
             assert second.machine.live_instances() == []
 
 
-async def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() -> None:
+async def test_agent_follows_new_leader_without_restart() -> None:
     async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
@@ -155,7 +155,7 @@ async def test_when_another_server_leads_agents_go_there_and_nothing_is_restarte
         await other.close()
 
 
-async def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_still_names_it() -> None:
+async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
     async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         other.elsewhere = HOME
@@ -187,7 +187,7 @@ async def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_ser
         await other.close()
 
 
-async def test_a_node_that_was_made_anew_is_joined_anew() -> None:
+async def test_recreated_node_is_rejoined() -> None:
     async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader}, key="a-former-key")
 
@@ -201,7 +201,7 @@ async def test_a_node_that_was_made_anew_is_joined_anew() -> None:
             assert heard(leader).is_connected
 
 
-async def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
+async def test_hundred_agents_reconnect_within_30_seconds() -> None:
     names = [f"n{number}" for number in range(100)]
     async with leading_server(*names) as (leader, clock):
         other = Leader(leader.store, clock)
@@ -234,9 +234,7 @@ async def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> Non
         pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop: it is dead in time"),
     ],
 )
-async def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(
-    disconnect: Disconnect, survives: bool
-) -> None:
+async def test_disconnect_policy_keeps_or_stops(disconnect: Disconnect, survives: bool) -> None:
     async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
         await order(leader, clock, disconnect=disconnect)
         last = heard(leader).received_at
@@ -254,7 +252,7 @@ async def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(
         )
 
 
-async def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
+async def test_probes_decide_ready_and_unhealthy() -> None:
     probe = Probe(exec=ExecProbe(command=("check",)), period_seconds=1, failure_threshold=2)
     container = Container(
         command=("serve",),
@@ -280,7 +278,7 @@ async def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             assert state(leader) == ("Running", 2, True, "")
 
 
-async def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
+async def test_slow_stop_blocks_no_other_workload() -> None:
     async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/slow"] = Behaviour(stop_takes=25)
@@ -294,7 +292,7 @@ async def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
             assert state(leader, "default/slow") is None
 
 
-async def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
+async def test_workload_is_stopped_once_at_a_time() -> None:
     async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
@@ -312,7 +310,7 @@ async def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
             assert len(asked) == 1
 
 
-async def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again() -> None:
+async def test_failed_container_restarts_its_workload() -> None:
     two = {"main": Container(command=("serve",)), "side": Container(command=("help",))}
     async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
@@ -331,7 +329,7 @@ async def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_
             assert state(leader) == ("Running", 2, True, "")
 
 
-async def test_an_order_that_makes_no_sense_fails_alone() -> None:
+async def test_invalid_order_fails_alone() -> None:
     async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
         await clock.advance(1)
         good = pb.Assignment(
@@ -359,7 +357,7 @@ async def test_an_order_that_makes_no_sense_fails_alone() -> None:
         assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
 
 
-async def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
+async def test_full_disk_does_not_prevent_stops() -> None:
     async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
         await order(leader, clock)
 
@@ -376,7 +374,7 @@ async def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> No
         assert node.memory.state.wanted == (), "written down once there is room"
 
 
-async def test_where_to_connect_is_asked_now_and_then_only() -> None:
+async def test_server_discovery_is_rate_limited() -> None:
     clock = VirtualClock()
     node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
 
@@ -391,7 +389,7 @@ async def test_where_to_connect_is_asked_now_and_then_only() -> None:
     assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
 
 
-async def test_where_nodes_are_missed_soon_an_agent_tries_to_come_back_as_often() -> None:
+async def test_reconnect_interval_follows_heartbeat() -> None:
     clock = VirtualClock()
     async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
         await clock.advance(2)

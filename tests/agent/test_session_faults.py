@@ -122,7 +122,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_happens_the_node_does_what_is_wanted_in_the_end(seed: int) -> None:
+async def test_agents_converge_after_random_faults(seed: int) -> None:
     world = World(random.Random(seed))
     await world.begin()
     for _ in range(30):

@@ -14,7 +14,7 @@ from lattice.presence import Usage as Heard
     [(False, Heard(1900, 5 << 30, 7)), (True, Heard(250, 1 << 20, 3))],
     ids=["the whole", "a part"],
 )
-async def test_what_a_node_says_that_it_uses(is_part: bool, used: Heard) -> None:
+async def test_shared_machine_reports_own_workloads_only(is_part: bool, used: Heard) -> None:
     clock = VirtualClock()
     async with a_leader(clock, 10.0, "n1") as leader:
         await leader.add(a_workload())

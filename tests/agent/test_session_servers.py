@@ -43,7 +43,7 @@ async def an_api(
         await runner.cleanup()
 
 
-async def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_path: Path) -> None:
+async def test_discovery_asks_given_then_named_servers(tmp_path: Path) -> None:
     identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
     async with AsyncExitStack() as stack:
         (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
@@ -97,7 +97,7 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
         pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server that nobody has told it of"),
     ],
 )
-async def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_found: bool) -> None:
+async def test_agent_fails_over_to_known_server(comes_after: float, is_found: bool) -> None:
     clock = VirtualClock()
     async with two_servers(clock) as (leader, other):
         node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])

@@ -35,7 +35,7 @@ def a_record(uid: str = "u1") -> InstanceRecord:
     )
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_state_survives_restart(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write_record(a_record("u1"))
     file.write_record(a_record("u2"))
@@ -47,7 +47,7 @@ def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
     again.close()
 
 
-def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_state_is_readable_by_owner_only(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "agent")
     file.write_record(a_record())
     assert (file.path.stat().st_mode & 0o777, (tmp_path / "agent").stat().st_mode & 0o777) == (0o600, 0o700)
@@ -55,7 +55,7 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after_ms", [0, 3, 9, 21, 37, 64])
-def test_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path: Path, after_ms: int) -> None:
+def test_kill_loses_no_acknowledged_record(tmp_path: Path, after_ms: int) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env
@@ -87,7 +87,7 @@ def test_two_agents_cannot_share_a_folder(tmp_path: Path) -> None:
         pytest.param(b'{"format": 9}', "has format 9, this agent reads 1", id="a file of a later version"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, content: bytes, says: str) -> None:
+def test_unreadable_state_is_not_overwritten(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "state.json").write_bytes(content)
     for _ in range(2):
         with pytest.raises(Invalid, match=says):
@@ -95,7 +95,7 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, content: 
     assert (tmp_path / "state.json").read_bytes() == content
 
 
-def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
+def test_full_disk_keeps_previous_state(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(

@@ -65,14 +65,14 @@ def test_one_state_per_workload(
         pytest.param(Health(started=False, ready=False), ("Starting", 0, False, ""), id="not started"),
     ],
 )
-def test_probes_have_their_say(health: Health, expected: tuple[Any, ...]) -> None:
+def test_probes_decide_reported_state(health: Health, expected: tuple[Any, ...]) -> None:
     assert (
         short(said(an_order(containers={"main": PROBED}), an_instance(), health={which(): health}))
         == expected
     )
 
 
-def test_what_has_to_go_first_is_what_is_said_to_be_there() -> None:
+def test_old_instance_is_reported_until_gone() -> None:
     old = an_instance(id=which(revision="old"), attempt=4)
     report = said(an_order(revision="new", attempt=5), old)
     assert report is not None
@@ -82,7 +82,7 @@ def test_what_has_to_go_first_is_what_is_said_to_be_there() -> None:
     assert earlier.uid == "u1"
 
 
-def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
+def test_workload_state_is_its_worst_container() -> None:
     order = an_order(containers=TWO)
     main, side = an_instance(), an_instance(id=which(container="side"))
     assert short(said(order, main)) == ("Starting", 0, False, "")
@@ -99,7 +99,7 @@ def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
     assert report.log == "no such table"
 
 
-def test_containers_end_with_the_one_that_their_workload_lost() -> None:
+def test_siblings_of_failed_container_are_stopped() -> None:
     order = an_order(containers=TWO)
     main, dead = an_instance(), ended(id=which(container="side"), failure=BROKEN)
     found = siblings_to_stop({order.workload: order}, [main, dead])

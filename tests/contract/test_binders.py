@@ -141,7 +141,7 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
 @pytest.mark.parametrize("breaker", list(TieBreaker))
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("kind", ["sqlite", "etcd"])
-async def test_each_mode_and_each_tie_breaker_with_a_second_binder(
+async def test_rival_binders_in_each_mode_and_tie_breaker(
     kind: str, mode: BindingMode, breaker: TieBreaker, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server = request.getfixturevalue("etcd") if kind == "etcd" else None

@@ -121,7 +121,7 @@ each_provider = pytest.mark.parametrize("kind", ["fake", "local"])
 
 
 @each_provider
-async def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Path) -> None:
+async def test_create_is_idempotent(kind: str, tmp_path: Path) -> None:
     async with provider_rig(kind, tmp_path) as rig:
         name = await rig.create("n1")
         before = await rig.starts("n1")
@@ -141,7 +141,7 @@ async def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_pa
 
 
 @each_provider
-async def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: Path) -> None:
+async def test_delete_is_idempotent(kind: str, tmp_path: Path) -> None:
     async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         await rig.create("n2")
@@ -154,7 +154,7 @@ async def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_p
 
 
 @each_provider
-async def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: Path) -> None:
+async def test_new_server_finds_existing_machines(kind: str, tmp_path: Path) -> None:
     async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
@@ -167,7 +167,7 @@ async def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_
 
 
 @each_provider
-async def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) -> None:
+async def test_ended_machine_is_reported_and_restarted(kind: str, tmp_path: Path) -> None:
     async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
@@ -179,7 +179,7 @@ async def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: 
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
 
-async def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_stay(
+async def test_unavailable_machine_is_rejected_with_reason(
     tmp_path: Path,
 ) -> None:
     async with provider_rig("fake", tmp_path) as rig:
@@ -194,7 +194,7 @@ async def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_o
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
 
-async def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_path: Path) -> None:
+async def test_close_stops_agents_and_restart_resumes(tmp_path: Path) -> None:
     async with provider_rig("local", tmp_path) as rig:
         for node in ("n1", "n2"):
             await rig.create(node)
@@ -210,7 +210,7 @@ async def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(t
 @pytest.mark.parametrize(
     "case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"]
 )
-async def test_closing_ends_also_what_an_agent_has_left(
+async def test_close_stops_leftovers_of_agents(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "does not hear that it is to end":
@@ -230,7 +230,7 @@ async def test_closing_ends_also_what_an_agent_has_left(
         await until(lambda: not lives(agent) and not lives(work))
 
 
-async def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+async def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
     async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         agent = rig.agent("n1")
@@ -245,7 +245,7 @@ async def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone
         await other.wait()
 
 
-async def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: Path) -> None:
+async def test_unstoppable_machine_is_reported_and_listed(tmp_path: Path) -> None:
     async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         await rig.lose("n1")
@@ -258,7 +258,7 @@ async def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_p
         (rig.home("n1") / "state.json").unlink()
 
 
-async def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> None:
+async def test_agents_get_address_of_moved_server(tmp_path: Path) -> None:
     async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         words = Path(f"/proc/{rig.agent('n1')}/cmdline").read_bytes().decode().split("\0")

@@ -141,14 +141,14 @@ def open_node(request: pytest.FixtureRequest, tmp_path: Path) -> OpenNode:
     return lambda: a_node(request.param, tmp_path / "node")
 
 
-async def test_what_is_started_runs_and_is_listed(open_node: OpenNode) -> None:
+async def test_started_instance_runs_and_is_listed(open_node: OpenNode) -> None:
     async with open_node() as rig:
         begun = await rig.runtime.start(rig.spec("runs"))
         assert begun.is_live, begun.failure
         assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
 
 
-async def test_starting_what_runs_changes_nothing(open_node: OpenNode) -> None:
+async def test_start_of_running_instance_is_idempotent(open_node: OpenNode) -> None:
     async with open_node() as rig:
         first = await rig.runtime.start(rig.spec("runs"))
         again, other = await asyncio.gather(
@@ -158,7 +158,7 @@ async def test_starting_what_runs_changes_nothing(open_node: OpenNode) -> None:
         assert len(await rig.runtime.list()) == 1
 
 
-async def test_two_starts_at_once_make_one_copy(open_node: OpenNode) -> None:
+async def test_concurrent_starts_make_one_instance(open_node: OpenNode) -> None:
     async with open_node() as rig:
         both = await asyncio.gather(rig.runtime.start(rig.spec("runs")), rig.runtime.start(rig.spec("runs")))
         assert both[0].started_at == both[1].started_at
@@ -172,7 +172,7 @@ async def test_two_starts_at_once_make_one_copy(open_node: OpenNode) -> None:
         pytest.param(which(uid="u2"), id="an earlier workload of the same name"),
     ],
 )
-async def test_no_second_copy_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
+async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         with pytest.raises(Conflict, match="must not start beside it"):
@@ -188,7 +188,7 @@ async def test_no_second_copy_beside_a_live_one(open_node: OpenNode, other: Inst
         pytest.param("ends", 0, None, id="code 0 is no failure"),
     ],
 )
-async def test_the_exit_code_is_told(open_node: OpenNode, what: str, code: int, reason: str | None) -> None:
+async def test_exit_code_is_reported(open_node: OpenNode, what: str, code: int, reason: str | None) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
         end = await rig.ended(which())
@@ -196,7 +196,7 @@ async def test_the_exit_code_is_told(open_node: OpenNode, what: str, code: int, 
         assert end.failure is None or end.failure.is_retryable
 
 
-async def test_a_command_that_cannot_start_is_an_answer(open_node: OpenNode) -> None:
+async def test_failed_start_is_a_result_not_an_error(open_node: OpenNode) -> None:
     async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         assert not end.is_live
@@ -205,7 +205,7 @@ async def test_a_command_that_cannot_start_is_an_answer(open_node: OpenNode) -> 
         assert [each.state for each in await rig.runtime.list()] == ["Exited"]
 
 
-async def test_what_ended_starts_again_only_in_a_new_attempt(open_node: OpenNode) -> None:
+async def test_exited_instance_restarts_in_new_attempt_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
         end = await rig.ended(which())
@@ -215,7 +215,7 @@ async def test_what_ended_starts_again_only_in_a_new_attempt(open_node: OpenNode
         assert again.attempt == 1
 
 
-async def test_what_was_stopped_starts_again_in_the_same_attempt(open_node: OpenNode) -> None:
+async def test_stopped_instance_restarts_in_same_attempt(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(which(), 0)
@@ -224,7 +224,7 @@ async def test_what_was_stopped_starts_again_in_the_same_attempt(open_node: Open
         assert (await rig.runtime.start(rig.spec("runs"))).is_live
 
 
-async def test_stopping_what_is_gone_succeeds(open_node: OpenNode) -> None:
+async def test_stop_of_missing_instance_succeeds(open_node: OpenNode) -> None:
     async with open_node() as rig:
         assert await rig.runtime.stop(which(), 1) is None
         await rig.runtime.remove(which())
@@ -233,7 +233,7 @@ async def test_stopping_what_is_gone_succeeds(open_node: OpenNode) -> None:
         assert await rig.runtime.stop(which(), 0) == first
 
 
-async def test_the_stubborn_are_killed_after_the_grace(open_node: OpenNode) -> None:
+async def test_stubborn_instance_is_killed_after_grace_period(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("is stubborn"))
         await asyncio.sleep(0.3)  # until the shell has set its trap
@@ -244,7 +244,7 @@ async def test_the_stubborn_are_killed_after_the_grace(open_node: OpenNode) -> N
         assert 0.9 < clock.monotonic() - before < 10
 
 
-async def test_one_that_is_ended_for_a_reason_bears_it(open_node: OpenNode) -> None:
+async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(which(), 0, Failure("UNHEALTHY", "liveness: no answer"))
@@ -252,7 +252,7 @@ async def test_one_that_is_ended_for_a_reason_bears_it(open_node: OpenNode) -> N
         assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
 
 
-async def test_removed_means_nothing_is_left(open_node: OpenNode) -> None:
+async def test_remove_leaves_nothing(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         await rig.runtime.remove(which())
@@ -262,7 +262,7 @@ async def test_removed_means_nothing_is_left(open_node: OpenNode) -> None:
         assert not list(rig.folder.glob("instances/*"))
 
 
-async def test_the_last_lines_are_kept(open_node: OpenNode) -> None:
+async def test_last_log_lines_are_kept(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("prints"))
 
@@ -275,7 +275,7 @@ async def test_the_last_lines_are_kept(open_node: OpenNode) -> None:
         assert await rig.runtime.logs(which(), 0) == ""
 
 
-async def test_a_new_agent_adopts_what_runs(open_node: OpenNode) -> None:
+async def test_new_agent_adopts_running_instance(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         before = await rig.runtime.list()
@@ -287,7 +287,7 @@ async def test_a_new_agent_adopts_what_runs(open_node: OpenNode) -> None:
         assert end.state == "Exited"
 
 
-async def test_a_new_agent_remembers_what_failed(open_node: OpenNode) -> None:
+async def test_new_agent_remembers_failure(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
         end = await rig.ended(which())
@@ -296,14 +296,14 @@ async def test_a_new_agent_remembers_what_failed(open_node: OpenNode) -> None:
         assert await rig.runtime.start(rig.spec("runs")) == end
 
 
-async def test_a_new_agent_remembers_what_could_not_start(open_node: OpenNode) -> None:
+async def test_new_agent_remembers_failed_start(open_node: OpenNode) -> None:
     async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         await rig.restart()
         assert await rig.runtime.list() == [end]
 
 
-async def test_usage_is_of_the_living(open_node: OpenNode) -> None:
+async def test_usage_covers_live_instances_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
         assert await rig.runtime.usage(which()) is None
         await rig.runtime.start(rig.spec("runs"))
@@ -317,7 +317,7 @@ async def test_usage_is_of_the_living(open_node: OpenNode) -> None:
         assert await rig.runtime.usage(which()) is None
 
 
-async def test_a_probe_reaches_the_living_only(open_node: OpenNode) -> None:
+async def test_probe_reaches_live_instances_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
         well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
         assert not (await rig.runtime.run_probe(which(), well)).ok
@@ -327,7 +327,7 @@ async def test_a_probe_reaches_the_living_only(open_node: OpenNode) -> None:
         assert not (await rig.runtime.run_probe(which(), well)).ok
 
 
-async def test_silence_ends_those_who_may_not_run_alone(open_node: OpenNode) -> None:
+async def test_lost_contact_stops_strict_instances(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
@@ -344,7 +344,7 @@ async def test_silence_ends_those_who_may_not_run_alone(open_node: OpenNode) -> 
         assert refused.failure.reason == "DISCONNECTED"
 
 
-async def test_contact_keeps_them_running(open_node: OpenNode) -> None:
+async def test_contact_keeps_strict_instances_running(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", stop_after=2.5))

@@ -63,7 +63,7 @@ async def test_an_empty_store_is_at_revision_one(open_store: OpenStore) -> None:
         assert page.revision == await store.revision() >= 1
 
 
-async def test_what_is_committed_is_read(open_store: OpenStore) -> None:
+async def test_committed_object_is_read(open_store: OpenStore) -> None:
     async with open_store() as store:
         first = await store.commit([Put(pool("a"), b"1", ABSENT), Put(pod("x/y"), b"2")])
         entry = await store.get(pool("a"))
@@ -83,7 +83,7 @@ async def test_what_is_committed_is_read(open_store: OpenStore) -> None:
         assert await store.get(pool("a")) is None
 
 
-async def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> None:
+async def test_concurrent_gets_return_their_own_objects(open_store: OpenStore) -> None:
     async with open_store() as store:
         await store.commit([Put(pool(f"n{i}"), b"%d" % i) for i in range(100)])
         found = await asyncio.gather(*(store.get(pool(f"n{i}")) for i in range(250)))
@@ -150,7 +150,7 @@ async def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore
         ),
     ],
 )
-async def test_a_clash_names_its_object_and_leaves_nothing(
+async def test_conflict_names_object_and_writes_nothing(
     open_store: OpenStore,
     writes: list[Put | Delete],
     checks: list[Check],
@@ -171,7 +171,7 @@ async def test_a_clash_names_its_object_and_leaves_nothing(
         assert names(await store.list(POOLS)) == ["/here"]
 
 
-async def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
+async def test_passing_check_allows_commit(open_store: OpenStore) -> None:
     async with open_store() as store:
         node = await store.commit([Put(pool("node"), b"")])
         done = await store.commit(
@@ -192,7 +192,7 @@ async def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> 
         pytest.param([Put(pool("a"), b"x" * MAX_COMMIT_BYTES)], TooLarge, id="more than a mebibyte"),
     ],
 )
-async def test_what_no_store_takes(
+async def test_invalid_commits_are_rejected(
     open_store: OpenStore, writes: list[Put | Delete], error: type[LatticeError]
 ) -> None:
     async with open_store() as store:
@@ -249,7 +249,7 @@ async def test_a_list_that_ends_exactly_at_the_limit_has_no_more(open_store: Ope
         assert not (await store.list(PODS, limit=3, after="a/0")).has_more
 
 
-async def test_long_lists_come_whole(open_store: OpenStore) -> None:
+async def test_long_lists_are_complete(open_store: OpenStore) -> None:
     async with open_store() as store:
         for start in range(0, 1300, 100):
             await store.commit([Put(pod(f"a/{i:05}"), b"%d" % i) for i in range(start, start + 100)])
@@ -282,7 +282,7 @@ async def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
             await store.compact(third + 10)
 
 
-async def test_a_watch_tells_every_change_once_in_order_with_what_was_before(open_store: OpenStore) -> None:
+async def test_watch_delivers_each_change_once_in_order(open_store: OpenStore) -> None:
     async with open_store() as store:
         start = await store.revision()
         watch = await store.watch(PODS, start)
@@ -312,7 +312,7 @@ async def test_a_watch_tells_every_change_once_in_order_with_what_was_before(ope
         assert await take(again, 3) == batches
 
 
-async def test_watchers_share_the_very_same_changes(open_store: OpenStore) -> None:
+async def test_watchers_share_change_objects(open_store: OpenStore) -> None:
     async with open_store() as store:
         start = await store.revision()
         watches = [await store.watch(PODS, start) for _ in range(3)]
@@ -321,7 +321,7 @@ async def test_watchers_share_the_very_same_changes(open_store: OpenStore) -> No
         assert seen[0] is seen[1] is seen[2]
 
 
-async def test_progress_moves_with_other_resources_and_empty_waits_end(open_store: OpenStore) -> None:
+async def test_progress_follows_other_resources(open_store: OpenStore) -> None:
     async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         assert list(await watch.next(0.01)) == []
@@ -336,7 +336,7 @@ async def test_progress_moves_with_other_resources_and_empty_waits_end(open_stor
         assert [batch.revision for batch in await take(resumed, 1)] == [mine]
 
 
-async def test_a_waiting_watch_wakes_and_a_closed_one_ends(open_store: OpenStore) -> None:
+async def test_waiting_watch_wakes_and_closed_watch_ends(open_store: OpenStore) -> None:
     async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         waiting = asyncio.ensure_future(watch.next())
@@ -383,7 +383,7 @@ async def test_a_watch_that_began_before_a_compaction_goes_on(open_store: OpenSt
         assert batch.changes[0].previous.value == b"1"
 
 
-async def test_a_request_asked_again_is_applied_once(open_store: OpenStore) -> None:
+async def test_repeated_request_is_applied_once(open_store: OpenStore) -> None:
     async with open_store() as store:
         first = await store.commit([Put(pod("a/b"), b"1", ABSENT)], request_id="r1")
         assert await store.commit([Put(pod("a/b"), b"1", ABSENT)], request_id="r1") == first
@@ -422,7 +422,7 @@ async def test_terms_grow_and_fence(open_store: OpenStore) -> None:
         assert await store.renew(new)
 
 
-async def test_the_same_holder_may_begin_a_new_term_and_the_old_one_ends(open_store: OpenStore) -> None:
+async def test_new_term_of_same_holder_ends_old_one(open_store: OpenStore) -> None:
     async with open_store() as store:
         before = await store.campaign("role", "one", 10)
         after = await store.campaign("role", "one", 10)
@@ -441,7 +441,7 @@ async def test_only_one_of_many_candidates_wins(open_store: OpenStore) -> None:
         assert len([term for term in terms if term is not None]) == 1
 
 
-async def test_renewing_leaves_no_history(open_store: OpenStore) -> None:
+async def test_renewal_leaves_no_history(open_store: OpenStore) -> None:
     async with open_store() as store:
         term = await store.campaign("role", "one", 10)
         assert term is not None
@@ -451,7 +451,7 @@ async def test_renewing_leaves_no_history(open_store: OpenStore) -> None:
         assert await store.revision() == before
 
 
-async def test_of_concurrent_writers_exactly_one_wins_each_round(open_store: OpenStore) -> None:
+async def test_one_of_concurrent_writers_wins_each_round(open_store: OpenStore) -> None:
     async def attempt(store: Store, expect: int, writer: int) -> int | None:
         try:
             return await store.commit([Put(pod("a/b"), b"%d" % writer, expect)])
@@ -467,7 +467,7 @@ async def test_of_concurrent_writers_exactly_one_wins_each_round(open_store: Ope
             expect = won[0]
 
 
-async def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> None:
+async def test_page_is_consistent_during_writes(open_store: OpenStore) -> None:
     """Two objects always change together, so every list and every batch shows them equal."""
 
     async def writing(store: Store) -> None:
@@ -486,7 +486,7 @@ async def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> 
         assert all(len({change.value for change in batch.changes}) == 1 for batch in await take(watch, 60))
 
 
-async def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
+async def test_cache_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
     async with open_store() as store:
         await store.commit([Put(pod(f"a/{i:03}"), b"0") for i in range(50)])
         cache: Cache[bytes] = Cache(

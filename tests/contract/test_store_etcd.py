@@ -75,12 +75,12 @@ def test_wrong_addresses_are_explained(url: str) -> None:
 @pytest.mark.parametrize(
     "version", ["3.4.22", "3.4.23", "3.4.30", "3.5.6", "3.5.21", "3.6.0", "3.6.0-rc.1", "4.0.0"]
 )
-def test_sound_releases_are_used(version: str) -> None:
+def test_sound_etcd_releases_are_accepted(version: str) -> None:
     reject_lossy_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.4.0", "3.3.27"])
-def test_releases_that_lose_writes_are_refused(version: str) -> None:
+def test_etcd_releases_that_lose_writes_are_rejected(version: str) -> None:
     with pytest.raises(
         Unavailable,
         match=rf"etcd {version} .* can lose writes it has acknowledged\n.*--allow-etcd-that-loses-writes",
@@ -88,7 +88,7 @@ def test_releases_that_lose_writes_are_refused(version: str) -> None:
         reject_lossy_version(version)
 
 
-async def test_nobody_there_is_unavailable_within_seconds() -> None:
+async def test_unreachable_etcd_is_unavailable_within_seconds() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable, match="see whether etcd runs"):
         async with open_etcd_store(f"etcd://127.0.0.1:{free_port()}") as store:
@@ -96,14 +96,14 @@ async def test_nobody_there_is_unavailable_within_seconds() -> None:
     assert time.monotonic() - started < 6
 
 
-async def test_a_dead_member_is_passed_over(etcd: EtcdServer) -> None:
+async def test_dead_member_is_skipped(etcd: EtcdServer) -> None:
     async with open_etcd_store(f"etcd://127.0.0.1:{free_port()},{etcd.endpoint}/dead-member") as store:
         first = await store.commit([Put(pod("x"), b"")])
         watch = await store.watch(PODS, first - 1)
         assert await collect(watch, first) == [first]
 
 
-async def test_without_a_majority_writes_and_reads_are_refused_and_go_on_once_it_is_back(
+async def test_lost_quorum_rejects_requests_until_it_returns(
     tmp_path: Path,
 ) -> None:
     with running_etcds(tmp_path, 3) as (first, *others):
@@ -124,7 +124,7 @@ async def test_without_a_majority_writes_and_reads_are_refused_and_go_on_once_it
             assert (await store.list(PODS)).revision >= revision
 
 
-async def test_a_watch_survives_a_restart_of_etcd_without_gap_or_repetition(tmp_path: Path) -> None:
+async def test_watch_survives_etcd_restart_without_gap(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:
         async with open_etcd_store(server.url("restart")) as store:
             live = await store.watch(PODS, await store.revision())
@@ -144,7 +144,7 @@ async def test_a_watch_survives_a_restart_of_etcd_without_gap_or_repetition(tmp_
             assert told == sorted(set(told))
 
 
-async def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_path: Path) -> None:
+async def test_watch_is_gone_when_missed_changes_are_compacted(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:
         async with open_etcd_store(server.url("missed")) as store:
             live = await store.watch(PODS, await store.revision())
@@ -170,7 +170,7 @@ async def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_p
             assert await collect(fresh, last) == [last]
 
 
-async def test_a_watch_of_the_past_catches_up_and_joins(etcd: EtcdServer) -> None:
+async def test_past_watch_catches_up_with_live_changes(etcd: EtcdServer) -> None:
     async with open_etcd_store(etcd.url("past")) as store:
         start = await store.revision()
         expected = [await store.commit([Put(pod("x"), b"%d" % number)]) for number in range(1200)]
@@ -187,7 +187,7 @@ async def test_a_watch_of_the_past_catches_up_and_joins(etcd: EtcdServer) -> Non
         assert idle.progress >= live
 
 
-async def test_progress_moves_though_only_others_write_to_this_etcd(etcd: EtcdServer) -> None:
+async def test_progress_follows_foreign_writes(etcd: EtcdServer) -> None:
     async with open_etcd_store(etcd.url("shared")) as store:
         watch = await store.watch(PODS, await store.revision())
         stranger = await EtcdStore.open(etcd.url("stranger"), SystemClock())
@@ -201,7 +201,7 @@ async def test_progress_moves_though_only_others_write_to_this_etcd(etcd: EtcdSe
         assert watch.progress >= page.revision
 
 
-async def test_a_paused_leader_that_wakes_after_its_lease_has_every_write_refused(etcd: EtcdServer) -> None:
+async def test_paused_leader_is_fenced_after_its_lease(etcd: EtcdServer) -> None:
     async with open_etcd_store(etcd.url("paused")) as store:
         old = await store.campaign("lead", "paused", 2)
         assert old is not None
@@ -222,7 +222,7 @@ async def test_a_paused_leader_that_wakes_after_its_lease_has_every_write_refuse
         assert await store.commit([Put(pod("x"), b"new")], fence=new) > before
 
 
-async def test_a_leader_that_stops_hands_over_within_a_second(etcd: EtcdServer) -> None:
+async def test_stopped_leader_hands_over_within_a_second(etcd: EtcdServer) -> None:
     async with open_etcd_store(etcd.url("handover")) as store:
         clock, winners = SystemClock(), asyncio.Queue[Term]()
         elections = [
@@ -247,7 +247,7 @@ async def fill(store: EtcdStore) -> None:
         await store.commit([Put(pod(f"n{number}"), b"x" * 500_000)])
 
 
-async def test_a_full_etcd_refuses_writes_and_still_reads(tmp_path: Path) -> None:
+async def test_full_etcd_rejects_writes_but_serves_reads(tmp_path: Path) -> None:
     with running_etcd(tmp_path, "--quota-backend-bytes", "16777216") as server:
         async with open_etcd_store(server.url("full")) as store:
             kept = await store.commit([Put(pod("kept"), b"value")])
@@ -259,7 +259,7 @@ async def test_a_full_etcd_refuses_writes_and_still_reads(tmp_path: Path) -> Non
             assert (await store.list(PODS, limit=1)).entries
 
 
-async def test_request_ids_share_a_lease_and_survive_its_loss(etcd: EtcdServer) -> None:
+async def test_request_ids_survive_loss_of_their_lease(etcd: EtcdServer) -> None:
     async with open_etcd_store(etcd.url("requests")) as store:
         first = await store.commit([Put(pod("x"), b"")], request_id="one")
         await store._client.revoke(store._request_lease)

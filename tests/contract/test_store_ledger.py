@@ -181,9 +181,7 @@ async def left_prepared(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(
-    open_store: OpenStore, mode: BindingMode
-) -> None:
+async def test_one_of_two_binders_wins_at_any_interleaving(open_store: OpenStore, mode: BindingMode) -> None:
     async def one_meeting(at: int) -> int:
         clock = Calendar()
         async with open_store() as store:
@@ -231,7 +229,7 @@ async def test_two_binders_of_the_same_workload_bind_it_once(
         assert (await world.node("n1")).status.workloads == 1
 
 
-async def test_what_a_dead_binder_prepared_is_given_up_after_its_time_and_not_before(
+async def test_prepared_binding_of_dead_binder_expires(
     open_store: OpenStore,
 ) -> None:
     clock = Calendar()
@@ -259,7 +257,7 @@ async def test_what_a_dead_binder_prepared_is_given_up_after_its_time_and_not_be
             assert event.outcome == "bound", event
 
 
-async def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_store: OpenStore) -> None:
+async def test_lock_of_dead_holder_expires(open_store: OpenStore) -> None:
     clock = Calendar()
     async with open_store() as store:
         await World(store, clock).add(a_node("n1"))
@@ -282,7 +280,7 @@ async def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_st
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_what_is_bound_is_not_rolled_back_and_told(open_store: OpenStore, mode: BindingMode) -> None:
+async def test_bound_workloads_are_reported_not_rolled_back(open_store: OpenStore, mode: BindingMode) -> None:
     clock = Calendar()
     async with open_store() as store:
         world = World(store, clock)
@@ -297,7 +295,7 @@ async def test_what_is_bound_is_not_rolled_back_and_told(open_store: OpenStore, 
         assert (await world.node("n1")).status.workloads == 1
 
 
-async def test_what_is_only_prepared_is_rolled_back_and_leaves_no_trace(open_store: OpenStore) -> None:
+async def test_prepared_binding_is_rolled_back_without_trace(open_store: OpenStore) -> None:
     clock = Calendar()
     async with open_store() as store:
         world = World(store, clock)
@@ -326,7 +324,7 @@ MEMBERS = 120  # more than fit into one commit
 
 
 @pytest.mark.parametrize("commits", range(6))
-async def test_no_crash_leaves_a_large_group_half_bound(open_store: OpenStore, commits: int) -> None:
+async def test_crash_never_leaves_large_gang_half_bound(open_store: OpenStore, commits: int) -> None:
     clock = Calendar()
     async with open_store() as store:
         world = World(store, clock)
@@ -384,9 +382,7 @@ class Hurried(SystemClock):
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_two_controllers_fill_the_nodes_and_never_overfill_them(
-    open_store: OpenStore, mode: BindingMode
-) -> None:
+async def test_two_schedulers_never_overcommit_nodes(open_store: OpenStore, mode: BindingMode) -> None:
     clock, profile = Hurried(), replace(PRESETS[DEFAULT_PROFILE], binding=mode.value)
     async with open_store() as store:
         world = World(store, clock)

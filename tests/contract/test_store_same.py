@@ -373,13 +373,13 @@ RELAXED = [
 
 @settings(max_examples=30, deadline=None, suppress_health_check=RELAXED)
 @given(plan=st.lists(operations, min_size=40, max_size=60))
-def test_three_stores_give_the_same_answers(etcd: EtcdServer, plan: list[Operation]) -> None:
+def test_three_stores_give_same_answers(etcd: EtcdServer, plan: list[Operation]) -> None:
     play(etcd, plan)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
-def test_twenty_thousand_operations_get_the_same_answers(etcd: EtcdServer) -> None:
+def test_three_stores_agree_on_20000_operations(etcd: EtcdServer) -> None:
     total = 0
 
     @settings(max_examples=150, deadline=None, suppress_health_check=RELAXED, database=None)

@@ -14,7 +14,7 @@ def a_machine(node: str) -> MachineSpec:
     return MachineSpec(node, "rack-001", "here", "a", "small", MachineSize(1000, 1 << 30, 0, 0, {}))
 
 
-async def test_whoever_is_started_again_finds_the_machines_that_were_made(tmp_path: Path) -> None:
+async def test_restarted_provider_finds_its_machines(tmp_path: Path) -> None:
     note, clock = tmp_path / "machines" / "hand.json", VirtualClock()
     first = FakeProvider(clock, "hand", state_file=note)
     await asyncio.gather(*(first.create(a_machine(node)) for node in ("n1", "n2", "n3")), clock.advance(1))

@@ -43,9 +43,7 @@ async def post(api: Api, **spec: Any) -> Reply:
         pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
     ],
 )
-async def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
-    spec: dict[str, Any], field: str
-) -> None:
+async def test_invalid_workload_is_rejected_without_write(spec: dict[str, Any], field: str) -> None:
     api = await empty_api()
     before = await api.store.revision()
     with pytest.raises(Invalid) as told:
@@ -54,7 +52,7 @@ async def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
     assert await api.store.revision() == before
 
 
-async def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> None:
+async def test_workload_is_stored_before_it_is_accepted() -> None:
     api = await empty_api()
     told = value(await post(api))
     entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
@@ -62,7 +60,7 @@ async def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken()
     assert told["metadata"]["resourceVersion"] == str(entry.revision)
 
 
-async def test_what_lattice_told_is_changed_by_nobody() -> None:
+async def test_events_are_immutable() -> None:
     api = await empty_api()
     resource = LatticeWorkload.resource
     workload = msgspec.convert(
@@ -92,7 +90,7 @@ async def test_what_lattice_told_is_changed_by_nobody() -> None:
     assert await api.store.revision() == before
 
 
-def test_a_server_has_no_runtime_to_run_anything_with() -> None:
+def test_server_imports_no_agent_runtime() -> None:
     look = "import sys, lattice.app.serve; print(*[name for name in sys.modules if name.startswith('lattice.agent')])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

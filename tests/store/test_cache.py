@@ -63,7 +63,7 @@ class Flaky(MemoryStore):
         return await super().watch(resource, after)
 
 
-async def test_the_copy_follows_the_store() -> None:
+async def test_cache_follows_the_store() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
@@ -84,7 +84,7 @@ async def test_the_copy_follows_the_store() -> None:
     await stage.stop()
 
 
-async def test_waiting_for_a_revision_of_another_resource_ends() -> None:
+async def test_wait_for_revision_of_other_resource_ends() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     stage = Stage(store, clock)
@@ -98,7 +98,7 @@ async def test_waiting_for_a_revision_of_another_resource_ends() -> None:
     await stage.stop()
 
 
-async def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference() -> None:
+async def test_relist_after_gone_reports_only_differences() -> None:
     clock = VirtualClock()
     store = Flaky(clock, window=4)
     await store.commit([Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")])
@@ -119,7 +119,7 @@ async def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference
     await stage.stop()
 
 
-async def test_while_the_store_is_down_it_asks_ever_less_often_and_then_resumes() -> None:
+async def test_cache_backs_off_while_store_is_down() -> None:
     clock = VirtualClock()
     store = Flaky(clock)
     store.is_down = True
@@ -134,7 +134,7 @@ async def test_while_the_store_is_down_it_asks_ever_less_often_and_then_resumes(
 
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1200])
-async def test_lists_of_any_length_are_copied_whole(count: int) -> None:
+async def test_lists_of_any_length_are_cached(count: int) -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     for start in range(0, count, 100):
@@ -145,7 +145,7 @@ async def test_lists_of_any_length_are_copied_whole(count: int) -> None:
     await stage.stop()
 
 
-async def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
+async def test_change_handlers_see_previous_object() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     await store.commit([Put(pod("a/x"), b"one")])

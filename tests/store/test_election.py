@@ -62,7 +62,7 @@ class Fickle(MemoryStore):
             raise RuntimeError("nobody thought of this")
 
 
-async def test_one_leads_and_keeps_leading() -> None:
+async def test_one_candidate_keeps_leading() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
@@ -74,7 +74,7 @@ async def test_one_leads_and_keeps_leading() -> None:
     await two.stop()
 
 
-async def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_follow() -> None:
+async def test_ended_term_is_given_up_and_campaigned_again() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     one = Candidate(store, clock, "one")
@@ -91,7 +91,7 @@ async def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_
     await one.stop()
 
 
-async def test_a_stopped_leader_hands_over_within_a_second() -> None:
+async def test_stopped_leader_hands_over_within_a_second() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
@@ -103,7 +103,7 @@ async def test_a_stopped_leader_hands_over_within_a_second() -> None:
     await two.stop()
 
 
-async def test_a_dead_leader_is_followed_within_its_lease_and_two_seconds() -> None:
+async def test_dead_leader_is_replaced_after_lease() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     await store.campaign("lead", "dead", 15)
@@ -116,7 +116,7 @@ async def test_a_dead_leader_is_followed_within_its_lease_and_two_seconds() -> N
 
 
 @pytest.mark.parametrize("mood", ["silent", "down"])
-async def test_a_leader_that_cannot_renew_steps_down_when_its_lease_ends(mood: str) -> None:
+async def test_leader_steps_down_when_lease_is_not_renewed(mood: str) -> None:
     clock = VirtualClock()
     store = Fickle(clock)
     one = Candidate(store, clock, "one")
@@ -130,7 +130,7 @@ async def test_a_leader_that_cannot_renew_steps_down_when_its_lease_ends(mood: s
     await one.stop()
 
 
-async def test_a_short_outage_of_the_store_does_not_end_a_term() -> None:
+async def test_short_store_outage_does_not_end_term() -> None:
     clock = VirtualClock()
     store = Fickle(clock)
     one = Candidate(store, clock, "one")
@@ -143,7 +143,7 @@ async def test_a_short_outage_of_the_store_does_not_end_a_term() -> None:
     await one.stop()
 
 
-async def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> None:
+async def test_paused_leader_is_fenced_on_wake() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     one = Candidate(store, clock, "one")
@@ -166,7 +166,7 @@ async def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> No
     await one.stop()
 
 
-async def test_whatever_goes_wrong_with_a_renewal_it_stops_leading_and_campaigns_again() -> None:
+async def test_renewal_error_ends_term_and_recampaigns() -> None:
     clock = VirtualClock()
     store = Fickle(clock)
     one = Candidate(store, clock, "one")

@@ -6,7 +6,7 @@ from lattice.store.protocol import REQUEST_ID_TTL_S, Key, Put
 POD = Key("pods", "a", "b")
 
 
-async def test_a_lease_ends_by_the_clock_it_was_given() -> None:
+async def test_lease_expires_by_given_clock() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     first = await store.campaign("role", "one", 15)
@@ -23,7 +23,7 @@ async def test_a_lease_ends_by_the_clock_it_was_given() -> None:
     assert second.number == 2
 
 
-async def test_a_request_id_is_forgotten_after_its_time() -> None:
+async def test_request_id_expires() -> None:
     clock = VirtualClock()
     store = MemoryStore(clock)
     first = await store.commit([Put(POD, b"")], request_id="r")
@@ -33,7 +33,7 @@ async def test_a_request_id_is_forgotten_after_its_time() -> None:
     assert await store.commit([Put(POD, b"")], request_id="r") > first
 
 
-async def test_a_watch_from_before_the_window_reads_the_log() -> None:
+async def test_watch_before_window_reads_the_log() -> None:
     store = MemoryStore(VirtualClock(), window=5)
     for number in range(50):
         await store.commit([Put(POD, b"%d" % number)])

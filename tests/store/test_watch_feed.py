@@ -33,7 +33,7 @@ class Log(History):
         self.is_closed = True
 
 
-async def test_a_watcher_that_falls_out_of_the_window_is_gone_and_others_are_not() -> None:
+async def test_slow_watcher_is_gone_others_continue() -> None:
     feed = Feed(1, window=10)
     slow, fast = feed.subscribe(1), feed.subscribe(1)
     seen = 0
@@ -53,7 +53,7 @@ def test_the_ring_counts_changes_not_batches() -> None:
     assert feed.floor > 8
 
 
-def test_what_an_object_was_is_known_while_its_latest_change_is_in_the_ring() -> None:
+def test_value_is_known_while_latest_change_is_buffered() -> None:
     feeds = Feeds(1, window=4)
     key, other = Key("pods", "a", "b"), Key("pods", "a", "c")
     feeds.publish(2, [Change(2, key, b"two", None)])
@@ -70,7 +70,7 @@ def test_what_an_object_was_is_known_while_its_latest_change_is_in_the_ring() ->
     assert feeds.value(key, 18) is None
 
 
-async def test_the_past_joins_the_feed_without_gap_or_repetition() -> None:
+async def test_history_joins_feed_without_gap_or_repetition() -> None:
     feed = Feed(10)
     log = Log(until=10)
     watch = feed.subscribe(1, log)
@@ -84,7 +84,7 @@ async def test_the_past_joins_the_feed_without_gap_or_repetition() -> None:
     assert watch.progress == 11
 
 
-async def test_a_feed_that_lags_behind_the_list_does_not_repeat_what_was_listed() -> None:
+async def test_lagging_feed_does_not_repeat_listed_changes() -> None:
     feed = Feed(5)
     watch = feed.subscribe(8)
     for revision in (6, 7, 8, 9):
@@ -93,7 +93,7 @@ async def test_a_feed_that_lags_behind_the_list_does_not_repeat_what_was_listed(
     assert watch.progress == 9
 
 
-async def test_progress_never_runs_ahead_of_what_was_handed_out() -> None:
+async def test_progress_never_exceeds_delivered_changes() -> None:
     feeds = Feeds(1)
     watch = feeds.subscribe("pods", 1, lambda: Log(1))
     feeds.publish(2, [change(2, "nodes")])
@@ -105,7 +105,7 @@ async def test_progress_never_runs_ahead_of_what_was_handed_out() -> None:
     assert watch.progress == 4
 
 
-async def test_a_gap_tells_every_watcher_also_those_that_wait() -> None:
+async def test_gap_ends_every_watcher() -> None:
     feeds = Feeds(1)
     watch = feeds.subscribe("pods", 1, lambda: Log(1))
     waiting = asyncio.ensure_future(watch.next())

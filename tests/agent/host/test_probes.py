@@ -98,7 +98,7 @@ def test_health(probes: Probes | None, heard: list[tuple[Any, ProbeResult]], exp
     assert health_after(probes, *heard) == expected
 
 
-def test_the_others_wait_for_startup() -> None:
+def test_liveness_and_readiness_wait_for_startup() -> None:
     checkup = ProbeTracker.begin(
         Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100
     )
@@ -111,7 +111,7 @@ def test_the_others_wait_for_startup() -> None:
     assert checkup.due() == (115, "readiness")
 
 
-async def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
+async def test_probe_runs_periodically_until_failure() -> None:
     clock, asked, told = VirtualClock(), [], []
     answers = iter([NO, YES, YES, NO, NO])
 
@@ -206,7 +206,9 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         ),
     ],
 )
-async def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
+async def test_probe_results_per_protocol(
+    serve: Serve, make: Callable[[int], Probe], expected: ProbeResult
+) -> None:
     assert await probe_server(serve, make) == expected
 
 
@@ -224,7 +226,7 @@ async def test_a_closed_port_is_a_failure() -> None:
         pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
     ],
 )
-async def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
+async def test_exec_probe_uses_exit_code(code: int | None, expected: ProbeResult) -> None:
     async def execute(words: tuple[str, ...], timeout: float) -> int | None:
         assert (words, timeout) == (("check", "me"), 1.0)
         return code
@@ -232,7 +234,7 @@ async def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> No
     assert await probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute) == expected
 
 
-async def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
+async def test_hanging_exec_probe_is_killed(tmp_path: Any) -> None:
     from lattice.agent.runtimes.process import run_command
 
     before = time.monotonic()

@@ -22,7 +22,7 @@ def dead(folder: Path) -> bool:
     return not groups.members(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", which()))
 
 
-async def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None:
+async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.5), contact_every=0.2) as (agent, begun):
         assert begun[0].is_live, begun[0].failure
         await asyncio.sleep(2)
@@ -44,7 +44,7 @@ async def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -
         end_all(tmp_path)
 
 
-async def test_it_ends_them_although_the_agent_hangs(tmp_path: Path) -> None:
+async def test_watchdog_stops_instances_of_hung_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.0), contact_every=0.2) as (agent, _):
         os.kill(agent.pid, signal.SIGSTOP)
         try:
@@ -55,7 +55,7 @@ async def test_it_ends_them_although_the_agent_hangs(tmp_path: Path) -> None:
             end_all(tmp_path)
 
 
-async def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -> None:
+async def test_new_agent_adopts_watchdog_and_deadlines(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=2.0)) as (agent, _):
         first = watchdogs(tmp_path)
         kill_now(agent)
@@ -69,7 +69,7 @@ async def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: P
         end_all(tmp_path)
 
 
-async def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
+async def test_killed_watchdog_is_replaced(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=1.5))
@@ -82,7 +82,7 @@ async def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> 
         assert end.failure.reason == "DISCONNECTED"
 
 
-async def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
+async def test_watchdog_exits_without_guarded_instances(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell(FOREVER))
         assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
@@ -94,7 +94,7 @@ async def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
         await until(lambda: not watchdogs(tmp_path), 2)
 
 
-async def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None:
+async def test_terminated_watchdog_stops_its_instances_first(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=60)) as (agent, _):
         kill_now(agent)
     try:
@@ -105,7 +105,7 @@ async def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None
         end_all(tmp_path)
 
 
-async def test_it_is_small(tmp_path: Path) -> None:
+async def test_watchdog_memory_is_bounded(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=60))
@@ -121,7 +121,7 @@ def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], start_new_session=True)
 
 
-def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
+def test_watchdog_terminates_then_kills_at_deadline(tmp_path: Path) -> None:
     """The same program on a clock that the test moves."""
     script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done"
     stubborn = subprocess.Popen(
@@ -158,7 +158,7 @@ def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
         stubborn.wait()
 
 
-def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
+def test_last_contact_survives_deleted_file(tmp_path: Path) -> None:
     dog = Watchdog(-1, str(tmp_path), lambda: 1000.0)
     (tmp_path / "contact").write_text(f"990.0 {groups.boot_id()}")
     assert dog.last_contact() == 990
@@ -166,9 +166,7 @@ def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
     assert dog.last_contact() == 990
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_watchdog_spares_reused_pid(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     start = groups.start_time(sleeper.pid)
     assert start
     try:
@@ -191,9 +189,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
         ),
     ],
 )
-async def test_without_contact_in_this_boot_nothing_strict_is_started(
-    tmp_path: Path, contact: str | None
-) -> None:
+async def test_strict_instance_needs_contact_in_this_boot(tmp_path: Path, contact: str | None) -> None:
     if contact:
         (tmp_path / "contact").write_text(contact)
 
@@ -206,7 +202,7 @@ async def test_without_contact_in_this_boot_nothing_strict_is_started(
         assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).is_live
 
 
-async def test_an_answer_that_comes_late_does_not_shorten_the_time(tmp_path: Path) -> None:
+async def test_late_answer_does_not_move_contact_back(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         before = (tmp_path / "contact").read_text()

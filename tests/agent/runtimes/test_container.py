@@ -58,18 +58,18 @@ IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"
         pytest.param("Error: something new", "RUNTIME_ERROR", True, id="anything else may pass"),
     ],
 )
-def test_complaints(text: str, reason: str, retryable: bool) -> None:
+def test_podman_errors_map_to_failures(text: str, reason: str, retryable: bool) -> None:
     failure = podman.failure_from_stderr(text)
     assert (failure.reason, failure.is_retryable) == (reason, retryable)
     assert not failure.message.startswith("Error")
 
 
-async def test_without_podman_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_podman_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert await podman.find() == "podman is not installed"
 
 
-async def test_docker_is_no_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_docker_is_not_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker = tmp_path / "docker"
     docker.write_text("#!/bin/sh\n")
     docker.chmod(0o755)
@@ -77,9 +77,7 @@ async def test_docker_is_no_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert await podman.find() == "podman is not installed; docker is not supported"
 
 
-async def test_a_podman_that_cannot_run_anything_is_quoted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_broken_podman_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "podman"
     broken.write_text("#!/bin/sh\n/bin/echo 'Error: no user namespaces' >&2\nexit 125\n")
     broken.chmod(0o755)
@@ -87,7 +85,7 @@ async def test_a_podman_that_cannot_run_anything_is_quoted(
     assert await podman.find() == "podman cannot run containers here: default: no user namespaces"
 
 
-async def test_a_node_without_containers_refuses_images_and_runs_the_rest(tmp_path: Path) -> None:
+async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
     import random
 
     state = StateFile(tmp_path)
@@ -159,7 +157,7 @@ async def end_of(runtime: ContainerRuntime) -> Instance:
     return found
 
 
-async def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: podman.Podman) -> None:
+async def test_container_port_is_reachable_from_host(tmp_path: Path, real: podman.Podman) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
@@ -210,7 +208,7 @@ async def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, rea
         ),
     ],
 )
-async def test_why_a_container_does_not_run(
+async def test_container_start_failures_have_reasons(
     tmp_path: Path, real: podman.Podman, container: Container, reason: str
 ) -> None:
     async with container_runtime(tmp_path, real) as runtime:
@@ -220,7 +218,7 @@ async def test_why_a_container_does_not_run(
         assert end.failure.reason == reason
 
 
-async def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: podman.Podman) -> None:
+async def test_memory_limit_kill_is_reported(tmp_path: Path, real: podman.Podman) -> None:
     greedy = "sleep 0.5; x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
     async with container_runtime(tmp_path, real) as runtime:
         await runtime.start(
@@ -235,7 +233,7 @@ async def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, r
         assert "killed at its memory limit of 16777216 bytes" in end.failure.message
 
 
-async def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real: podman.Podman) -> None:
+async def test_watchdog_stops_container_without_podman(tmp_path: Path, real: podman.Podman) -> None:
     async with container_runtime(tmp_path, real) as runtime:
         await runtime.record_contact(clock.monotonic())
         spec = a_spec(
@@ -251,7 +249,7 @@ async def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path,
         assert end.failure.reason == "DISCONNECTED"
 
 
-def test_our_own_cgroup_is_never_taken_for_a_containers() -> None:
+def test_own_cgroup_is_no_container_cgroup() -> None:
     from lattice.agent.runtimes.podman import cgroups_of
 
     assert cgroups_of(os.getpid()) == ()

@@ -52,11 +52,11 @@ async def states(behaviour: Behaviour, *at: float) -> list[str]:
         pytest.param(Behaviour(start_fails=BROKEN), ["Exited", "Exited", "Exited"], id="a start that fails"),
     ],
 )
-async def test_it_behaves_as_told(behaviour: Behaviour, expected: list[str]) -> None:
+async def test_instance_follows_its_behaviour(behaviour: Behaviour, expected: list[str]) -> None:
     assert await states(behaviour, 1, 6, 10) == expected
 
 
-async def test_starts_fail_as_often_as_told() -> None:
+async def test_starts_fail_the_given_number_of_times() -> None:
     machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
     runtime = FakeRuntime(machine, Pages())
     assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
@@ -77,14 +77,14 @@ async def crash_times(seed: int) -> list[float]:
     return [event.at for event in machine.history if event.action == "stop"]
 
 
-async def test_a_crash_loop_is_the_same_for_the_same_seed() -> None:
+async def test_crash_loop_is_deterministic_per_seed() -> None:
     times = await crash_times(7)
     assert await crash_times(7) == times
     assert await crash_times(8) != times
     assert all(3 <= at % 10 < 6 for at in times)
 
 
-async def test_the_machine_keeps_the_watchdogs_promise_to_the_second() -> None:
+async def test_fake_watchdog_stops_at_exact_deadline() -> None:
     machine, clock = a_machine(Behaviour())
     pages = Pages()
     runtime = FakeRuntime(machine, pages)
@@ -101,7 +101,7 @@ async def test_the_machine_keeps_the_watchdogs_promise_to_the_second() -> None:
     assert adopted.failure.reason == "DISCONNECTED"
 
 
-async def test_without_power_everything_is_gone_but_the_notebook() -> None:
+async def test_power_loss_keeps_only_the_state_file() -> None:
     machine, clock = a_machine(Behaviour())
     pages = Pages()
     await FakeRuntime(machine, pages).start(a_spec("x"))
@@ -113,7 +113,7 @@ async def test_without_power_everything_is_gone_but_the_notebook() -> None:
     assert (await successor.start(a_spec("x", attempt=1))).is_live
 
 
-async def test_probes_answer_as_told() -> None:
+async def test_probes_follow_the_behaviour() -> None:
     machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
     runtime, probe, heard = FakeRuntime(machine, Pages()), Probe(tcp=TcpProbe(port=1)), []
     await runtime.start(a_spec("x"))
@@ -123,7 +123,7 @@ async def test_probes_answer_as_told() -> None:
     assert heard == [False, True, False]
 
 
-def test_it_starts_no_process_and_reads_no_file(tmp_path: Path) -> None:
+def test_fake_runtime_does_no_io(tmp_path: Path) -> None:
     import lattice.agent.runtimes.fake as module
 
     text = Path(module.__file__).read_text()

@@ -32,7 +32,7 @@ OF_THE_C_LIBRARY = (
 )  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
 
 
-async def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
+async def test_process_gets_ports_folder_and_own_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
@@ -85,7 +85,7 @@ async def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
         ),
     ],
 )
-async def test_what_can_never_run_fails_for_good(
+async def test_impossible_start_is_not_retryable(
     tmp_path: Path, command: tuple[str, ...], reason: str, says: str
 ) -> None:
     for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
@@ -106,7 +106,7 @@ async def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
         assert (end.failure.reason, end.failure.is_retryable) == ("RUNTIME_UNAVAILABLE", True)
 
 
-async def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
+async def test_path_traversal_in_instance_id_is_rejected(tmp_path: Path) -> None:
     async with running_node(tmp_path / "node") as node:
         bad = which(uid="../../etc")
         end = await node.runtime.start(shell("true", id=bad))
@@ -123,7 +123,7 @@ async def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
         pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
     ],
 )
-async def test_a_port_that_is_taken_is_told_before_anything_runs(
+async def test_taken_port_fails_before_start(
     tmp_path: Path, protocol: str, reason: str, retryable: bool
 ) -> None:
     async with running_node(tmp_path / "node") as node:
@@ -153,7 +153,7 @@ def fill(filler: Path) -> None:
             pass
 
 
-def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
+def test_full_disk_is_retryable(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -184,7 +184,7 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
 )
-async def test_no_grandchild_survives_even_in_a_session_of_its_own(
+async def test_grandchild_in_own_session_is_killed(
     tmp_path: Path, options: ProcessRuntimeOptions | None, how: str
 ) -> None:
     async with running_node(tmp_path, options) as node:
@@ -199,7 +199,7 @@ async def test_no_grandchild_survives_even_in_a_session_of_its_own(
         assert node.alive(which()) == set()
 
 
-async def test_children_have_the_grace_too(tmp_path: Path) -> None:
+async def test_child_processes_get_grace_period(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         inner = (
             "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
@@ -211,7 +211,7 @@ async def test_children_have_the_grace_too(tmp_path: Path) -> None:
         assert (work / "done").read_text() == "saved\n"
 
 
-async def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
+async def test_exit_signal_is_named(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell("kill -SEGV $$"))
         end = await node.ended(which())
@@ -220,7 +220,7 @@ async def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
         assert end.failure.message == "ended by signal SIGSEGV"
 
 
-async def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
+async def test_process_has_default_signal_handlers(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell("grep SigIgn /proc/self/status; ls /proc/self/fd | tr '\\n' ' '"))
         await node.ended(which())
@@ -231,7 +231,7 @@ async def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-async def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
+async def test_memory_limit_kill_is_reported(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         begun = await node.runtime.start(
             a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
@@ -244,7 +244,7 @@ async def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-async def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
+async def test_cpu_limit_is_enforced(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         begun = await node.runtime.start(shell("while :; do :; done", limits=Limits(cpu=200)))
         assert begun.enforced["cpu"].startswith("cgroup-v")
@@ -256,7 +256,7 @@ async def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
         assert 50 < used.cpu < 300
 
 
-async def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
+async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None:
     async with running_node(tmp_path, WITHOUT_CGROUPS) as node:
         limits = Limits(cpu=100, memory=50_000_000)
         begun = await node.runtime.start(
@@ -274,9 +274,7 @@ async def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) 
         pytest.param(WITHOUT_CGROUPS, id="from proc"),
     ],
 )
-async def test_a_busy_loop_is_seen_in_the_figures(
-    tmp_path: Path, options: ProcessRuntimeOptions | None
-) -> None:
+async def test_busy_loop_shows_in_usage(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
     async with running_node(tmp_path, options) as node:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
         await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
@@ -289,7 +287,7 @@ async def test_a_busy_loop_is_seen_in_the_figures(
         assert used.disk >= 100_000
 
 
-async def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
+async def test_logs_are_rotated_while_running(tmp_path: Path) -> None:
     async with running_node(
         tmp_path,
         ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
@@ -307,7 +305,7 @@ async def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> 
         assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
 
 
-async def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
+async def test_probes_reach_the_process(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
@@ -328,7 +326,7 @@ async def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
         assert (await node.runtime.run_probe(which(), here)).ok
 
 
-def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_path: Path) -> None:
+def test_new_agent_adopts_instances_of_killed_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, begun):
         assert [each.state for each in begun] == ["Running"]
         kill_now(agent)
@@ -350,7 +348,7 @@ def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_
         end_all(tmp_path)
 
 
-def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None:
+def test_exit_without_agent_is_reported(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, _):
         kill_now(agent)
     end_all(tmp_path)
@@ -363,7 +361,7 @@ def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None
     end_all(tmp_path)
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
 
@@ -386,7 +384,7 @@ def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> No
         stranger.wait()
 
 
-async def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
+async def test_reboot_invalidates_recorded_pids(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         spec = shell("sleep 60")
         own = groups.start_time(os.getpid())
@@ -397,7 +395,7 @@ async def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
         assert adopted.state == "Exited"
 
 
-def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
+def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:
     """The agent is killed again and again while it starts something: whatever runs is in its state file."""
     for number in range(8):
         folder = tmp_path / str(number)
@@ -432,7 +430,7 @@ def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-async def test_cgroups_that_a_killed_agent_left_are_taken_away(tmp_path: Path) -> None:
+async def test_stale_cgroups_are_removed(tmp_path: Path) -> None:
     hierarchies = cgroups.detect()
     name = tag_of(tmp_path / "instances", which(uid="forgotten"))
     paths, _ = cgroups.make(hierarchies, name, Limits())

@@ -19,7 +19,7 @@ def at(*addresses: str) -> AgreementStatus:
     )
 
 
-async def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
+async def test_callers_get_changed_endpoints_of_callee() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         assert leader.office is not None
         agreements = leader.office.cache(LatticeAgreement)

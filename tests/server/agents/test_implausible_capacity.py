@@ -11,7 +11,7 @@ from lattice.server.agents.registration import MAX_CHANGES_PER_WINDOW
 from lattice.wire import agent_pb2 as pb
 
 
-async def test_a_node_that_says_something_else_each_time_is_refused() -> None:
+async def test_node_with_flapping_capacity_is_quarantined() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         for number in range(MAX_CHANGES_PER_WINDOW):
             await Speaker(leader, peer()).welcomed(
@@ -42,9 +42,7 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
-async def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
-    said: pb.Registration, words: str
-) -> None:
+async def test_node_is_quarantined_while_capacity_is_implausible(said: pb.Registration, words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         before = Speaker(leader, peer())
         await before.welcomed()
@@ -65,7 +63,7 @@ async def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined
         assert await quarantine(leader) == ""
 
 
-async def test_nobody_quarantines_another_node() -> None:
+async def test_agent_cannot_quarantine_another_node() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
         agent = Speaker(leader, peer("n1", key="another"))

@@ -79,7 +79,7 @@ class JoinWorld:
         assert await self.store.revision() == before
 
 
-async def test_a_token_makes_a_node_with_what_it_grants() -> None:
+async def test_join_creates_node_with_granted_fields() -> None:
     world = JoinWorld()
     token = await world.token(node="n1", labels={"rack": "a3"}, spec=NodeSpec(cluster="east-001", zone="a"))
     answer = await world.join(token, a_key(), "a-name-of-its-own")
@@ -99,7 +99,7 @@ async def test_a_token_makes_a_node_with_what_it_grants() -> None:
     certificate.verify_directly_issued_by(AUTHORITY.certificate)
 
 
-async def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> None:
+async def test_join_of_existing_node_only_sets_key() -> None:
     world = JoinWorld()
     await world.store.commit(
         [
@@ -118,7 +118,7 @@ async def test_a_node_that_was_prepared_is_marked_and_otherwise_left_alone() -> 
     assert node["metadata"]["annotations"][AGENT_KEY_ANNOTATION] == key_digest(key.public_key())
 
 
-async def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_no_name() -> None:
+async def test_join_for_deleted_node_is_denied() -> None:
     world = JoinWorld()
     token = await world.token(node="east-001-small-1", uid="made")
     await world.refuses(
@@ -130,7 +130,7 @@ async def test_a_machine_that_comes_when_its_node_is_gone_is_refused_and_takes_n
     await world.refuses(Denied, "is gone", token, a_key())
 
 
-async def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() -> None:
+async def test_newest_token_of_a_node_wins() -> None:
     """A leader may make one while another's is on its way: which of them comes is not known, and the first may come when it is dead."""
     world = JoinWorld()
     await world.store.commit([put_new(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
@@ -145,7 +145,7 @@ async def test_of_the_machines_that_are_made_for_one_node_the_last_one_counts() 
     assert node["metadata"]["annotations"][AGENT_KEY_ANNOTATION] == key_digest(key.public_key())
 
 
-async def test_what_a_node_of_another_store_says_of_its_token_is_not_believed() -> None:
+async def test_join_revision_of_another_store_is_ignored() -> None:
     world = JoinWorld()
     node = a_node("n1", "")
     moved = msgspec.structs.replace(
@@ -156,7 +156,7 @@ async def test_what_a_node_of_another_store_says_of_its_token_is_not_believed() 
     assert (await world.join(await world.token(node="n1", uid="made"), a_key()))["node"] == "n1"
 
 
-async def test_an_answer_that_was_lost_is_given_again_to_the_same_key_only() -> None:
+async def test_join_is_idempotent_for_same_key_only() -> None:
     world = JoinWorld()
     token, key = await world.token(), a_key()
     first = await world.join(token, key, "n1")
@@ -167,7 +167,7 @@ async def test_an_answer_that_was_lost_is_given_again_to_the_same_key_only() -> 
     await world.refuses(Denied, "was used already, by the machine that is now node n1", token, a_key(), "n2")
 
 
-async def test_of_many_machines_with_one_token_one_becomes_a_node() -> None:
+async def test_one_of_many_concurrent_joins_wins() -> None:
     world = JoinWorld()
     token = await world.token()
     tries = [world.join(token, a_key(), f"n{number}", address=f"10.0.0.{number}") for number in range(8)]
@@ -196,7 +196,7 @@ async def test_of_many_machines_with_one_token_one_becomes_a_node() -> None:
         pytest.param(lambda t: "", Invalid, "not a join token", id="nothing"),
     ],
 )
-async def test_a_token_that_is_not_right_is_refused(
+async def test_wrong_token_is_rejected(
     change: Callable[[JoinToken], Any], error: type[LatticeError], words: str
 ) -> None:
     world = JoinWorld()
@@ -204,7 +204,7 @@ async def test_a_token_that_is_not_right_is_refused(
     await world.refuses(error, words, change(token), a_key())
 
 
-async def test_an_expired_token_is_refused_and_was_good_a_moment_before() -> None:
+async def test_token_is_rejected_once_expired() -> None:
     world = JoinWorld()
     early, late = await world.token(1, ttl=60, node="n1"), await world.token(2, ttl=60, node="n2")
     await world.clock.advance(59)
@@ -220,7 +220,7 @@ async def test_a_deleted_token_is_unknown() -> None:
     await world.refuses(UnknownUser, "not known", token, a_key())
 
 
-async def test_a_token_for_one_node_makes_no_other_and_an_open_one_takes_no_name_that_is_there() -> None:
+async def test_token_takes_no_other_or_existing_name() -> None:
     world = JoinWorld()
     assert (await world.join(await world.token(1, node="n1"), a_key(), "n2"))["node"] == "n1"
     await world.refuses(Exists, "node n1 is there already", await world.token(2), a_key(), "n1")
@@ -235,7 +235,7 @@ async def test_a_token_for_one_node_makes_no_other_and_an_open_one_takes_no_name
         )
 
 
-async def test_guessing_is_limited_per_address_and_only_guessing() -> None:
+async def test_failed_joins_are_rate_limited_per_address() -> None:
     world = JoinWorld()
     token, wrong = await world.token(node="n1"), a_token(number=99)
     for _ in range(MAX_FAILED_ATTEMPTS):
@@ -268,7 +268,7 @@ CN, ORG = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
         pytest.param(lambda: "x" * 9000, Invalid, "at most 8192", id="far too much"),
     ],
 )  # fmt: skip
-async def test_a_request_that_asks_for_more_than_a_node_may_be_is_refused(
+async def test_signing_request_beyond_node_rights_is_denied(
     make: Callable[[], str], error: type[LatticeError], words: str
 ) -> None:
     world = JoinWorld()
@@ -277,7 +277,7 @@ async def test_a_request_that_asks_for_more_than_a_node_may_be_is_refused(
     assert (await world.join(token, a_key()))["node"] == "n1", "the token is not used up by a refusal"
 
 
-async def test_a_request_that_is_signed_by_another_key_is_refused() -> None:
+async def test_signing_request_of_another_key_is_rejected() -> None:
     world = JoinWorld()
     lines = a_request(a_key()).splitlines()
     der = bytearray(b64decode("".join(lines[1:-1])))
@@ -289,7 +289,7 @@ async def test_a_request_that_is_signed_by_another_key_is_refused() -> None:
     )  # type: ignore[arg-type]
 
 
-async def test_bodies_that_are_no_request_are_refused() -> None:
+async def test_malformed_join_bodies_are_rejected() -> None:
     world = JoinWorld()
     for body in (
         b"",
@@ -303,7 +303,7 @@ async def test_bodies_that_are_no_request_are_refused() -> None:
     assert await world.store.revision() == 1
 
 
-async def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_is_there() -> None:
+async def test_renewal_requires_same_key_and_existing_node() -> None:
     world = JoinWorld()
     key = ed25519.Ed25519PrivateKey.generate()
     request = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, None)
@@ -325,7 +325,7 @@ async def test_a_certificate_is_renewed_for_its_own_key_and_name_while_the_node_
         await world.joining.renew(NodeIdentity("n1", peer.key_digest, peer.expires_at), pem)
 
 
-async def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_with_its_key() -> None:
+async def test_expired_certificate_rejoins_by_its_key() -> None:
     world = JoinWorld()
     key = a_key()
     certificate = (await world.join(await world.token(node="n1"), key))["certificate"]
@@ -370,17 +370,17 @@ async def test_a_machine_that_slept_for_longer_than_its_certificate_comes_back_w
         pytest.param("ann", ["lattice:nodes"], id="somebody in the nodes' group"),
     ],
 )
-def test_who_is_not_exactly_a_node_is_none(user: str, groups: list[str]) -> None:
+def test_only_exact_node_subject_is_a_node_identity(user: str, groups: list[str]) -> None:
     with pytest.raises(Denied, match="not a node's"):
         node_identity(AUTHORITY.issue_client(user, groups).certificate)
 
 
-def test_a_servers_certificate_is_no_nodes() -> None:
+def test_server_certificate_is_no_node_identity() -> None:
     with pytest.raises(Denied, match="not a node's"):
         node_identity(AUTHORITY.issue_server(["node:n1"]).certificate)
 
 
-def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
+def test_only_digest_of_token_is_stored() -> None:
     token = a_token()
     secret = token_secret(token, Grant(expires="2026-01-01T00:00:00Z", node="n1"))
     assert read_token_record(secret) is not None
@@ -390,7 +390,7 @@ def test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it() -> None:
     assert parse_token(str(token)) == token
 
 
-def test_nodes_have_no_rights_in_the_api() -> None:
+def test_nodes_have_no_api_access() -> None:
     node = User("node:n1", frozenset({"lattice:nodes", "system:authenticated"}))
     for kind in (LatticeNode.resource, None):
         assert not any(

@@ -112,14 +112,14 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
     await leader.close()
 
 
-async def test_a_log_is_passed_on(tmp_path: Path) -> None:
+async def test_follower_proxies_log(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         reply = await pair.read(tail="1")
         assert (reply.status, await text(reply)) == (200, "two\n")
         assert reply.content_type == "text/plain; charset=utf-8"
 
 
-async def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
+async def test_stale_log_carries_warning(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         pair.leader.links.sessions.clear()
         reply = await pair.read()
@@ -127,7 +127,7 @@ async def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
 
 
-async def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> None:
+async def test_closed_log_stream_closes_at_leader(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
@@ -138,14 +138,14 @@ async def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path
             await asyncio.sleep(0.02)
 
 
-async def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
+async def test_follower_proxies_usage(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         found = await pair.top(of="nodes")
         assert set(found) == {"kind", "apiVersion", "at", "term", "nodes"}
         assert found["nodes"][0]["cpu"]["used"] == 700
 
 
-async def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
+async def test_follower_proxies_spending(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         reply = await pair.follower.read(SPENDING_PATH, VIEWER, {"by": "service"})
         told = msgspec.json.decode(await text(reply))
@@ -157,19 +157,19 @@ async def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"]
 )
-async def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
+async def test_unauthorized_user_is_denied(user: User, tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         with pytest.raises(Denied):
             await pair.top(user)
 
 
-async def test_a_table_that_is_not_there(tmp_path: Path) -> None:
+async def test_unknown_table_is_malformed(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         with pytest.raises(Malformed, match="no table 'cows'"):
             await pair.top(ADMIN, of="cows")
 
 
-async def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
+async def test_request_is_proxied_at_most_once(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         with pytest.raises(Unavailable, match="no server leads just now"):
             await pair.top(SERVER)
@@ -179,21 +179,21 @@ async def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
         assert "no server leads just now" in await text(reply)
 
 
-async def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
+async def test_unreachable_leader_is_unavailable(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
         with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
             await pair.top()
 
 
-async def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
+async def test_leader_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
     stranger, _ = new_authority()
     async with a_pair(tmp_path, leader_proxy_tls(stranger, tmp_path)) as pair:
         with pytest.raises(Unavailable, match="does not answer"):
             await pair.top()
 
 
-async def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
+async def test_broken_log_stream_raises_unavailable(tmp_path: Path) -> None:
     async with a_pair(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body

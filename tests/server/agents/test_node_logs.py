@@ -43,7 +43,7 @@ async def read(leader: Leader, question: LogRequest) -> str:
     return "".join([text async for text in leader.links.logs.read(question)])
 
 
-async def test_the_last_lines_are_read() -> None:
+async def test_tail_lines_are_read() -> None:
     async with leader_with_logs() as (leader, _clock):
         assert await read(leader, asked(tail_lines=2)) == "two\nthree\n"
         assert await read(leader, asked(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
@@ -66,22 +66,20 @@ async def test_the_last_lines_are_read() -> None:
         ),
     ],
 )
-async def test_what_cannot_be_read_says_why(
-    question: LogRequest, error: type[LatticeError], words: str
-) -> None:
+async def test_unreadable_log_says_why(question: LogRequest, error: type[LatticeError], words: str) -> None:
     async with leader_with_logs() as (leader, _clock):
         with pytest.raises(error, match=words):
             await read(leader, question)
 
 
-async def test_of_several_containers_one_is_named() -> None:
+async def test_log_of_several_containers_needs_a_name() -> None:
     async with leader_with_logs(a=Container(command=("a",)), b=Container(command=("b",))) as (leader, _clock):
         with pytest.raises(NotFound, match="more than one container: a, b; name one"):
             await read(leader, asked())
         assert await read(leader, asked(container="b", tail_lines=1)) == "three\n"
 
 
-async def test_following_ends_when_it_ends() -> None:
+async def test_follow_ends_when_container_exits() -> None:
     async with leader_with_logs() as (leader, clock):
         reading = asyncio.create_task(read(leader, asked(follow=True, tail_lines=1)))
         await clock.advance(30)
@@ -90,7 +88,7 @@ async def test_following_ends_when_it_ends() -> None:
         assert await reading == "three\n"
 
 
-async def test_who_follows_and_loses_the_node_is_told() -> None:
+async def test_follow_fails_when_node_disconnects() -> None:
     async with leader_with_logs() as (leader, clock):
         reading = asyncio.create_task(read(leader, asked(follow=True)))
         await clock.advance(1)
@@ -100,7 +98,7 @@ async def test_who_follows_and_loses_the_node_is_told() -> None:
             await reading
 
 
-async def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
+async def test_closing_reader_stops_reading_on_node() -> None:
     async with leader_with_logs() as (leader, _clock):
         pieces = leader.links.logs.read(asked(follow=True))
         assert await anext(pieces) == "one\ntwo\nthree\n"
@@ -111,7 +109,7 @@ async def test_who_stops_reading_ends_the_reading_on_the_node() -> None:
         assert line.pending_log_requests == []
 
 
-async def test_a_reader_that_does_not_keep_up_is_let_go() -> None:
+async def test_slow_log_reader_is_dropped() -> None:
     async with leader_with_logs() as (leader, _clock):
         pieces = leader.links.logs.read(asked(follow=True, tail_lines=0))
         first = asyncio.ensure_future(anext(pieces))

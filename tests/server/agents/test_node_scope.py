@@ -32,7 +32,7 @@ def text(said: list[pb.ToAgent]) -> str:
     return "".join(str(each) for each in said)
 
 
-def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anything() -> None:
+def test_agent_protocol_has_no_query_messages() -> None:
     assert [field.name for field in pb.FromAgent.DESCRIPTOR.fields] == ["hello", "beat", "log"]
     asks = {"hello": {"protocol", "version", "term", "registration"}, "log": {"id", "text", "end", "problem"}}
     for part, names in asks.items():
@@ -41,7 +41,7 @@ def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anythi
         } == names
 
 
-async def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
+async def test_only_bound_node_receives_workload_secrets() -> None:
     async with leader_with_secret() as (leader, clock):
         one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
@@ -57,7 +57,7 @@ async def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_
         assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
 
 
-async def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
+async def test_report_does_not_grant_a_workload() -> None:
     async with leader_with_secret() as (leader, clock):
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
@@ -73,7 +73,7 @@ async def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
         assert await leader.store.revision() == revision + 1, "its own registration, and nothing else"
 
 
-async def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
+async def test_log_is_accepted_from_requested_node_only() -> None:
     async with leader_with_secret() as (leader, _clock):
         await leader.bind("web", applied("n2"))
         thief, asked = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
@@ -98,7 +98,7 @@ async def _read(leader: Leader) -> str:
     )
 
 
-async def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
+async def test_removed_node_is_refused_and_logged() -> None:
     async with leader_with_secret() as (leader, clock):
         speaker = Speaker(leader, peer("n2"))
         await speaker.welcomed()

@@ -31,9 +31,7 @@ from lattice.wire.connection import PROTOCOL_VERSION
         pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an address that is none"),
     ],
 )  # fmt: skip
-async def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
-    hello: dict[str, Any], reason: str, words: str
-) -> None:
+async def test_invalid_hello_is_refused_without_write(hello: dict[str, Any], reason: str, words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
         agent = Speaker(leader, peer())
@@ -53,9 +51,7 @@ async def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key that did not join as it"),
     ],
 )
-async def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
-    who: NodeIdentity, reason: str
-) -> None:
+async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, reason: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, who)
         await agent.hello()
@@ -74,7 +70,7 @@ async def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
         pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
     ],
 )  # fmt: skip
-async def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], words: str) -> None:
+async def test_invalid_heartbeat_ends_connection(beat: dict[str, Any], words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -84,7 +80,7 @@ async def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, A
         await agent.ended()
 
 
-async def test_an_agent_that_talks_without_end_is_refused() -> None:
+async def test_flooding_agent_is_refused() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -103,7 +99,7 @@ async def test_an_agent_that_talks_without_end_is_refused() -> None:
 @pytest.mark.parametrize(
     "said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"]
 )
-async def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
+async def test_message_before_hello_is_refused(said: dict[str, Any]) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.say(**said)
@@ -112,7 +108,7 @@ async def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
         await agent.ended()
 
 
-async def test_who_says_nothing_is_not_waited_for() -> None:
+async def test_connection_without_hello_times_out() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await clock.advance(11)
@@ -120,7 +116,7 @@ async def test_who_says_nothing_is_not_waited_for() -> None:
         await agent.ended()
 
 
-async def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
+async def test_registration_writes_allowed_fields_once() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
         said = a_registration(
@@ -142,7 +138,7 @@ async def test_registration_is_written_once_and_only_what_an_agent_may_say() -> 
         assert await leader.store.revision() == revision, "nothing new was said"
 
 
-async def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
+async def test_capacity_is_capped_by_node_class() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         metadata, resources = Metadata(name="small"), ClassResources(cores=2, memory_gi=4)  # type: ignore[arg-type]
         await leader.add(
@@ -168,7 +164,7 @@ async def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
         assert node.status.gpus == ()
 
 
-async def test_a_former_leader_registers_nobody() -> None:
+async def test_fenced_leader_registers_no_node() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await clock.advance(20)  # its lease is over, and it has not noticed
         assert await leader.store.campaign(ROLE, "another", 15.0) is not None

@@ -34,7 +34,7 @@ def a_server(store: MemoryStore, clock: VirtualClock, leases: Cache[Lease], name
     return ServerDirectory(store, clock, lambda: "uid", lambda: f"https://{name}:7443", leases)
 
 
-async def test_those_that_are_there_are_known_to_all_and_those_that_left_are_not() -> None:
+async def test_directory_lists_registered_servers() -> None:
     async with a_shared_store() as (store, clock, leases):
         a, b, c = (a_server(store, clock, leases, name) for name in "abc")
         assert a.urls() == ["https://a:7443"], "itself, whether or not it has said so"
@@ -56,7 +56,7 @@ async def test_those_that_are_there_are_known_to_all_and_those_that_left_are_not
         assert sorted(a.urls()) == ["https://a:7443", "https://c:7443"]
 
 
-async def test_servers_that_were_killed_are_forgotten_once_enough_others_have_come() -> None:
+async def test_directory_drops_oldest_beyond_limit() -> None:
     async with a_shared_store() as (store, clock, leases):
         for number in range(MAX_LISTED_SERVERS + 3):
             await a_server(store, clock, leases, f"s{number}").register()
@@ -65,7 +65,7 @@ async def test_servers_that_were_killed_are_forgotten_once_enough_others_have_co
         assert last.urls() == [f"https://s{number}:7443" for number in range(MAX_LISTED_SERVERS + 2, 2, -1)]
 
 
-async def test_a_store_that_is_away_is_waited_for_when_a_server_starts_and_not_when_it_ends() -> None:
+async def test_register_retries_but_deregister_does_not_wait() -> None:
     async with a_shared_store() as (store, clock, leases):
         server, commit, tries = a_server(store, clock, leases, "a"), store.commit, []
 

@@ -30,7 +30,7 @@ def told(orders: pb.Orders) -> dict[str, str]:
     return {each.workload: each.state for each in orders.assignments}
 
 
-async def test_everything_is_told_first_and_then_what_changes() -> None:
+async def test_full_orders_first_then_deltas() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         await leader.add(a_workload("later"))
@@ -57,7 +57,7 @@ async def test_everything_is_told_first_and_then_what_changes() -> None:
         assert (third.number, told(third), list(third.dropped)) == (3, {}, ["default/web"])
 
 
-async def test_an_order_carries_what_the_node_needs() -> None:
+async def test_order_carries_ports_limits_and_environment() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
         container = Container(command=("serve",), ports=(Port(name="http"),))
@@ -91,7 +91,7 @@ async def test_an_order_carries_what_the_node_needs() -> None:
         assert dict(changed.assignments[0].env) == {"DB_URL": "tcp://10.0.0.8:0"}
 
 
-async def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
+async def test_irrelevant_status_change_sends_no_order() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         agent = Speaker(leader, peer())
@@ -101,7 +101,7 @@ async def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
         assert await agent.orders() == []
 
 
-async def test_a_node_is_told_of_its_own_workloads_only() -> None:
+async def test_node_receives_only_its_own_workloads() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "mine", "n1")
         await bound(leader, clock, "theirs", "n2")
@@ -121,7 +121,7 @@ async def test_a_node_is_told_of_its_own_workloads_only() -> None:
         assert (list(taken.dropped), told(given)) == (["default/mine"], {"default/mine": "Running"})
 
 
-async def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None:
+async def test_foreign_report_counts_as_orphan_of_reporter() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "theirs", "n2")
         agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
@@ -145,7 +145,7 @@ async def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -
         assert two.workloads == {}
 
 
-def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
+def test_node_name_comes_from_certificate_only() -> None:
     names = {
         field.name
         for message in (pb.Hello, pb.Registration, pb.Beat, pb.RenewRequest)
@@ -154,7 +154,7 @@ def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
     assert not {name for name in names if "node" in name or name in ("name", "host", "identity")}
 
 
-async def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_so() -> None:
+async def test_orders_count_as_applied_once_acknowledged() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         agent = Speaker(leader, peer())
@@ -185,7 +185,7 @@ async def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent
         assert heard.workloads["default/web"].ready
 
 
-async def test_who_does_not_lead_says_who_does() -> None:
+async def test_follower_redirects_agent_to_leader() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         leader.step_down("10.0.0.2:7444")
         agent = Speaker(leader, peer())
@@ -194,14 +194,14 @@ async def test_who_does_not_lead_says_who_does() -> None:
         await agent.ended()
 
 
-async def test_an_agent_that_obeyed_a_later_leader_is_not_led() -> None:
+async def test_leader_of_older_term_redirects_agent() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         agent = Speaker(leader, peer())
         await agent.hello(term=2)
         assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
 
 
-async def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered() -> None:
+async def test_agents_are_redirected_when_term_ends() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
         await one.welcomed()
@@ -220,7 +220,7 @@ async def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_an
         await two.ended()
 
 
-async def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
+async def test_new_connection_replaces_former() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         first, second = Speaker(leader, peer()), Speaker(leader, peer())
         await first.welcomed()
@@ -235,7 +235,7 @@ async def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> Non
         assert heard.is_connected
 
 
-async def test_a_connection_ends_with_its_certificate() -> None:
+async def test_connection_ends_when_certificate_expires() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer(until=clock.now() + timedelta(seconds=30)))
         await agent.welcomed()
@@ -248,7 +248,7 @@ async def test_a_connection_ends_with_its_certificate() -> None:
         await agent.ended()
 
 
-async def test_a_connection_ends_with_its_node() -> None:
+async def test_connection_ends_when_node_is_deleted() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -258,7 +258,7 @@ async def test_a_connection_ends_with_its_node() -> None:
         await agent.ended()
 
 
-async def test_a_silent_connection_is_given_up() -> None:
+async def test_silent_connection_times_out() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = Speaker(leader, peer())
         await agent.welcomed()
@@ -272,7 +272,7 @@ async def test_a_silent_connection_is_given_up() -> None:
         assert not heard.is_connected
 
 
-async def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_when_it_reads() -> None:
+async def test_slow_agent_blocks_no_other_and_gets_latest() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         for name in ("web", "api"):
             await bound(leader, clock, name, "n1" if name == "web" else "n2")
@@ -340,7 +340,7 @@ _words = st.one_of(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
-def test_whatever_an_agent_says_the_server_goes_on(said: list[pb.FromAgent], is_polite: bool) -> None:
+def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite: bool) -> None:
     async def scenario() -> None:
         async with leading_server("n1", "n2") as (leader, clock):
             await bound(leader, clock, "web", "n1")

@@ -180,7 +180,7 @@ def test_schemas_are_structural(resource, schema):
         ),
     ],
 )  # fmt: skip
-def test_the_checker_itself_finds(schema, problem):
+def test_structural_schema_checker_finds_errors(schema, problem):
     assert any(problem in found for found in structural_problems(schema))
 
 

@@ -17,7 +17,7 @@ from lattice.store.protocol import Key
 pytestmark = pytest.mark.timeout(90)
 
 
-async def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
+async def test_changed_plan_reports_only_differences() -> None:
     async with a_server() as server:
         change = [a_service("one"), a_service("two", replicas={"min": 2})]
         _, before = await server.ask("plan", manifests=change)
@@ -38,7 +38,7 @@ async def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> Non
         )[0] == 400
 
 
-def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_cached_plans_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = PlanCache()
     sections: dict[str, list[Any]] = {name: [] for name in SECTIONS}
     monkeypatch.setattr("lattice.server.fleet_queries.plan_cache.MAX_CACHED_BYTES", 300)
@@ -51,7 +51,7 @@ def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
     assert [each.causes[0].reason for each in (old.value, new.value)] == ["PlanUnknown", "PlanDiffers"]
 
 
-async def test_a_plan_is_applied_as_a_whole() -> None:
+async def test_plan_is_applied_in_one_commit() -> None:
     async with a_server() as server:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
         home = a_service("api") | {"metadata": {"name": "api", "namespace": "shop"}}
@@ -75,7 +75,7 @@ async def test_a_plan_is_applied_as_a_whole() -> None:
         assert again["isEmpty"]
 
 
-async def test_a_plan_that_does_not_hold_any_more_is_not_applied() -> None:
+async def test_stale_plan_is_not_applied() -> None:
     """Somebody closes the pool between the planning and the commit."""
     async with a_server() as server:
         change = a_service(replicas={"min": 1})
@@ -94,7 +94,7 @@ async def test_a_plan_that_does_not_hold_any_more_is_not_applied() -> None:
         assert await server.store.get(Key("latticeservices.lattice.dev", "default", "web")) is None
 
 
-async def test_who_may_only_look_applies_nothing() -> None:
+async def test_viewer_cannot_apply_plan() -> None:
     async with a_server() as server:
         _, plan = await server.ask("plan", manifests=[a_service()])
         revision = await server.store.revision()
@@ -103,7 +103,7 @@ async def test_who_may_only_look_applies_nothing() -> None:
         assert await server.store.revision() == revision
 
 
-async def test_more_than_a_commit_holds_is_applied_in_several() -> None:
+async def test_large_plan_is_applied_in_several_commits() -> None:
     async with a_server() as server:
         change = [
             a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})

@@ -15,7 +15,7 @@ from lattice.server.fleet_queries.service import MAX_WAITING_QUERIES, await_whil
 pytestmark = pytest.mark.timeout(90)
 
 
-async def test_a_process_killed_in_the_middle_is_started_again() -> None:
+async def test_process_killed_during_query_restarts() -> None:
     async with a_server() as server:
         await server.ask("cost")
         pid = server.fleet.process.pid
@@ -30,7 +30,7 @@ async def test_a_process_killed_in_the_middle_is_started_again() -> None:
         assert not is_alive(pid)
 
 
-async def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_so() -> None:
+async def test_process_killed_while_idle_restarts_and_is_logged() -> None:
     with capture_logs() as logs:
         async with a_server() as server:
             await server.ask("cost")
@@ -44,7 +44,7 @@ async def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_
     ] == [("error", "it was ended by SIGKILL")]
 
 
-async def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
+async def test_crash_reason_is_logged_and_answered() -> None:
     """The process gets a frame that no server sends before the query, and crashes on it."""
     with capture_logs() as logs:
         async with a_server() as server:
@@ -65,7 +65,7 @@ async def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
     assert ended["why"] == "it ended with code 1"
 
 
-async def test_no_more_may_wait_than_there_is_room_for() -> None:
+async def test_full_query_queue_is_too_many_requests() -> None:
     async with a_server() as server:
         await server.ask("cost")
         first = await server.begun("cost")
@@ -80,7 +80,7 @@ async def test_no_more_may_wait_than_there_is_room_for() -> None:
         assert (await server.ask("cost"))[0] == 200
 
 
-async def test_who_waits_too_long_is_told_to_come_again() -> None:
+async def test_queued_query_timeout_is_too_many_requests() -> None:
     async with a_server(limit=30) as server:
         await server.ask("cost")
         first = await server.begun("cost")
@@ -90,7 +90,7 @@ async def test_who_waits_too_long_is_told_to_come_again() -> None:
         first.cancel()
 
 
-async def test_a_question_that_takes_too_long_is_ended() -> None:
+async def test_slow_query_is_killed() -> None:
     async with a_server() as server:
         await server.ask("cost")
         pid = server.fleet.process.pid
@@ -103,7 +103,7 @@ async def test_a_question_that_takes_too_long_is_ended() -> None:
         assert (await server.ask("cost"))[0] == 200
 
 
-async def test_who_goes_away_frees_the_place() -> None:
+async def test_disconnected_client_cancels_its_query() -> None:
     async with a_server() as server:
         await server.ask("cost")
         pid = server.fleet.process.pid
@@ -121,7 +121,7 @@ async def test_who_goes_away_frees_the_place() -> None:
         assert (await server.ask("cost"))[0] == 200
 
 
-async def test_nothing_is_left_of_the_process() -> None:
+async def test_process_ends_with_its_server() -> None:
     async with a_server() as server:
         await server.ask("cost")
         await server.begun("cost")

@@ -35,7 +35,7 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-async def test_answers_are_those_of_the_pure_function() -> None:
+async def test_answers_equal_the_pure_function() -> None:
     async with a_server() as server:
         revision = await server.store.revision()
         for ask, question in QUESTIONS:
@@ -59,7 +59,7 @@ def _without_times(document: Any) -> Any:
     return {**kept, **({"budgets": budgets} if "budgets" in kept else {})}
 
 
-async def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
+async def test_plan_sees_later_writes() -> None:
     async with a_server() as server:
         change = a_service(replicas={"min": 2})
         _, before = await server.ask("plan", manifests=[change])
@@ -74,7 +74,7 @@ async def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
         assert "default/web" in [each["name"] for each in cost["rows"]]
 
 
-async def test_deletions_and_namespaces_can_be_part_of_the_question() -> None:
+async def test_plan_takes_deletions_and_namespaces() -> None:
     async with a_server() as server:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
@@ -134,7 +134,7 @@ REFUSED: list[Any] = [
 ]
 
 
-async def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
+async def test_invalid_manifests_are_reported_with_path() -> None:
     async with a_server() as server:
         revision = await server.store.revision()
         for case in REFUSED:
@@ -205,7 +205,7 @@ async def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> 
         pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),
     ],
 )
-async def test_questions_that_make_no_sense(
+async def test_malformed_queries_are_rejected(
     ask: str, question: dict[str, Any], status: int, says: str
 ) -> None:
     server = Server(30)
@@ -216,7 +216,7 @@ async def test_questions_that_make_no_sense(
         await server.fleet.close()
 
 
-def test_who_may_look_may_ask() -> None:
+def test_viewers_may_query() -> None:
     server = Server(30)
     server.fleet.admit(ADMIN, "plan")
     server.fleet.admit(VIEWER, "plan")
@@ -239,14 +239,14 @@ def test_paths(path: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("ask", [*QUERY_TYPES, APPLY_QUERY])
-def test_openapi_has_the_fields_that_are_read(ask: str) -> None:
+def test_openapi_declares_fields_that_are_read(ask: str) -> None:
     kind = QUERY_TYPES.get(ask, PlanQuery)
     assert {*SHARED_PROPERTIES, *QUERY_PROPERTIES[ask]} == {
         each.encode_name for each in msgspec.structs.fields(kind)
     }
 
 
-async def test_a_shelf_is_only_for_looking() -> None:
+async def test_overlay_store_is_read_only() -> None:
     shelf = OverlayStore({})
     for verb in (
         shelf.list,

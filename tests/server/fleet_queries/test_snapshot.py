@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), window=st.sampled_from([3, 1000]))
-def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) -> None:
+def test_snapshot_equals_lists_at_its_revision(seed: int, window: int) -> None:
     """Also where so much changed that the watches have forgotten some of it."""
 
     async def scenario() -> None:

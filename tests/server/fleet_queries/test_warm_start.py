@@ -8,7 +8,7 @@ from build.asking import a_server, is_alive
 pytestmark = pytest.mark.timeout(90)
 
 
-async def test_the_first_question_finds_the_process_started() -> None:
+async def test_warm_up_starts_process_once() -> None:
     async with a_server() as server:
         server.fleet.warm_up()
         server.fleet.warm_up()
@@ -21,7 +21,7 @@ async def test_the_first_question_finds_the_process_started() -> None:
     assert not is_alive(pid)
 
 
-async def test_a_server_that_ends_starts_nothing_more() -> None:
+async def test_warm_up_after_close_starts_nothing() -> None:
     async with a_server() as server:
         server.fleet.warm_up()
         await server.fleet.close()

@@ -109,7 +109,7 @@ async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
         memory.close()
 
 
-async def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
+async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
     async with a_site() as site:
         identity = Identity.load(tmp_path)
         await site.join(identity)
@@ -136,7 +136,7 @@ async def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
             assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
 
 
-async def test_a_new_certificate_is_used_on_a_new_connection(tmp_path: Path) -> None:
+async def test_renewed_certificate_opens_new_connection(tmp_path: Path) -> None:
     async with a_site() as site:
         identity = Identity.load(tmp_path)
         await site.join(identity)
@@ -188,7 +188,7 @@ def _other_key(identity: Identity) -> CertificateKeyPair:
         pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="one for a key that did not join"),
     ],
 )
-async def test_who_is_no_node_is_not_let_in(
+async def test_peer_without_node_certificate_is_rejected(
     tmp_path: Path, make: Callable[[Identity], CertificateKeyPair], error: Any, words: str
 ) -> None:
     async with a_site() as site:
@@ -216,7 +216,7 @@ async def _introduce(end: AgentConnection) -> None:
     raise_on_session_end(said)
 
 
-async def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path) -> None:
+async def test_agent_rejects_server_of_another_authority(tmp_path: Path) -> None:
     async with a_site() as site:
         identity = Identity.load(tmp_path)
         await site.join(identity)
@@ -234,7 +234,7 @@ async def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path:
         pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
     ],
 )
-async def test_no_channel_is_made_to_where_nobody_listens(
+async def test_no_channel_is_opened_to_unreachable_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
 ) -> None:
     """gRPC would go on trying after the channel is closed, and keep what it gets."""

@@ -115,7 +115,7 @@ async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
         assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
 
 
-async def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
+async def test_yaml_dry_run_writes_nothing(tmp_path: Path) -> None:
     async with control_service(tmp_path) as site:
         manifest = "metadata: {name: job}\nspec:\n  containers:\n    main: {command: [sleep, '60']}\n"
         async with site.user() as stub:
@@ -161,7 +161,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-async def test_what_is_wrong_is_refused_and_nothing_written(case: str, tmp_path: Path) -> None:
+async def test_invalid_apply_is_refused_without_write(case: str, tmp_path: Path) -> None:
     manifest, code, words = WRONG[case]
     async with control_service(tmp_path) as site:
         before = await site.api.store.revision()
@@ -193,7 +193,7 @@ WRITES = {
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
 )
-async def test_rights_are_those_of_the_rest_of_the_api(
+async def test_rights_equal_those_of_the_rest_api(
     user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
 ) -> None:
     async with control_service(tmp_path) as site:
@@ -216,7 +216,7 @@ async def test_rights_are_those_of_the_rest_of_the_api(
         assert await site.api.store.revision() == before
 
 
-async def test_who_is_signed_by_somebody_else_is_not_connected(tmp_path: Path) -> None:
+async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
     stranger, _ = new_authority()
     async with (
         control_service(tmp_path) as site,
@@ -226,7 +226,7 @@ async def test_who_is_signed_by_somebody_else_is_not_connected(tmp_path: Path) -
         assert code == CODE.UNAVAILABLE
 
 
-async def test_an_administrator_is_still_no_node(tmp_path: Path) -> None:
+async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
     async with (
         control_service(tmp_path) as site,
         site.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
@@ -253,7 +253,7 @@ async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
             assert code == CODE.INVALID_ARGUMENT
 
 
-async def test_a_cluster_in_figures(tmp_path: Path) -> None:
+async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
     async with control_service(tmp_path) as site:
         ready = NodeStatus(
             capacity={"cpu": 4000},
@@ -292,7 +292,7 @@ async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> 
     )
 
 
-async def test_events_are_told_as_they_come(tmp_path: Path) -> None:
+async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
     async with control_service(tmp_path) as site:
         await tell(site, "web", "Before")
         async with site.user("vic", VIEWERS) as stub:

@@ -68,7 +68,7 @@ async def log_service(tmp_path: Path, *names: str, **status: Any) -> AsyncIterat
         pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, said otherwise"),
     ],
 )
-async def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path) -> None:
+async def test_log_returns_printed_lines(query: dict[str, str], said: str, tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         reply = await world.read(**query)
         assert await text(reply) == said
@@ -90,14 +90,14 @@ async def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path
         pytest.param({"container": "third"}, "there is no container 'third'", id="no such one"),
     ],
 )
-async def test_questions_that_make_no_sense(query: dict[str, str], words: str, tmp_path: Path) -> None:
+async def test_malformed_log_queries_are_rejected(query: dict[str, str], words: str, tmp_path: Path) -> None:
     async with log_service(tmp_path, "main", "side") as world:
         with pytest.raises(Malformed) as refused:
             await world.read(**query)
         assert words in refused.value.message
 
 
-async def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
+async def test_log_subresource_is_read_only(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         with pytest.raises(MethodNotAllowed):
             await world.read(method="PUT", user=SERVER)
@@ -107,7 +107,7 @@ async def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
             await world.read("waiting")
 
 
-async def test_of_a_node_that_is_gone_the_last_lines_are_shown(tmp_path: Path) -> None:
+async def test_disconnected_node_shows_last_known_lines(tmp_path: Path) -> None:
     async with log_service(tmp_path, last_log="bye") as world:
         await world.node.kill()
         await world.clock.advance(1)
@@ -116,7 +116,7 @@ async def test_of_a_node_that_is_gone_the_last_lines_are_shown(tmp_path: Path) -
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
 
 
-async def test_of_a_node_that_says_nothing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_node_shows_last_known_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worklogs, "LOG_ANSWER_TIMEOUT_S", 0.05)
     async with log_service(tmp_path, last_log="bye\n") as world:
         line = world.leader.links.sessions["n1"]
@@ -128,7 +128,7 @@ async def test_of_a_node_that_says_nothing_too(tmp_path: Path, monkeypatch: pyte
         assert [ask.end for ask in asks] == [False, True], "the question is taken back"  # type: ignore[attr-defined]
 
 
-async def test_nothing_heard_is_an_error(tmp_path: Path) -> None:
+async def test_disconnected_node_without_lines_is_unavailable(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         await world.node.kill()
         await world.clock.advance(1)
@@ -136,7 +136,7 @@ async def test_nothing_heard_is_an_error(tmp_path: Path) -> None:
             await world.read()
 
 
-async def test_a_log_is_followed_until_its_end_and_let_go_when_the_reader_leaves(tmp_path: Path) -> None:
+async def test_log_is_followed_until_end_or_reader_closes(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         reply = await world.read(follow="true")
         assert reply.is_idle_stream
@@ -150,7 +150,7 @@ async def test_a_log_is_followed_until_its_end_and_let_go_when_the_reader_leaves
         assert await reading == "one\ntwo\nthree\n"
 
 
-async def test_a_server_that_does_not_lead_says_so_when_nobody_does(tmp_path: Path) -> None:
+async def test_log_without_leader_is_unavailable(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         world.leader.step_down()
         with pytest.raises(Unavailable, match="no server leads just now"):

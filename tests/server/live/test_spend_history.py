@@ -57,7 +57,7 @@ def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> Spe
     return spending
 
 
-def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
+def test_point_is_recorded_per_change_only() -> None:
     one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
     spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
@@ -70,7 +70,7 @@ def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
     }
 
 
-def test_services_and_empty_machines_add_up_to_what_the_pools_cost() -> None:
+def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
     pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
     spending = noted(
         (10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, [])
@@ -87,7 +87,7 @@ def paid_at(second: int, series: dict[str, Points]) -> int:
     return sum(([0] + [rate for at, rate in points if at <= second])[-1] for points in series.values())
 
 
-def test_by_label_with_those_that_have_none() -> None:
+def test_series_by_label_groups_unlabelled_services() -> None:
     services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
     spending = noted((10, [], services))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
@@ -95,12 +95,12 @@ def test_by_label_with_those_that_have_none() -> None:
 
 
 @pytest.mark.parametrize("by", ["moon", "label:", ""])
-async def test_by_what_is_told(by: str) -> None:
+async def test_unknown_grouping_is_malformed(by: str) -> None:
     with pytest.raises(Malformed, match="choose pool, service or label:KEY"):
         await spending_document(SpendHistory(), by)
 
 
-def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
+def test_most_expensive_series_are_named_rest_is_summed() -> None:
     found = noted(
         (10, [], [a_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
     ).series("service")
@@ -108,7 +108,7 @@ def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
 
 
-def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
+def test_expired_points_go_but_last_rate_stays() -> None:
     spending = noted((10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], []))
     spending.record(RETENTION_S + 100, [a_cluster("north", 2)], [])
     assert (spending.document("pool")["since"], spending.series("pool")) == (
@@ -118,7 +118,7 @@ def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
     assert spending.services == {}
 
 
-def test_a_restless_track_stays_small_and_keeps_both_ends() -> None:
+def test_series_is_thinned_but_keeps_both_ends() -> None:
     track = CostSeries()
     for second in range(3 * MAX_POINTS_PER_SERIES):
         track.record(second, second + 1)

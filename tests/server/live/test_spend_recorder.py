@@ -44,7 +44,7 @@ def a_book(leader: Leader) -> SpendRecorder:
     return SpendRecorder(leader.clock, lambda: leader.office, lambda: f"uid-{next(uids)}")
 
 
-async def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
+async def test_new_leader_continues_stored_history() -> None:
     async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         await leader.add(a_service("web", 0.5, team="blue"))
@@ -62,7 +62,7 @@ async def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
         assert (then["since"], then["series"]) == (first["since"], first["series"])
 
 
-async def test_it_is_written_only_when_something_changed() -> None:
+async def test_history_is_written_only_on_change() -> None:
     async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         running = asyncio.create_task(a_book(leader).run())
@@ -77,7 +77,7 @@ async def test_it_is_written_only_when_something_changed() -> None:
         running.cancel()
 
 
-async def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
+async def test_no_write_without_cost_or_after_handover() -> None:
     async with leading_server() as (leader, clock):
         running = asyncio.create_task(a_book(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
@@ -98,12 +98,12 @@ async def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() 
     [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}],
     ids=["nothing", "no JSON", "other JSON"],
 )
-def test_what_cannot_be_read_begins_anew(data: dict[str, str]) -> None:
+def test_unreadable_history_starts_empty(data: dict[str, str]) -> None:
     value = pack(ConfigMap.resource, {"metadata": {"name": SPENDING_KEY.name}, "data": data})
     assert decode_history(Entry(SPENDING_KEY, value, 1)) == decode_history(None) == SpendHistory()
 
 
-def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> None:
+def test_stored_history_keeps_most_expensive_services() -> None:
     services = {f"shop/service-{number:05}": CostSeries([(10, number)]) for number in range(1, 10_001)}
     note = encode_history(SpendHistory(since=5, services=services))
     assert MAX_STORED_BYTES / 2 < len(note) < MAX_STORED_BYTES + 1000
@@ -119,9 +119,7 @@ def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> Non
     assert found.services[OTHERS_SERIES].points[0][0] == 10
 
 
-async def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
-    None
-):
+async def test_idle_fleet_writes_nothing_when_history_expires() -> None:
 
     async with leading_server() as (leader, clock):
         first = int(clock.now().timestamp()) - RETENTION_S

@@ -35,7 +35,7 @@ async def stored(api: Api) -> LatticeWorkload:
     return msgspec.json.decode(entry.value, type=LatticeWorkload)
 
 
-async def test_an_administrator_may_retry_what_a_service_owns() -> None:
+async def test_admin_may_retry_owned_workload() -> None:
     api = await api_with_workload()
     before = await stored(api)
     reply = await asked(api, "POST", about("web", "retry"), ADMIN)
@@ -50,7 +50,7 @@ async def test_an_administrator_may_retry_what_a_service_owns() -> None:
     assert value(reply)["metadata"]["resourceVersion"] == str(await api.store.revision())
 
 
-async def test_what_is_to_be_stopped_is_not_tried_again() -> None:
+async def test_stopped_workload_is_not_retried() -> None:
     api = await api_with_workload()
     entry = await api.store.get(KEY)
     assert entry is not None
@@ -63,7 +63,7 @@ async def test_what_is_to_be_stopped_is_not_tried_again() -> None:
     assert (await stored(api)).metadata.annotations == {}
 
 
-async def test_a_dry_run_marks_nothing() -> None:
+async def test_retry_dry_run_writes_nothing() -> None:
     api = await api_with_workload()
     revision = await api.store.revision()
     reply = await asked(api, "POST", about("web", "retry"), ADMIN, dryRun="All")
@@ -80,7 +80,9 @@ async def test_a_dry_run_marks_nothing() -> None:
         pytest.param("PUT", "web", SERVER, MethodNotAllowed, id="not put"),
     ],
 )
-async def test_refusals(method: str, name: str, user: object, error: type[Exception]) -> None:
+async def test_retry_is_refused_without_write(
+    method: str, name: str, user: object, error: type[Exception]
+) -> None:
     api = await api_with_workload()
     revision = await api.store.revision()
     with pytest.raises(error):
@@ -88,14 +90,14 @@ async def test_refusals(method: str, name: str, user: object, error: type[Except
     assert await api.store.revision() == revision
 
 
-async def test_what_is_being_deleted_is_not_tried_again() -> None:
+async def test_deleted_workload_is_not_retried() -> None:
     api = await api_with_workload()
     await asked(api, "DELETE", about("web"), SERVER)
     with pytest.raises(Conflict, match="is being deleted"):
         await asked(api, "POST", about("web", "retry"))
 
 
-async def test_somebody_elses_change_in_between_is_kept() -> None:
+async def test_retry_is_repeated_on_conflict() -> None:
     api = await api_with_workload()
     commit, refusals = api.store.commit, iter([1])
 

@@ -102,7 +102,7 @@ async def a_world() -> World:
     return world
 
 
-async def test_a_created_object_gets_identity_generation_and_books() -> None:
+async def test_create_sets_uid_generation_and_managed_fields() -> None:
     world = await a_world()
     made = await world.do(verbs.create, "pools", pool())
     assert made["metadata"]["uid"].startswith("uid-")
@@ -145,7 +145,7 @@ async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
         pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a namespace that must stay"),
     ],
 )  # fmt: skip
-async def test_refusals_say_what_and_write_nothing(
+async def test_rejections_say_why_and_write_nothing(
     verb: Any, where: str, body: Any, error: type[LatticeError], said: str
 ) -> None:
     world = await a_world()
@@ -176,7 +176,7 @@ async def test_unknown_fields_are_refused_warned_of_or_dropped() -> None:
     assert "colour" not in json.loads(reply.body)["spec"]
 
 
-async def test_apply_tells_unknown_fields_together_with_everything_else() -> None:
+async def test_apply_reports_unknown_fields_with_other_errors() -> None:
     world = await a_world()
     with pytest.raises(Invalid) as caught:
         await world.do(
@@ -189,7 +189,7 @@ async def test_apply_tells_unknown_fields_together_with_everything_else() -> Non
     assert {cause.field for cause in caught.value.causes} == {"spec.colour", "spec.capacity.maxNodes"}
 
 
-async def test_apply_creates_then_settles_then_prunes_what_is_dropped() -> None:
+async def test_apply_creates_then_settles_then_prunes() -> None:
     world = await a_world()
     first = await world.do(
         verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
@@ -203,7 +203,7 @@ async def test_apply_creates_then_settles_then_prunes_what_is_dropped() -> None:
     assert less["metadata"]["generation"] == 2
 
 
-async def test_apply_refuses_what_somebody_else_owns_unless_forced() -> None:
+async def test_apply_conflicts_with_other_owner_unless_forced() -> None:
     world = await a_world()
     await world.do(verbs.create, "pools", pool("x", capacity={"maxNodes": 5}))
     other = pool("x", capacity={"maxNodes": 7})
@@ -236,7 +236,7 @@ async def test_an_update_needs_the_revision_it_was_made_from() -> None:
         await world.do(verbs.update, "pools/us-east", made)
 
 
-async def test_status_and_the_rest_are_written_apart() -> None:
+async def test_status_and_spec_are_written_separately() -> None:
     world = await a_world()
     await world.do(verbs.create, "pools", pool())
     change = {"spec": {"capacity": {"maxNodes": 9}}, "status": {"phase": "Ready"}}
@@ -267,7 +267,7 @@ async def test_patches_by_kind() -> None:
         await world.do(verbs.patch, "pools/us-east", {"metadata": {"uid": "other"}}, content=MERGE)
 
 
-async def test_dry_runs_refuse_alike_and_write_nothing() -> None:
+async def test_dry_runs_validate_and_write_nothing() -> None:
     world = await a_world()
     before = await world.api.store.revision()
     made = await world.do(verbs.create, "pools", pool(), dryRun="All")
@@ -300,7 +300,7 @@ async def test_finalizers_hold_an_object_until_they_are_gone() -> None:
         await world.do(verbs.get, "pools/us-east")
 
 
-async def test_a_namespace_on_its_way_out_takes_nothing_new_and_stays_until_it_is_empty() -> None:
+async def test_terminating_namespace_takes_no_new_objects() -> None:
     world = await a_world()
     await world.do(
         verbs.create,
@@ -318,7 +318,7 @@ async def test_a_namespace_on_its_way_out_takes_nothing_new_and_stays_until_it_i
     assert (await world.do(verbs.get, "namespaces/shop"))["metadata"]["labels"]["a"] == "b"
 
 
-async def test_what_lets_people_in_cannot_be_deleted_in_any_way() -> None:
+async def test_system_namespaces_and_secrets_cannot_be_deleted() -> None:
     world = await a_world()
     before = await world.api.store.revision()
     with pytest.raises(Denied, match="may not be deleted"):
@@ -330,7 +330,7 @@ async def test_what_lets_people_in_cannot_be_deleted_in_any_way() -> None:
     assert await world.api.store.revision() == before
 
 
-async def test_owner_references_that_are_no_list_are_told_not_tripped_over() -> None:
+async def test_malformed_owner_references_are_reported() -> None:
     world = await a_world()
     body = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -346,7 +346,7 @@ async def test_owner_references_that_are_no_list_are_told_not_tripped_over() -> 
     assert [cause.field for cause in caught.value.causes] == ["metadata.ownerReferences"]
 
 
-async def test_strategic_merge_is_for_kubernetes_own_kinds() -> None:
+async def test_strategic_merge_is_for_core_kinds_only() -> None:
     world = await a_world()
     strategic = "application/strategic-merge-patch+json"
     lease = {
@@ -367,7 +367,7 @@ async def test_strategic_merge_is_for_kubernetes_own_kinds() -> None:
         )
 
 
-async def test_a_long_list_comes_in_pieces_and_is_the_same_in_every_form() -> None:
+async def test_long_list_is_chunked_and_equal_in_every_form() -> None:
     world = await a_world()
     names = [f"pool-{number:03}" for number in range(620)]
     for name in names:
@@ -388,7 +388,7 @@ async def test_a_long_list_comes_in_pieces_and_is_the_same_in_every_form() -> No
         await lists.list_objects(world.api, Call("GET", target("pools"), ADMIN, accept="application/yaml"))
 
 
-async def test_owned_workloads_are_the_services_to_change() -> None:
+async def test_owned_workloads_are_changed_by_service_only() -> None:
     world = await a_world()
     body = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -422,7 +422,7 @@ async def test_scale_moves_one_number_and_never_above_max() -> None:
         await world.do(scale.put_scale, path, {"spec": {"replicas": 9}}, content=MERGE)
 
 
-async def test_who_scales_is_told_what_was_written_though_somebody_else_scales_at_once() -> None:
+async def test_concurrent_scale_returns_what_was_written() -> None:
     world = await a_world()
     await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 9}))
     commit, path = world.api.store.commit, "services/default/api/scale"
@@ -515,7 +515,7 @@ async def test_a_watch_sees_objects_enter_and_leave_its_selector() -> None:
     assert seen[2]["object"]["metadata"]["labels"]["tier"] == "gold"
 
 
-async def test_every_manifest_of_the_seeds_applies_in_any_order() -> None:
+async def test_seed_manifests_apply_in_any_order() -> None:
     folder = Path(__file__).parents[3] / "examples"
     documents = [
         found

@@ -29,7 +29,7 @@ def raced(world: World, rival: Any) -> None:
     world.api.store.commit = after_another  # type: ignore[assignment, method-assign]
 
 
-async def test_an_update_that_loses_is_refused_in_the_words_that_clients_know() -> None:
+async def test_update_conflict_uses_kubernetes_message() -> None:
     world = await a_world()
     made = await world.do(verbs.create, "pools", pool())
     made["spec"]["capacity"] = {"maxNodes": 9}
@@ -46,7 +46,7 @@ async def test_an_update_that_loses_is_refused_in_the_words_that_clients_know() 
     assert (await world.do(verbs.get, "pools/us-east"))["spec"]["capacity"] == {"maxNodes": 3}
 
 
-async def test_an_update_of_what_is_deleted_meanwhile_finds_nothing() -> None:
+async def test_update_of_deleted_object_is_not_found() -> None:
     world = await a_world()
     made = await world.do(verbs.create, "pools", pool())
     made["spec"]["capacity"] = {"maxNodes": 9}
@@ -55,7 +55,7 @@ async def test_an_update_of_what_is_deleted_meanwhile_finds_nothing() -> None:
         await world.do(verbs.update, "pools/us-east", made)
 
 
-async def test_an_update_that_names_no_revision_is_made_whoever_was_first() -> None:
+async def test_update_without_revision_overwrites() -> None:
     world = await a_world()
     await world.do(verbs.create, "configmaps/default", ROLE)
     raced(

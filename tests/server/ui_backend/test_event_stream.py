@@ -113,7 +113,7 @@ async def event_stream(window: int = 10_000) -> AsyncIterator[World]:
         await listener.close()
 
 
-async def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
+async def test_stream_lists_then_sends_changes() -> None:
     async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
@@ -133,7 +133,7 @@ async def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> N
         assert list(note["changes"]) == ["latticeworkloads"]
 
 
-async def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
+async def test_empty_kind_is_listed_as_empty() -> None:
     async with event_stream() as world:
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
         assert stream.take()[0] == (
@@ -142,7 +142,7 @@ async def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
         )
 
 
-async def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> None:
+async def test_long_list_is_sent_in_chunks() -> None:
     async with event_stream() as world:
         for number in range(250):
             await world.put(a_node(f"n{number:03}"))
@@ -153,7 +153,7 @@ async def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() 
         assert [each["more"] for each in told] == [True, True, False]
 
 
-async def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() -> None:
+async def test_rapid_changes_are_batched_to_latest_state() -> None:
     async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
@@ -172,7 +172,7 @@ async def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_the
         assert note["revision"] == await world.api.store.revision()
 
 
-async def test_a_stream_goes_on_where_another_stopped() -> None:
+async def test_stream_resumes_from_revision() -> None:
     async with event_stream() as world:
         await world.put(a_node("n1"))
         stream = await world.open(kinds="latticenodes")
@@ -187,7 +187,7 @@ async def test_a_stream_goes_on_where_another_stopped() -> None:
         assert [(row["path"], row["unschedulable"]) for row in told] == [("/n1", True)]
 
 
-async def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
+async def test_change_during_send_is_in_next_batch() -> None:
     async with event_stream() as world:
         reply = await PageEventStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
         assert not isinstance(reply.body, bytes)
@@ -208,7 +208,7 @@ async def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None
 
 
 @pytest.mark.parametrize("restless", [False, True], ids=["while nothing happens", "while much happens"])
-async def test_a_revoked_token_hears_no_more(restless: bool) -> None:
+async def test_revoked_token_ends_stream(restless: bool) -> None:
     async with event_stream() as world:
         token, name = new_token()
         key = Key(Secret.resource.id, "lattice-system", name)
@@ -248,9 +248,7 @@ def an_event(name: str, **said: str) -> Event:
         pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
     ],
 )
-async def test_of_events_only_the_newest_that_are_asked_for_are_listed(
-    scope: dict[str, Any], found: list[str], cut: bool
-) -> None:
+async def test_newest_matching_events_are_listed(scope: dict[str, Any], found: list[str], cut: bool) -> None:
     async with event_stream() as world:
         await world.put(an_event("b", message="node went", type="Normal"))
         await world.put(an_event("c", message="node went", type="Normal"))
@@ -261,7 +259,7 @@ async def test_of_events_only_the_newest_that_are_asked_for_are_listed(
         assert (told[-1]["more"], told[-1]["cut"]) == (False, cut)
 
 
-async def test_what_finds_no_node_says_why_until_it_has_one() -> None:
+async def test_unplaced_workload_shows_reason() -> None:
     async with event_stream() as world:
         why = Condition(
             type="Scheduled",
@@ -283,7 +281,7 @@ async def test_what_finds_no_node_says_why_until_it_has_one() -> None:
         assert [(row["path"], row["why"]) for row in listed["rows"]] == [("default/web-0", why.message)]
 
 
-async def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
+async def test_workload_changes_are_limited_to_scope() -> None:
     async with event_stream() as world:
         for number in range(150):
             await world.put(a_workload(f"web-{number:03}", service="web"))
@@ -304,7 +302,7 @@ async def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
         )
 
 
-async def test_silence_is_told_too() -> None:
+async def test_idle_stream_sends_keepalive() -> None:
     async with event_stream() as world:
         stream = await world.open(kinds="latticenodes")
         stream.take()
@@ -312,7 +310,7 @@ async def test_silence_is_told_too() -> None:
         assert stream.heard == [KEEPALIVE_COMMENT]
 
 
-async def test_history_that_is_gone_means_list_again() -> None:
+async def test_compacted_revision_is_gone() -> None:
     async with event_stream(window=2) as world:
         await world.put(a_node("n1"))
         for held in (True, False) * 3:
@@ -337,7 +335,7 @@ async def test_history_that_is_gone_means_list_again() -> None:
         ),
     ],
 )
-async def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:
+async def test_malformed_stream_queries_are_rejected(query: dict[str, str], words: str) -> None:
     async with event_stream() as world:
         with pytest.raises(Malformed, match=words.replace("?", r"\?")):
             await world.open(**query)
@@ -351,7 +349,7 @@ async def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str)
         pytest.param(User("eve"), "latticenodes", False, id="others see nothing"),
     ],
 )
-async def test_only_who_may_watch_a_kind_is_told_of_it(user: User, kinds: str, allowed: bool) -> None:
+async def test_stream_requires_watch_access(user: User, kinds: str, allowed: bool) -> None:
     async with event_stream() as world:
         if allowed:
             assert (await world.open(user, kinds=kinds)).take()[0][0] == "change"

@@ -103,7 +103,7 @@ def sign_in_pages() -> SignInWorld:
     )
 
 
-async def test_a_code_lets_in_once_as_whom_it_was_made_for() -> None:
+async def test_code_signs_in_its_user_once() -> None:
     world = sign_in_pages()
     code = world.code()
     token = await world.enter(code=code)
@@ -114,7 +114,7 @@ async def test_a_code_lets_in_once_as_whom_it_was_made_for() -> None:
     assert code not in str(await world.store.list(SECRETS))
 
 
-async def test_a_code_is_good_for_ten_minutes_and_its_session_for_twelve_hours() -> None:
+async def test_code_and_session_expire() -> None:
     world = sign_in_pages()
     late, code = world.code(), world.code()
     world.clock.jump(CODE_LIFETIME_S - 1)
@@ -130,7 +130,7 @@ async def test_a_code_is_good_for_ten_minutes_and_its_session_for_twelve_hours()
     assert len(await world.secrets()) == 1, "what is over goes when the next one begins"
 
 
-async def test_a_token_lets_in_as_whose_it_is_and_outlives_the_session() -> None:
+async def test_token_signs_in_its_owner_and_outlives_session() -> None:
     world = sign_in_pages()
     given = await world.token()
     assert await world.enter(token=given) == given
@@ -140,7 +140,7 @@ async def test_a_token_lets_in_as_whose_it_is_and_outlives_the_session() -> None
     assert (await world.who(given)).name == "vic", "it is theirs, not the page's"
 
 
-async def test_signing_out_ends_a_session_that_a_code_began() -> None:
+async def test_signing_out_ends_code_session() -> None:
     world = sign_in_pages()
     token = await world.enter(code=world.code())
     stranger = f"{token.partition('.')[0]}.guessed"
@@ -152,7 +152,7 @@ async def test_signing_out_ends_a_session_that_a_code_began() -> None:
     assert await world.secrets() == []
 
 
-async def test_whoever_guesses_has_to_wait_and_others_need_not() -> None:
+async def test_guesses_are_rate_limited_per_address() -> None:
     world = sign_in_pages()
     for _ in range(5):
         with pytest.raises(UnknownUser, match="this link is not known here"):
@@ -165,13 +165,13 @@ async def test_whoever_guesses_has_to_wait_and_others_need_not() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"token": "a", "code": "b"}', b'{"user": "ada"}'])
-async def test_what_proves_nothing_is_refused(body: bytes) -> None:
+async def test_malformed_credentials_are_rejected(body: bytes) -> None:
     world = sign_in_pages()
     with pytest.raises(Malformed):
         await world.ask("POST", body)
 
 
-async def test_the_cookie_is_for_the_page_alone() -> None:
+async def test_cookie_is_valid_for_page_requests_only() -> None:
     world = sign_in_pages()
     token = await world.token()
     reply = await world.ask("POST", json.dumps({"token": token}).encode())
@@ -183,13 +183,13 @@ async def test_the_cookie_is_for_the_page_alone() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-async def test_other_sites_cannot_sign_anybody_in_or_out(method: str) -> None:
+async def test_other_origins_cannot_sign_in_or_out(method: str) -> None:
     world = sign_in_pages()
     with pytest.raises(Denied, match="only the page itself signs in and out"):
         await world.ask(method, json.dumps({"code": world.code()}).encode(), Origin="https://elsewhere")
 
 
-async def test_who_is_asked_without_being_anybody_is_told_so_without_an_error() -> None:
+async def test_anonymous_session_has_no_user() -> None:
     world = sign_in_pages()
     assert json.loads((await world.ask("GET")).body) == {"name": "", "groups": []}  # type: ignore[arg-type]
 
@@ -203,7 +203,7 @@ async def test_who_is_asked_without_being_anybody_is_told_so_without_an_error() 
         pytest.param("/ui/lib/api.js", 200, b"<html>", id="any other"),
     ],
 )
-async def test_files_come_with_their_guards(path: str, status: int, body: bytes) -> None:
+async def test_files_carry_security_headers(path: str, status: int, body: bytes) -> None:
     world = sign_in_pages()
     reply = await world.ask("GET", path=path)
     assert (reply.status, reply.body) == (status, body)
@@ -221,7 +221,7 @@ async def test_files_come_with_their_guards(path: str, status: int, body: bytes)
         pytest.param({"If-None-Match": '"old"'}, 200, b"<html>", id="changed since"),
     ],
 )
-async def test_files_are_sent_no_more_than_needed(headers: dict[str, str], status: int, body: bytes) -> None:
+async def test_files_are_compressed_and_cached(headers: dict[str, str], status: int, body: bytes) -> None:
     world = sign_in_pages()
     reply = await world.pages.answer(PageRequest("GET", "/ui/", headers), b"")
     assert (reply.status, reply.body) == (status, body)
@@ -237,7 +237,7 @@ async def test_files_are_sent_no_more_than_needed(headers: dict[str, str], statu
         pytest.param("PUT", "/ui/session", MethodNotAllowed, id="no such verb"),
     ],
 )
-async def test_nothing_else_is_served(method: str, path: str, error: type[LatticeError]) -> None:
+async def test_other_paths_are_rejected(method: str, path: str, error: type[LatticeError]) -> None:
     world = sign_in_pages()
     with pytest.raises(error):
         await world.ask(method, path=path)
@@ -254,5 +254,5 @@ async def test_nothing_else_is_served(method: str, path: str, error: type[Lattic
         pytest.param("GET", "/uix", "", False, id="something else"),
     ],
 )
-def test_what_is_open_to_everybody(method: str, path: str, accept: str, shown: bool) -> None:
+def test_pages_that_need_no_sign_in(method: str, path: str, accept: str, shown: bool) -> None:
     assert is_page(method, path, {"Accept": accept}) is shown

@@ -28,7 +28,7 @@ async def open_client(endpoints: Sequence[str] = MEMBERS) -> AsyncIterator[EtcdC
 
 
 @pytest.mark.parametrize("endpoints", [MEMBERS[:1], MEMBERS[:2], MEMBERS], ids=len)
-async def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_asked(
+async def test_unanswered_read_asks_all_members_within_limit(
     endpoints: tuple[str, ...],
 ) -> None:
     waited: list[tuple[str, float]] = []
@@ -44,7 +44,7 @@ async def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_aske
     assert sum(seconds for _, seconds in waited) <= REFUSED_WITHIN
 
 
-async def test_a_large_read_has_as_long_from_each_member_as_from_one() -> None:
+async def test_large_read_keeps_timeout_per_member() -> None:
     async def ask(member: Member, seconds: float) -> float:
         return seconds
 
@@ -53,7 +53,7 @@ async def test_a_large_read_has_as_long_from_each_member_as_from_one() -> None:
     assert seconds == LARGE_REQUEST_TIMEOUT_S
 
 
-async def test_a_write_goes_to_one_member_once_and_the_next_to_another() -> None:
+async def test_write_tries_one_member_and_next_write_another() -> None:
     tried: list[str] = []
 
     async def ask(member: Member) -> None:

@@ -115,17 +115,17 @@ def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
     return problems
 
 
-def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_power_cut_loses_no_acknowledged_commit(tmp_path: Path) -> None:
     assert _cuts(tmp_path, COMMITS, 25) == []
 
 
 @pytest.mark.prove
-def test_no_moment_is_one_at_which_a_power_cut_loses_something(tmp_path: Path) -> None:
+def test_power_cut_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     assert _cuts(tmp_path, MANY) == []
 
 
 @pytest.mark.parametrize("moment", range(OPENING))
-def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) -> None:
+def test_power_cut_during_creation_is_recovered(moment: int, tmp_path: Path) -> None:
     """Some of its first moments, when there is a journal and not yet a log: whatever is left is opened, or made anew."""
     state = tmp_path / "state" / "state.db"
     state.parent.mkdir()
@@ -138,9 +138,7 @@ def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) ->
         assert _check(folder, moment, []) == ""
 
 
-def test_a_store_that_does_not_sync_each_commit_would_be_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_sync_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = sqlite._open_writer_state
 
     def lazily(path: Path, clock: SystemClock) -> sqlite.WriterState:

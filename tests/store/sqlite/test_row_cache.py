@@ -34,7 +34,7 @@ def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
 
 @settings(deadline=None)
 @given(TRANSACTIONS, st.sampled_from([0, 1 << 20]))
-def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
+def test_rows_match_committed_transactions(
     transactions: list[tuple[list[tuple[str, bytes | None]], bool]], remembered: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +77,7 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100, 255, 256, 257, 1000])
-def test_any_number_of_rows_is_written_and_found(count: int) -> None:
+def test_any_number_of_rows_round_trips(count: int) -> None:
     db, rows = opened()
     keys = [pod(f"p{number}") for number in range(count)]
     rows.load(keys)
@@ -91,7 +91,7 @@ def test_any_number_of_rows_is_written_and_found(count: int) -> None:
     assert fresh.revision(pod("nobody")) == ABSENT
 
 
-def test_what_is_remembered_is_not_read_again_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_rows_are_not_reread_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_rows, "MAX_CACHED_BYTES", 1000)
     db, rows = opened()
     asked: list[str] = []

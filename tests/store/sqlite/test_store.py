@@ -37,7 +37,7 @@ async def values(store: SqliteStore, revision: int = 0) -> list[bytes]:
     return [entry.value for entry in (await store.list(PODS, revision=revision)).entries]
 
 
-async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
+async def test_reopened_store_keeps_everything(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         first = await store.commit([Put(pod("x"), b"1")], request_id="r")
         second = await store.commit([Put(pod("x"), b"2")])
@@ -56,7 +56,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
         assert await store.commit([Put(pod("y"), b"")], fence=term) == second + 1
 
 
-async def test_a_revision_is_never_used_twice_even_when_nothing_is_left_of_it(tmp_path: Path) -> None:
+async def test_revisions_are_never_reused(tmp_path: Path) -> None:
     seen = [1]
     for _ in range(4):
         async with open_sqlite_store(tmp_path / "state.db") as store:
@@ -68,7 +68,7 @@ async def test_a_revision_is_never_used_twice_even_when_nothing_is_left_of_it(tm
             await store.compact(seen[-1])
 
 
-async def test_compaction_survives_and_leaves_no_log_behind(tmp_path: Path) -> None:
+async def test_compaction_survives_reopen_and_empties_log(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     async with open_sqlite_store(file) as store:
         for number in range(30):
@@ -87,7 +87,7 @@ async def test_compaction_survives_and_leaves_no_log_behind(tmp_path: Path) -> N
         assert len((await store.list(PODS, revision=newest - 1)).entries) == 2900
 
 
-async def test_commits_go_on_between_the_steps_of_a_compaction(tmp_path: Path) -> None:
+async def test_commits_continue_during_compaction(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(60):
             await store.commit([Put(pod(f"n{number}-{i}"), b"x" * 100) for i in range(100)])
@@ -100,7 +100,7 @@ async def test_commits_go_on_between_the_steps_of_a_compaction(tmp_path: Path) -
         assert done >= 5
 
 
-async def test_long_watches_of_the_past_come_in_pieces_and_whole(tmp_path: Path) -> None:
+async def test_long_past_watch_is_chunked_and_complete(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(35):
             await store.commit([Put(pod(f"n{i}"), b"%d" % number) for i in range(99)])
@@ -112,7 +112,7 @@ async def test_long_watches_of_the_past_come_in_pieces_and_whole(tmp_path: Path)
         assert [batch.revision for batch in await watch.next(5)] == [live]
 
 
-async def test_request_ids_are_forgotten_after_their_time(tmp_path: Path) -> None:
+async def test_request_ids_expire(tmp_path: Path) -> None:
     clock = VirtualClock()
     async with open_sqlite_store(tmp_path / "state.db", clock) as store:
         first = await store.commit([Put(pod("x"), b"")], request_id="r")
@@ -135,7 +135,7 @@ asyncio.run(SqliteStore.open(sys.argv[1], SystemClock()))
 """
 
 
-async def test_a_second_opener_is_refused_at_once_and_told_who_has_it(tmp_path: Path) -> None:
+async def test_second_process_is_rejected_with_owner_pid(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     async with open_sqlite_store(file):
         with pytest.raises(Conflict, match=rf"is in use by another process \(pid {os.getpid()}\)"):
@@ -147,7 +147,7 @@ async def test_a_second_opener_is_refused_at_once_and_told_who_has_it(tmp_path: 
         pass
 
 
-async def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_is_there(
+async def test_lock_of_killed_process_is_released(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "state.db"
@@ -174,7 +174,7 @@ async def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_
         assert await values(store) == [b"acknowledged"]
 
 
-async def test_a_file_of_a_newer_lattice_is_refused(tmp_path: Path) -> None:
+async def test_newer_schema_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     async with open_sqlite_store(file):
         pass
@@ -197,7 +197,7 @@ async def fill(store: SqliteStore) -> int:
     raise AssertionError("the disk never filled")
 
 
-async def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path) -> None:
+async def test_page_limit_rejects_commits_but_serves_reads(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         store._writer_state.db.pragma("max_page_count", 200)
         acknowledged = await fill(store)
@@ -221,7 +221,7 @@ def small_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(small_disk: Path) -> None:
+async def test_full_disk_rejects_writes_and_recovers(small_disk: Path) -> None:
     disk = small_disk / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
@@ -275,7 +275,7 @@ FAILING_SYNC = """
 """
 
 
-async def test_a_failed_fsync_ends_the_process(tmp_path: Path) -> None:
+async def test_failed_fsync_exits_the_process(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     script = textwrap.dedent(FAILING_SYNC).replace("FILE", repr(str(file)))
     ended = subprocess.run(
@@ -290,7 +290,7 @@ async def test_a_failed_fsync_ends_the_process(tmp_path: Path) -> None:
         assert (await values(store))[0] in (b"acknowledged", b"lost")
 
 
-async def test_a_closed_store_says_so(tmp_path: Path) -> None:
+async def test_closed_store_is_unavailable(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
     last = [asyncio.ensure_future(store.commit([Put(pod(f"n{i}"), b"")])) for i in range(20)]
     await asyncio.sleep(0)
@@ -300,7 +300,7 @@ async def test_a_closed_store_says_so(tmp_path: Path) -> None:
         await store.commit([Put(pod("x"), b"")])
 
 
-async def test_terms_of_a_former_process_are_fenced(tmp_path: Path) -> None:
+async def test_terms_of_former_process_are_fenced(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         term = await store.campaign("lead", "one", 15)
     async with open_sqlite_store(tmp_path / "state.db") as store:
@@ -312,7 +312,7 @@ async def test_terms_of_a_former_process_are_fenced(tmp_path: Path) -> None:
             await store.commit([Put(pod("x"), b"")], fence=term)
 
 
-async def test_a_long_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
+async def test_long_list_does_not_block_event_loop(tmp_path: Path) -> None:
     async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(100):
             await store.commit([Put(pod(f"n{number:03}-{i:02}"), b"x" * 500) for i in range(100)])
@@ -346,7 +346,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_killed_server_has_kept_all_it_acknowledged_and_no_half_commit(tmp_path: Path) -> None:
+async def test_kill_keeps_acknowledged_commits_whole(tmp_path: Path) -> None:
     file, command = tmp_path / "state.db", [sys.executable, "-c", BUSY, str(tmp_path / "state.db")]
     acknowledged: set[str] = set()
     for lines in (1, 300, 2000):
