@@ -80,7 +80,7 @@ ACCEPTANCE = (
     Row(
         "idempotent by revision, and agents insist on it",
         "agent.plan:plan",
-        "agent/test_plan.py::test_plan[an update first stops the old one]",
+        "agent/test_plan.py::test_plan[an update first stops the old revision]",
         (
             "agent/plan.py",
             'if order.desired != "Running" or any(each.is_live and _stop_reason(each, order) for each in there):',

@@ -14,7 +14,7 @@ SECURITY = (
     Row(
         "mTLS: and only while it has the key that joined",
         "server.agents.join:verify_joined_key",
-        "server/agents/test_registration_messages.py::test_certificate_is_valid_for_its_own_node_only[a key that did not join as it]",
+        "server/agents/test_registration_messages.py::test_certificate_is_valid_for_its_own_node_only[a key of another machine]",
         (
             "server/agents/join.py",
             '    if node["metadata"].get("annotations", {}).get(AGENT_KEY_ANNOTATION) != peer.key_digest:',

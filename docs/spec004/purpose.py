@@ -65,13 +65,13 @@ PRINCIPLES = (
     Row(
         "idempotent by workload and revision, on the agent too",
         "agent.plan:plan",
-        "agent/test_plan.py::test_plan[what runs is left alone]",
+        "agent/test_plan.py::test_plan[a running instance is kept]",
         ("agent/plan.py", "for spec in specs if spec.id not in settled]", "for spec in specs]"),
     ),
     Row(
         "the control plane alone decides what is started again",
         "agent.host.runtime_protocol:Instance.covers_attempt",
-        "agent/test_plan.py::test_plan[what failed waits for the control plane]",
+        "agent/test_plan.py::test_plan[a failed instance waits for the control plane]",
         (
             "agent/host/runtime_protocol.py",
             "return self.is_live or (self.attempt >= attempt and not self.asked)",
@@ -113,7 +113,7 @@ ARCHITECTURE = (
     Row(
         "mTLS, without a mode that is insecure",
         "server.grpc.listener:AgentListener",
-        f"{AGENTS}::test_peer_without_node_certificate_is_rejected[none]",
+        f"{AGENTS}::test_peer_without_node_certificate_is_rejected[no certificate]",
         ("server/grpc/listener.py", "require_client_auth=True", "require_client_auth=False"),
     ),
 )

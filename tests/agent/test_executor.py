@@ -110,7 +110,7 @@ async def test_agent_rejects_server_with_other_protocol() -> None:
     [
         pytest.param(orders(4, 2, "old"), ["web"], id="a lower term"),
         pytest.param(orders(5, 1, "old", whole=True), ["web"], id="the same number again"),
-        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next one"),
+        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next number"),
         pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
     ],
 )

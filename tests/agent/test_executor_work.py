@@ -73,7 +73,7 @@ def failed(work: Executor) -> str:
         pytest.param(
             {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}},
             "RUNTIME_ERROR",
-            id="it ends with an error",
+            id="exits with an error",
         ),
     ],
 )

@@ -31,17 +31,19 @@ def told(actions: Iterable[Action]) -> list[str]:
 @pytest.mark.parametrize(
     ("wanted", "running", "expected"),
     [
-        pytest.param([an_order()], [], ["start u1.a1.main #0"], id="what is missing is started"),
-        pytest.param([an_order()], [an_instance()], [], id="what runs is left alone"),
-        pytest.param([an_order(attempt=3)], [an_instance()], [], id="a retry of what runs is nothing to do"),
+        pytest.param([an_order()], [], ["start u1.a1.main #0"], id="a missing instance is started"),
+        pytest.param([an_order()], [an_instance()], [], id="a running instance is kept"),
         pytest.param(
-            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="what nobody ordered is stopped"
+            [an_order(attempt=3)], [an_instance()], [], id="a retry of a running instance does nothing"
+        ),
+        pytest.param(
+            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="an unassigned instance is stopped"
         ),
         pytest.param(
             [],
             [an_instance(state="Exited")],
             ["remove u1.a1.main"],
-            id="what nobody ordered and has ended is removed",
+            id="an exited unassigned instance is removed",
         ),
         pytest.param(
             [an_order(desired="Stopped")],
@@ -53,13 +55,13 @@ def told(actions: Iterable[Action]) -> list[str]:
             [an_order(desired="Stopped")],
             [an_instance(state="Exited", asked=True)],
             [],
-            id="a stopped one keeps its logs",
+            id="a stopped instance keeps its logs",
         ),
         pytest.param(
             [an_order()],
             [an_instance(state="Exited", asked=True)],
             ["start u1.a1.main #0"],
-            id="a stopped one may run again",
+            id="a stopped instance may run again",
         ),
         pytest.param(
             [an_order(desired="Deleted")],
@@ -77,25 +79,25 @@ def told(actions: Iterable[Action]) -> list[str]:
             [an_order()],
             [an_instance(state="Exited", failure=FAILED)],
             [],
-            id="what failed waits for the control plane",
+            id="a failed instance waits for the control plane",
         ),
         pytest.param(
             [an_order(attempt=1)],
             [an_instance(state="Exited", failure=FAILED)],
             ["start u1.a1.main #1"],
-            id="a retry starts it again",
+            id="a retry restarts a failed instance",
         ),
         pytest.param(
             [an_order(revision="b2")],
             [an_instance()],
             ["stop u1.a1.main: other revision"],
-            id="an update first stops the old one",
+            id="an update first stops the old revision",
         ),
         pytest.param(
             [an_order(revision="b2")],
             [an_instance(state="Exited", asked=True)],
             ["remove u1.a1.main", "start u1.b2.main #0"],
-            id="and starts the new one when the old one is dead",
+            id="and starts the new revision once the old one exited",
         ),
         pytest.param(
             [an_order(uid="u2")],
@@ -119,13 +121,13 @@ def told(actions: Iterable[Action]) -> list[str]:
             [an_order(uid="u1", term=4), an_order(uid="u2", term=5)],
             [],
             ["start u2.a1.main #0"],
-            id="of two orders for one name the later leader's",
+            id="of two assignments of one name the later term wins",
         ),
         pytest.param(
             [an_order(uid="u1"), an_order(uid="u2", desired="Deleted")],
             [],
             ["start u1.a1.main #0"],
-            id="one that is to run beats one that goes",
+            id="a running assignment wins over a stopping one",
         ),
     ],
 )
@@ -174,7 +176,7 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
             ),
             "ports",
             {"http": 31000, "fixed": 80},
-            id="allocated ports, fixed ones, and none that nobody chose",
+            id="allocated and fixed ports only",
         ),
     ],
 )

@@ -75,7 +75,7 @@ def outcome(node: Node) -> BaseException | None:
 
 @pytest.mark.parametrize(
     "befalls",
-    [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="another machine's by now")],
+    [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="replaced by another machine")],
 )
 @pytest.mark.parametrize(
     "is_cut_off",
@@ -181,9 +181,9 @@ async def test_rejoin_is_retried_while_unavailable() -> None:
         pytest.param(
             NotFound("there is no node n1 (fix: let the machine join again)"), True, id="its node is gone"
         ),
-        pytest.param(NotFound("there is no such path"), False, id="something else is not there"),
+        pytest.param(NotFound("there is no such path"), False, id="another object is missing"),
         pytest.param(Denied("the certificate ended too long ago"), False, id="too long ago"),
-        pytest.param(Unavailable("no connection"), False, id="nobody answers"),
+        pytest.param(Unavailable("no connection"), False, id="no server answers"),
     ],
 )
 async def test_expired_agent_learns_removal_on_renewal(

@@ -230,8 +230,8 @@ async def test_hundred_agents_reconnect_within_30_seconds() -> None:
 @pytest.mark.parametrize(
     ("disconnect", "survives"),
     [
-        pytest.param(Disconnect(), True, id="keep: it runs on"),
-        pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop: it is dead in time"),
+        pytest.param(Disconnect(), True, id="keep"),
+        pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop"),
     ],
 )
 async def test_disconnect_policy_keeps_or_stops(disconnect: Disconnect, survives: bool) -> None:

@@ -92,9 +92,9 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
 @pytest.mark.parametrize(
     ("comes_after", "is_found"),
     [
-        pytest.param(0.0, True, id="a server that was there"),
-        pytest.param(DISCOVERY_INTERVAL_S, True, id="a server that came while it was connected"),
-        pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server that nobody has told it of"),
+        pytest.param(0.0, True, id="a server known at the start"),
+        pytest.param(DISCOVERY_INTERVAL_S, True, id="a server added while connected"),
+        pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server added after the last discovery"),
     ],
 )
 async def test_agent_fails_over_to_known_server(comes_after: float, is_found: bool) -> None:

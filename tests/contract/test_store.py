@@ -96,15 +96,20 @@ async def test_concurrent_gets_return_their_own_objects(open_store: OpenStore) -
     ("writes", "checks", "clashing", "expected", "found_it"),
     [
         pytest.param(
-            [Put(pool("here"), b"", ABSENT)], [], pool("here"), ABSENT, True, id="create of what is there"
+            [Put(pool("here"), b"", ABSENT)],
+            [],
+            pool("here"),
+            ABSENT,
+            True,
+            id="create of an existing object",
         ),
         pytest.param(
-            [Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of what is not there"
+            [Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of a missing object"
         ),
         pytest.param(
             [Put(pool("here"), b"", 999)], [], pool("here"), 999, True, id="replace of another revision"
         ),
-        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of what is not there"),
+        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of a missing object"),
         pytest.param(
             [Delete(pool("here"), 999)], [], pool("here"), 999, True, id="delete of another revision"
         ),
@@ -122,7 +127,7 @@ async def test_concurrent_gets_return_their_own_objects(open_store: OpenStore) -
             pool("none"),
             5,
             False,
-            id="check of what is not there",
+            id="check of a missing object",
         ),
         pytest.param(
             [Put(pool("new"), b"")],
@@ -130,7 +135,7 @@ async def test_concurrent_gets_return_their_own_objects(open_store: OpenStore) -
             pool("here"),
             ABSENT,
             True,
-            id="check of absence of what is there",
+            id="check of absence of an existing object",
         ),
         pytest.param(
             [Put(pool("none"), b"", 7)],

@@ -37,10 +37,10 @@ async def post(api: Api, **spec: Any) -> Reply:
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        pytest.param({"desiredState": "Paused"}, "spec.desiredState", id="a state that nobody can want"),
+        pytest.param({"desiredState": "Paused"}, "spec.desiredState", id="an unknown desired state"),
         pytest.param({"containers": {"main": {}}}, "spec.containers.main", id="nothing to run"),
-        pytest.param({"requests": {"cpu": "-1"}}, "spec.requests", id="less than nothing"),
-        pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
+        pytest.param({"requests": {"cpu": "-1"}}, "spec.requests", id="a negative request"),
+        pytest.param({"revision": "latest"}, "spec.revision", id="an invalid revision"),
     ],
 )
 async def test_invalid_workload_is_rejected_without_write(spec: dict[str, Any], field: str) -> None:

@@ -23,7 +23,7 @@ def a_probe(**rest: Any) -> Probe:
 @pytest.mark.parametrize(
     ("well", "probe", "answers", "expected"),
     [
-        pytest.param(False, a_probe(), [YES], True, id="one success makes it well"),
+        pytest.param(False, a_probe(), [YES], True, id="one success passes"),
         pytest.param(
             False,
             a_probe(success_threshold=3),
@@ -38,10 +38,10 @@ def a_probe(**rest: Any) -> Probe:
             True,
             id="three in a row where three are asked",
         ),
-        pytest.param(True, a_probe(), [NO, NO], True, id="two failures are forgiven"),
-        pytest.param(True, a_probe(), [NO, NO, NO], False, id="three are not"),
+        pytest.param(True, a_probe(), [NO, NO], True, id="two failures still pass"),
+        pytest.param(True, a_probe(), [NO, NO, NO], False, id="three failures fail"),
         pytest.param(True, a_probe(), [NO, NO, YES, NO, NO], True, id="failures count in a row"),
-        pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="and it may recover"),
+        pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="a failed probe may recover"),
     ],
 )
 def test_thresholds(well: bool, probe: Probe, answers: list[ProbeResult], expected: bool) -> None:
@@ -61,15 +61,18 @@ def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Heal
 @pytest.mark.parametrize(
     ("probes", "heard", "expected"),
     [
-        pytest.param(None, [], Health(True, True, True), id="without probes what runs is ready"),
+        pytest.param(None, [], Health(True, True, True), id="running without probes is ready"),
         pytest.param(
-            Probes(readiness=a_probe()), [], Health(True, False, True), id="not ready before it said so"
+            Probes(readiness=a_probe()),
+            [],
+            Health(True, False, True),
+            id="not ready before the first success",
         ),
         pytest.param(
             Probes(readiness=a_probe()),
             [("readiness", YES)],
             Health(True, True, True),
-            id="ready when it says so",
+            id="ready after a success",
         ),
         pytest.param(
             Probes(liveness=a_probe()), [], Health(True, True, True), id="alive until shown otherwise"
@@ -90,7 +93,7 @@ def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Heal
             Probes(startup=a_probe(failure_threshold=2)),
             [("startup", NO), ("startup", NO)],
             Health(False, False, False, "startup: refused"),
-            id="one that never starts is given up",
+            id="failed startup is not alive",
         ),
     ],
 )
@@ -172,25 +175,25 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             silent,
             lambda port: Probe(tcp=TcpProbe(port="grpc")),
             ProbeResult(False, 'no port "grpc" was allocated'),
-            id="a name that is nobody's",
+            id="an unknown port name",
         ),
         pytest.param(
             saying(b"HTTP/1.1 204 No Content\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(True),
-            id="2xx is well",
+            id="2xx passes",
         ),
         pytest.param(
             saying(b"HTTP/1.1 302 Found\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(True),
-            id="3xx is well",
+            id="3xx passes",
         ),
         pytest.param(
             saying(b"HTTP/1.1 503 Busy\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(False, "HTTP status 503"),
-            id="5xx is not",
+            id="5xx fails",
         ),
         pytest.param(
             saying(b"SSH-2.0\r\n"),
@@ -221,9 +224,9 @@ async def test_a_closed_port_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        pytest.param(0, ProbeResult(True), id="exit code 0 is well"),
-        pytest.param(3, ProbeResult(False, "exit code 3"), id="any other is not"),
-        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
+        pytest.param(0, ProbeResult(True), id="exit code 0 passes"),
+        pytest.param(3, ProbeResult(False, "exit code 3"), id="other exit codes fail"),
+        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="a timeout fails"),
     ],
 )
 async def test_exec_probe_uses_exit_code(code: int | None, expected: ProbeResult) -> None:

@@ -49,7 +49,7 @@ async def states(behaviour: Behaviour, *at: float) -> list[str]:
         pytest.param(Behaviour(), ["Running", "Running", "Running"], id="runs until it is stopped"),
         pytest.param(Behaviour(start_takes=5), ["Starting", "Running", "Running"], id="a slow start"),
         pytest.param(Behaviour(exits_after=9), ["Running", "Running", "Exited"], id="exits after a time"),
-        pytest.param(Behaviour(start_fails=BROKEN), ["Exited", "Exited", "Exited"], id="a start that fails"),
+        pytest.param(Behaviour(start_fails=BROKEN), ["Exited", "Exited", "Exited"], id="a failing start"),
     ],
 )
 async def test_instance_follows_its_behaviour(behaviour: Behaviour, expected: list[str]) -> None:

@@ -62,26 +62,28 @@ async def test_process_gets_ports_folder_and_own_environment(
             ("no-such-program",),
             "COMMAND_NOT_FOUND",
             'command "no-such-program" was not found on PATH',
-            id="a program that is not installed",
+            id="a missing program",
         ),
         pytest.param(
             ("/no/such/file",),
             "COMMAND_NOT_FOUND",
             'command "/no/such/file" does not exist',
-            id="a file that is not there",
+            id="a missing file",
         ),
         pytest.param(
             ("SCRIPT",),
             "COMMAND_NOT_FOUND",
             "the program that is to read it",
-            id="a script for a program that is not there",
+            id="a script for a missing interpreter",
         ),
-        pytest.param(("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is no program"),
+        pytest.param(
+            ("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is not executable"
+        ),
         pytest.param(("/etc",), "INVALID_SPEC", "is a folder", id="a folder"),
         pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
         pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
         pytest.param(
-            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"
+            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="an argument with a null byte"
         ),
     ],
 )
@@ -118,9 +120,9 @@ async def test_path_traversal_in_instance_id_is_rejected(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("protocol", "reason", "retryable"),
     [
-        pytest.param("TCP", "PORT_TAKEN", True, id="a TCP port that was chosen for it"),
-        pytest.param("UDP", "PORT_TAKEN", True, id="a UDP port that was chosen for it"),
-        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
+        pytest.param("TCP", "PORT_TAKEN", True, id="an allocated TCP port"),
+        pytest.param("UDP", "PORT_TAKEN", True, id="an allocated UDP port"),
+        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="a fixed port"),
     ],
 )
 async def test_taken_port_fails_before_start(

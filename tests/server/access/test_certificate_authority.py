@@ -51,8 +51,8 @@ def test_valid_server_certificate_is_reused(tmp_path: Path) -> None:
     "damage",
     [
         pytest.param(lambda path: None, id="another authority of the same name signed it"),
-        pytest.param(lambda path: path.write_bytes(b"junk"), id="it is junk"),
-        pytest.param(lambda path: path.unlink(), id="it is gone"),
+        pytest.param(lambda path: path.write_bytes(b"junk"), id="unreadable file"),
+        pytest.param(lambda path: path.unlink(), id="missing file"),
     ],
 )
 def test_unusable_server_certificate_is_reissued(tmp_path: Path, damage) -> None:

@@ -259,7 +259,7 @@ CN, ORG = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
     [
         pytest.param(lambda: a_request(a_key(), _named((CN, "lattice-admin"), (ORG, "lattice:admins"))), Denied, "is for O=lattice:admins", id="an administrator's name"),
         pytest.param(lambda: a_request(a_key(), _named((CN, "node:n2"), (ORG, "lattice:nodes"))), Denied, "this is node n1", id="another node's name"),
-        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n1"), (ORG, "lattice:nodes"), (ORG, "lattice:admins"))), Denied, "this is node n1", id="one group more"),
+        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n1"), (ORG, "lattice:nodes"), (ORG, "lattice:admins"))), Denied, "this is node n1", id="an additional group"),
         pytest.param(lambda: a_request(a_key(), None, x509.BasicConstraints(True, 0)), Denied, "asks for extensions", id="an authority of its own"),
         pytest.param(lambda: a_request(a_key(), None, x509.SubjectAlternativeName([x509.DNSName("lattice.example")])), Denied, "asks for extensions", id="a server's name"),
         pytest.param(lambda: a_request(rsa.generate_private_key(65537, 1024)), Denied, "of no kind that is taken", id="a weak key"),  # noqa: S505
@@ -367,7 +367,7 @@ async def test_expired_certificate_rejoins_by_its_key() -> None:
         pytest.param(
             "node:n1", ["lattice:nodes", "lattice:admins"], id="a node that is also an administrator"
         ),
-        pytest.param("ann", ["lattice:nodes"], id="somebody in the nodes' group"),
+        pytest.param("ann", ["lattice:nodes"], id="a user in the nodes' group"),
     ],
 )
 def test_only_exact_node_subject_is_a_node_identity(user: str, groups: list[str]) -> None:

@@ -125,7 +125,7 @@ def spec(**fields: Any) -> dict[str, Any]:
                 }
             },
             {"f:metadata": {"f:labels": {"f:x": {}}, "f:finalizers": {'v:"f/z"': {}}}},
-            id="the server's own metadata is nobody's",
+            id="server-managed metadata has no owner",
         ),
         pytest.param(
             {"metadata": {"ownerReferences": [{"uid": "1", "kind": "K"}]}},
@@ -172,7 +172,7 @@ def test_present_also_names_the_maps_and_lists() -> None:
             id="sets change value by value",
         ),
         pytest.param(
-            {"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set is nobody's"
+            {"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set has no owner"
         ),
         pytest.param(
             {"items": [{"name": "x", "value": "1"}]},

@@ -183,7 +183,7 @@ def test_aggregated_scale_answers_with_autoscaling():
             "application/json;as=Table;v=v1;g=meta.k8s.io",
             "",
             "application/json",
-            id="some other form is none of ours",
+            id="an unknown media type",
         ),
         pytest.param("application/json;q=much", "", "application/json", id="nonsense is not an error"),
         pytest.param(V2.replace(";", " ; ").replace("=", " = "), "v2", V2, id="spaces do not matter"),

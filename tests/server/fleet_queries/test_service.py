@@ -110,26 +110,26 @@ REFUSED: list[Any] = [
         {"manifests": [a_service() | {"kind": "LatticeLedger"}]},
         403,
         "manifests[0]",
-        id="what only Lattice writes",
+        id="a kind that only controllers write",
     ),
     pytest.param(
         {"manifests": [a_service()], "namespace": "shop"},
         404,
         "manifests[0]",
-        id="a namespace that is not there",
+        id="a missing namespace",
     ),
     pytest.param({"manifest": []}, 422, "", id="a question with an unknown field"),
     pytest.param({"force": "yes"}, 422, "force", id="a field of another type"),
     pytest.param(
-        {"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of what is not there"
+        {"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of a missing object"
     ),
     pytest.param(
         {"delete": [{"kind": "LatticeNode", "name": "n"}]},
         422,
         "delete",
-        id="a deletion of what is not declared",
+        id="a deletion of an undeclared kind",
     ),
-    pytest.param({"prices": [{"csv": "nonsense", "source": "my.csv"}]}, 422, None, id="prices that are none"),
+    pytest.param({"prices": [{"csv": "nonsense", "source": "my.csv"}]}, 422, None, id="invalid prices"),
     pytest.param({"expect": "p-0"}, 409, "expect", id="another plan"),
 ]
 
@@ -149,29 +149,29 @@ async def test_invalid_manifests_are_reported_with_path() -> None:
 @pytest.mark.parametrize(
     ("ask", "question", "status", "says"),
     [
-        pytest.param("why", {}, 422, 'missing required field "service"', id="why what"),
+        pytest.param("why", {}, 422, 'missing required field "service"', id="why without an object"),
         pytest.param("why", {"service": "web"}, 422, "service", id="a service without its namespace"),
         pytest.param(
             "fit",
             {"service": "default/nobody"},
             404,
             "there is no service default/nobody",
-            id="a service that is not there",
+            id="a missing service",
         ),
-        pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
+        pytest.param("cost", {"by": "moon"}, 422, "by", id="an unknown grouping"),
         pytest.param(
             "cost",
             {"inNamespace": "nope"},
             404,
             "there is no namespace nope",
-            id="costs of a namespace that is not there",
+            id="costs of a missing namespace",
         ),
         pytest.param(
             "plan",
             {"namespace": "nope"},
             404,
             "there is no namespace nope",
-            id="a plan in a namespace that is not there",
+            id="a plan in a missing namespace",
         ),
         pytest.param(
             "plan",
@@ -185,7 +185,7 @@ async def test_invalid_manifests_are_reported_with_path() -> None:
             {"latency": {"csv": "from,to,ms\na,b,3\n", "source": "rtt.csv"}},
             422,
             "rtt.csv line 2",
-            id="a place that nobody offers",
+            id="a region without pools",
         ),
         pytest.param(
             "optimise",
@@ -229,7 +229,7 @@ def test_viewers_may_query() -> None:
     [
         pytest.param("apis/lattice.dev/v1alpha1/fleet/plan", "plan", id="a question"),
         pytest.param("apis/lattice.dev/v1alpha1/fleet/apply", "apply", id="an apply"),
-        pytest.param("apis/lattice.dev/v1alpha1/fleet/guess", "", id="none of ours"),
+        pytest.param("apis/lattice.dev/v1alpha1/fleet/guess", "", id="another group"),
         pytest.param("apis/lattice.dev/v1alpha1/fleet/plan/x", "", id="something below one"),
         pytest.param("apis/lattice.dev/v1alpha1/latticepools/plan", "", id="an object of that name"),
     ],

@@ -180,12 +180,12 @@ def _other_key(identity: Identity) -> CertificateKeyPair:
     ("make", "error", "words"),
     [
         pytest.param(_foreign, Unavailable, "connection", id="another authority's"),
-        pytest.param(_over, Unavailable, "connection", id="one that has ended"),
+        pytest.param(_over, Unavailable, "connection", id="expired certificate"),
         pytest.param(_server, (Unavailable, Denied), "connection|not a node's", id="a server's"),
-        pytest.param(_self_made, Unavailable, "connection", id="none"),
+        pytest.param(_self_made, Unavailable, "connection", id="no certificate"),
         pytest.param(_admin, Denied, "not a node's", id="an administrator's"),
-        pytest.param(_both, Denied, "not a node's", id="a node's that is also an administrator's"),
-        pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="one for a key that did not join"),
+        pytest.param(_both, Denied, "not a node's", id="node and administrator certificate"),
+        pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="certificate of an unknown key"),
     ],
 )
 async def test_peer_without_node_certificate_is_rejected(
@@ -229,7 +229,7 @@ async def test_agent_rejects_server_of_another_authority(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        pytest.param("127.0.0.1:{closed}", "nobody listens there", id="nobody listens"),
+        pytest.param("127.0.0.1:{closed}", "nobody listens there", id="closed port"),
         pytest.param("127.0.0.1", "no connection: ", id="no port"),
         pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
     ],

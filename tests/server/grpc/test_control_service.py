@@ -189,7 +189,7 @@ WRITES = {
     ("user", "groups", "may_read"),
     [
         pytest.param("vic", (VIEWERS,), True, id="a viewer reads"),
-        pytest.param("node:n1", ("lattice:nodes",), False, id="a node has no say"),
+        pytest.param("node:n1", ("lattice:nodes",), False, id="a node may do nothing"),
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
 )

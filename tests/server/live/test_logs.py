@@ -65,7 +65,7 @@ async def log_service(tmp_path: Path, *names: str, **status: Any) -> AsyncIterat
         pytest.param({"tail": "2"}, "two\nthree\n", id="the last lines"),
         pytest.param({"tailLines": "1", "container": "main"}, "three\n", id="as kubectl asks"),
         pytest.param({"tail": "0"}, "", id="nothing"),
-        pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, said otherwise"),
+        pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, as a negative number"),
     ],
 )
 async def test_log_returns_printed_lines(query: dict[str, str], said: str, tmp_path: Path) -> None:
@@ -86,8 +86,8 @@ async def test_log_returns_printed_lines(query: dict[str, str], said: str, tmp_p
         pytest.param(
             {"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"
         ),
-        pytest.param({}, "it has more than one container", id="which one?"),
-        pytest.param({"container": "third"}, "there is no container 'third'", id="no such one"),
+        pytest.param({}, "it has more than one container", id="no container named"),
+        pytest.param({"container": "third"}, "there is no container 'third'", id="an unknown container"),
     ],
 )
 async def test_malformed_log_queries_are_rejected(query: dict[str, str], words: str, tmp_path: Path) -> None:

@@ -300,13 +300,11 @@ def test_every_timestamp_round_trips(seconds):
         pytest.param(b"", "starts with b''", id="nothing"),
         pytest.param(b'{"kind":"Secret"}', "starts with", id="JSON under a protobuf label"),
         pytest.param(MAGIC, "nameless kind of no version", id="the magic alone"),
-        pytest.param(
-            body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="a kind that is not here"
-        ),
+        pytest.param(body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="an unknown kind"),
         pytest.param(
             body("lattice.dev/v1alpha1", "LatticePool", b""), "LatticePool", id="our own kinds are JSON"
         ),
-        pytest.param(body("v2", "Secret", b""), "Secret of v2", id="a version that is not here"),
+        pytest.param(body("v2", "Secret", b""), "Secret of v2", id="an unknown version"),
         pytest.param(body("v1", "Secret", b"", (3, "gzip")), "another encoding", id="compressed inside"),
         pytest.param(
             body("v1", "Secret", b"", (4, "application/json")), "another encoding", id="JSON inside"

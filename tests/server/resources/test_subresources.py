@@ -74,10 +74,10 @@ async def test_retry_dry_run_writes_nothing() -> None:
 @pytest.mark.parametrize(
     ("method", "name", "user", "error"),
     [
-        pytest.param("POST", "web", VIEWER, Denied, id="who may only look"),
+        pytest.param("POST", "web", VIEWER, Denied, id="a viewer"),
         pytest.param("POST", "nope", ADMIN, NotFound, id="no such workload"),
-        pytest.param("GET", "web", ADMIN, MethodNotAllowed, id="it is posted"),
-        pytest.param("PUT", "web", SERVER, MethodNotAllowed, id="not put"),
+        pytest.param("GET", "web", ADMIN, MethodNotAllowed, id="a GET"),
+        pytest.param("PUT", "web", SERVER, MethodNotAllowed, id="a PUT"),
     ],
 )
 async def test_retry_is_refused_without_write(

@@ -140,9 +140,9 @@ async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
         pytest.param(verbs.create, "pools", b"", Malformed, "the body is empty", id="no body"),
         pytest.param(verbs.create, "pools", b'{"a": NaN}', Malformed, "NaN", id="not a number"),
         pytest.param(verbs.create, "pools", b"[" * 100_000, Malformed, "deep", id="nested a hundred thousand deep"),
-        pytest.param(verbs.create, "services/nowhere", service(), NotFound, 'namespaces "nowhere" not found', id="a namespace that is not there"),
-        pytest.param(verbs.get, "pools/none", None, NotFound, 'latticepools.lattice.dev "none" not found', id="an object that is not there"),
-        pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a namespace that must stay"),
+        pytest.param(verbs.create, "services/nowhere", service(), NotFound, 'namespaces "nowhere" not found', id="a missing namespace"),
+        pytest.param(verbs.get, "pools/none", None, NotFound, 'latticepools.lattice.dev "none" not found', id="a missing object"),
+        pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a protected namespace"),
     ],
 )  # fmt: skip
 async def test_rejections_say_why_and_write_nothing(

@@ -244,7 +244,7 @@ def an_event(name: str, **said: str) -> Event:
         pytest.param(
             {"newest": 9}, ["default/a", "default/c", "default/b"], False, id="all, if there are no more"
         ),
-        pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="that say these words"),
+        pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="matching words"),
         pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
     ],
 )
@@ -323,7 +323,7 @@ async def test_compacted_revision_is_gone() -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        pytest.param({}, "of which kinds?", id="none"),
+        pytest.param({}, "of which kinds?", id="no kinds"),
         pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
         pytest.param(
             {"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"

@@ -198,7 +198,7 @@ async def test_anonymous_session_has_no_user() -> None:
     ("path", "status", "body"),
     [
         pytest.param("/", 302, b"", id="the root leads to the page"),
-        pytest.param("/ui", 302, b"", id="and so does it without the slash"),
+        pytest.param("/ui", 302, b"", id="the page without a slash"),
         pytest.param("/ui/", 200, b"<html>", id="its first file"),
         pytest.param("/ui/lib/api.js", 200, b"<html>", id="any other"),
     ],
@@ -215,7 +215,7 @@ async def test_files_carry_security_headers(path: str, status: int, body: bytes)
     ("headers", "status", "body"),
     [
         pytest.param(
-            {"Accept-Encoding": "gzip, br"}, 200, INDEX.gzipped, id="compressed for who can read that"
+            {"Accept-Encoding": "gzip, br"}, 200, INDEX.gzipped, id="compressed for clients that accept gzip"
         ),
         pytest.param({"If-None-Match": INDEX.etag}, 304, b"", id="known already"),
         pytest.param({"If-None-Match": '"old"'}, 200, b"<html>", id="changed since"),
@@ -250,7 +250,7 @@ async def test_other_paths_are_rejected(method: str, path: str, error: type[Latt
         pytest.param("GET", "/", "application/json", False, id="another client at the root"),
         pytest.param("GET", "/ui", "", True, id="the page"),
         pytest.param("POST", "/ui/session", "", True, id="signing in"),
-        pytest.param("GET", "/ui/live", "", False, id="what changes, which is not for everybody"),
+        pytest.param("GET", "/ui/live", "", False, id="the event stream needs a session"),
         pytest.param("GET", "/uix", "", False, id="something else"),
     ],
 )
