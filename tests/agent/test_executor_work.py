@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.orders import until
+from build.assignments import until
 
 from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import InstanceRecord

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from build.links import AUTHORITY, a_machine
+from build.agent_world import AUTHORITY, a_machine
 from build.virtual import VirtualClock
 
 from lattice.agent.certificate_renewal import CertificateRenewal

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.orders import an_instance, an_order, which
+from build.assignments import an_assignment, an_instance, instance_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,10 +31,10 @@ def told(actions: Iterable[Action]) -> list[str]:
 @pytest.mark.parametrize(
     ("wanted", "running", "expected"),
     [
-        pytest.param([an_order()], [], ["start u1.a1.main #0"], id="a missing instance is started"),
-        pytest.param([an_order()], [an_instance()], [], id="a running instance is kept"),
+        pytest.param([an_assignment()], [], ["start u1.a1.main #0"], id="a missing instance is started"),
+        pytest.param([an_assignment()], [an_instance()], [], id="a running instance is kept"),
         pytest.param(
-            [an_order(attempt=3)], [an_instance()], [], id="a retry of a running instance does nothing"
+            [an_assignment(attempt=3)], [an_instance()], [], id="a retry of a running instance does nothing"
         ),
         pytest.param(
             [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="an unassigned instance is stopped"
@@ -46,85 +46,85 @@ def told(actions: Iterable[Action]) -> list[str]:
             id="an exited unassigned instance is removed",
         ),
         pytest.param(
-            [an_order(desired="Stopped")],
+            [an_assignment(desired="Stopped")],
             [an_instance()],
             ["stop u1.a1.main: to be stopped"],
             id="Stopped stops",
         ),
         pytest.param(
-            [an_order(desired="Stopped")],
+            [an_assignment(desired="Stopped")],
             [an_instance(state="Exited", asked=True)],
             [],
             id="a stopped instance keeps its logs",
         ),
         pytest.param(
-            [an_order()],
+            [an_assignment()],
             [an_instance(state="Exited", asked=True)],
             ["start u1.a1.main #0"],
             id="a stopped instance may run again",
         ),
         pytest.param(
-            [an_order(desired="Deleted")],
+            [an_assignment(desired="Deleted")],
             [an_instance()],
             ["stop u1.a1.main: to be deleted"],
             id="Deleted stops",
         ),
         pytest.param(
-            [an_order(desired="Deleted")],
+            [an_assignment(desired="Deleted")],
             [an_instance(state="Exited")],
             ["remove u1.a1.main"],
             id="then Deleted removes",
         ),
         pytest.param(
-            [an_order()],
+            [an_assignment()],
             [an_instance(state="Exited", failure=FAILED)],
             [],
             id="a failed instance waits for the control plane",
         ),
         pytest.param(
-            [an_order(attempt=1)],
+            [an_assignment(attempt=1)],
             [an_instance(state="Exited", failure=FAILED)],
             ["start u1.a1.main #1"],
             id="a retry restarts a failed instance",
         ),
         pytest.param(
-            [an_order(revision="b2")],
+            [an_assignment(revision="b2")],
             [an_instance()],
             ["stop u1.a1.main: other revision"],
             id="an update first stops the old revision",
         ),
         pytest.param(
-            [an_order(revision="b2")],
+            [an_assignment(revision="b2")],
             [an_instance(state="Exited", asked=True)],
             ["remove u1.a1.main", "start u1.b2.main #0"],
             id="and starts the new revision once the old one exited",
         ),
         pytest.param(
-            [an_order(uid="u2")],
+            [an_assignment(uid="u2")],
             [an_instance()],
             ["stop u1.a1.main: not wanted here"],
             id="a namesake waits for its predecessor's end",
         ),
         pytest.param(
-            [an_order(containers={"new": Container(command=("a",))})],
+            [an_assignment(containers={"new": Container(command=("a",))})],
             [an_instance()],
             ["stop u1.a1.main: other revision"],
             id="a container that is no longer in the workload is stopped first",
         ),
         pytest.param(
-            [an_order(containers={"b": Container(command=("b",)), "a": Container(command=("a",))})],
-            [an_instance(id=which(container="a"), state="Exited", failure=FAILED)],
+            [an_assignment(containers={"b": Container(command=("b",)), "a": Container(command=("a",))})],
+            [an_instance(id=instance_id(container="a"), state="Exited", failure=FAILED)],
             ["start u1.a1.b #0"],
             id="each container has its own fate",
         ),
         pytest.param(
-            [an_order(uid="u1", term=4), an_order(uid="u2", term=5)],
+            [an_assignment(uid="u1", term=4), an_assignment(uid="u2", term=5)],
             [],
             ["start u2.a1.main #0"],
             id="of two assignments of one name the later term wins",
         ),
         pytest.param(
-            [an_order(uid="u1"), an_order(uid="u2", desired="Deleted")],
+            [an_assignment(uid="u1"), an_assignment(uid="u2", desired="Deleted")],
             [],
             ["start u1.a1.main #0"],
             id="a running assignment wins over a stopping one",
@@ -139,13 +139,13 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
     ("order", "field", "expected"),
     [
         pytest.param(
-            an_order(limits=Limits(500, 64)),
+            an_assignment(limits=Limits(500, 64)),
             "limits",
             Limits(500, 64),
             id="limits of the workload hold when containers state none",
         ),
         pytest.param(
-            an_order(
+            an_assignment(
                 limits=Limits(500, 64),
                 containers={
                     "main": Container(command=("a",), resources=ContainerResources(limits={"cpu": "250m"}))
@@ -156,16 +156,16 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
             id="a container's own limits go first",
         ),
         pytest.param(
-            an_order(disconnect=Disconnect(policy="stop", stop_after="45s")),
+            an_assignment(disconnect=Disconnect(policy="stop", stop_after="45s")),
             "stop_after",
             45.0,
             id="stop gives a deadline",
         ),
         pytest.param(
-            an_order(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"
+            an_assignment(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"
         ),
         pytest.param(
-            an_order(
+            an_assignment(
                 ports={"http": 31000, "other": 1},
                 containers={
                     "main": Container(
@@ -197,7 +197,7 @@ def test_assignment_is_made_from_workload() -> None:
 
 NAMES = st.sampled_from(["default/web", "default/api"])
 orders = st.builds(
-    an_order,
+    an_assignment,
     workload=NAMES,
     uid=st.sampled_from(["u1", "u2"]),
     revision=st.sampled_from(["a1", "b2"]),
@@ -212,7 +212,7 @@ instances = st.builds(
     an_instance,
     workload=NAMES,
     id=st.builds(
-        which,
+        instance_id,
         uid=st.sampled_from(["u1", "u2", "u3"]),
         revision=st.sampled_from(["a1", "b2"]),
         container=st.sampled_from(["main", "side"]),
@@ -291,7 +291,7 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
         if order and each.attempt >= order.attempt
     }
     alive = {
-        which(o.uid, o.revision, name)
+        instance_id(o.uid, o.revision, name)
         for o in best.values()
         if o.desired == "Running"
         for name in o.containers
@@ -347,7 +347,9 @@ def test_plan_does_not_depend_on_input_order(
 
 def test_same_port_name_in_two_containers_is_distinct() -> None:
     container = Container(command=("true",), ports=(Port(name="http"), Port(name="fixed", port=80)))
-    alone = an_order(containers={"a": container}, ports={"http": 31000})
+    alone = an_assignment(containers={"a": container}, ports={"http": 31000})
     assert run_spec(alone, "a").ports == {"http": 31000, "fixed": 80}
-    both = an_order(containers={"a": container, "b": container}, ports={"a.http": 31000, "b.http": 31001})
+    both = an_assignment(
+        containers={"a": container, "b": container}, ports={"a.http": 31000, "b.http": 31001}
+    )
     assert (run_spec(both, "a").ports["http"], run_spec(both, "b").ports["http"]) == (31000, 31001)

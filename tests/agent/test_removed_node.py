@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.links import (
+from build.agent_world import (
     AUTHORITY,
     FOREVER,
     Leader,

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.links import (
+from build.agent_world import (
     FOREVER,
     REVISION,
     Leader,
@@ -33,8 +33,8 @@ HOME = "leader:7444"
 
 
 def heard(leader: Leader, node: str = "n1") -> LastHeartbeat:
-    assert leader.office is not None
-    found = leader.office.presence.get(node)
+    assert leader.context is not None
+    found = leader.context.presence.get(node)
     assert found is not None
     return found
 
@@ -167,8 +167,8 @@ async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
             node.net.cut()
             node.net.is_cut = False
             before = len(node.net.dialled)
-            assert leader.office is not None
-            await leader.store.resign(leader.office.term)
+            assert leader.context is not None
+            await leader.store.resign(leader.context.term)
             leader.step_down()
             await clock.advance(4)
             asked = node.net.dialled[before:]
@@ -178,8 +178,8 @@ async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
             await clock.advance(10)
             assert heard(other).is_connected
             node.net.servers[HOME] = leader
-            assert other.office is not None
-            await leader.store.resign(other.office.term)
+            assert other.context is not None
+            await leader.store.resign(other.context.term)
             await leader.lead()
             other.step_down(HOME)
             await clock.advance(1)
@@ -219,8 +219,8 @@ async def test_hundred_agents_reconnect_within_30_seconds() -> None:
         begin = [len(node.net.dialled) for node in nodes]
         await clock.advance(30)
         assert len(other.links.sessions) == 100
-        assert other.office is not None
-        assert max(other.office.presence.heartbeat_age(name) for name in names) < 40
+        assert other.context is not None
+        assert max(other.context.presence.heartbeat_age(name) for name in names) < 40
         assert max(len(node.net.dialled) - before for node, before in zip(nodes, begin, strict=True)) <= 6
         for node in nodes:
             await node.kill()

@@ -4,7 +4,7 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from build.links import REVISION, ROLE, Leader, Node, a_machine, a_node, a_workload, applied
+from build.agent_world import REVISION, ROLE, Leader, Node, a_machine, a_node, a_workload, applied
 from build.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -46,8 +46,8 @@ class World:
     async def elect(self) -> None:
         """The next server leads; the former learns it at once, or only by its clock."""
         former = self.servers.get(self.leading)
-        if former is not None and former.office is not None:
-            await self.store.resign(former.office.term)
+        if former is not None and former.context is not None:
+            await self.store.resign(former.context.term)
         address = self.rng.choice(SERVERS)
         term = await self.store.campaign(ROLE, address, 10_000.0)
         assert term is not None
@@ -104,12 +104,12 @@ class World:
 
     def check_end(self) -> None:
         leader = self.servers[self.leading]
-        assert leader.office is not None
+        assert leader.context is not None
         assert sorted(leader.links.sessions) == list(NODES)
         for name, node in self.nodes.items():
             wanted = sorted(f"uid-{each}" for each, home in self.homes.items() if home == name)
             assert sorted(which.uid for which in node.machine.live_instances()) == wanted, name
-            heard = leader.office.presence.get(name)
+            heard = leader.context.presence.get(name)
             assert heard is not None
             said = sorted(spoken.uid for spoken in heard.workloads.values() if spoken.state == "Running")
             assert said == wanted, name

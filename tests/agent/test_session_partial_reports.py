@@ -1,7 +1,7 @@
 """A node that is a part of a machine uses what its workloads use: what its neighbours do is not its business."""
 
 import pytest
-from build.links import a_leader, a_machine, a_workload, applied
+from build.agent_world import a_leader, a_machine, a_workload, applied
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Usage
@@ -25,8 +25,8 @@ async def test_shared_machine_reports_own_workloads_only(is_part: bool, used: He
         node.agent.node_usage, node.agent.shares_machine = lambda: Usage(1900, 5 << 30, 7), is_part
         node.start()
         await clock.advance(25)
-        assert leader.office is not None
-        heard = leader.office.presence.get("n1")
+        assert leader.context is not None
+        heard = leader.context.presence.get("n1")
         assert heard is not None
         assert heard.usage == used
         assert heard.workload_usage["default/web"] == Heard(250, 1 << 20, 3)

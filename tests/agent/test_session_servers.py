@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from build.links import AUTHORITY, Leader, Node, a_leader, a_machine
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine
 from build.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, JoinRecord
@@ -20,7 +20,7 @@ HOME, OTHER = "leader:7444", "other:7444"
 
 
 @asynccontextmanager
-async def an_api(
+async def discovery_server(
     folder: Path, agents: str, authority: CertificateAuthority = AUTHORITY
 ) -> AsyncIterator[tuple[str, list[str]]]:
     """One that only says where agents connect, and which servers it knows."""
@@ -47,9 +47,11 @@ async def test_discovery_asks_given_then_named_servers(tmp_path: Path) -> None:
     identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
     async with AsyncExitStack() as stack:
         (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
-            await stack.enter_async_context(an_api(tmp_path, f"{name}:7444")) for name in "abc"
+            await stack.enter_async_context(discovery_server(tmp_path, f"{name}:7444")) for name in "abc"
         ]
-        foreign, _ = await stack.enter_async_context(an_api(tmp_path, "foreign:7444", new_authority()[0]))
+        foreign, _ = await stack.enter_async_context(
+            discovery_server(tmp_path, "foreign:7444", new_authority()[0])
+        )
         named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
         named_by_b += [c, a]
         named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
@@ -77,8 +79,8 @@ async def two_servers(clock: VirtualClock) -> AsyncIterator[tuple[Leader, Leader
 
 async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: Node) -> bool:
     """Whether the agent goes to the other server when the leader is killed, and with it whatever it could have said."""
-    assert leader.office is not None
-    term = leader.office.term
+    assert leader.context is not None
+    term = leader.context.term
     del node.net.servers[HOME]
     node.net.cut()
     node.net.is_cut = False
@@ -102,12 +104,12 @@ async def test_agent_fails_over_to_known_server(comes_after: float, is_found: bo
     async with two_servers(clock) as (leader, other):
         node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
 
-        async def asked() -> list[str]:
+        async def discover() -> list[str]:
             if HOME not in node.net.servers:
                 return []
             return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
 
-        node.agent.discover_addresses = asked
+        node.agent.discover_addresses = discover
         await node.agent.discover_servers()
         node.start()
         await clock.advance(2 * DISCOVERY_INTERVAL_S)

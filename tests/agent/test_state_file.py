@@ -7,8 +7,8 @@ import time
 from pathlib import Path
 
 import pytest
-from build.nodes import written
-from build.orders import a_spec, an_order, which
+from build.assignments import a_spec, an_assignment, instance_id
+from build.process_node import written
 
 from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
 from lattice.agent.state_file import AgentState, StateFile
@@ -17,19 +17,19 @@ from lattice.errors import Conflict, Full, Invalid
 WRITER = """
 import sys
 from pathlib import Path
-from build.orders import a_spec, which
+from build.assignments import a_spec, instance_id
 from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
 from lattice.agent.state_file import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(1, 1_000_000):
-    spec = a_spec("x" * 2000, id=which(uid=f"u{number % 20}"))
+    spec = a_spec("x" * 2000, id=instance_id(uid=f"u{number % 20}"))
     file.write_record(InstanceRecord(spec, new_instance(spec, "Running"), Handle(pid=number)))
     print(number, flush=True)
 """
 
 
 def a_record(uid: str = "u1") -> InstanceRecord:
-    spec = a_spec("sleep", "60", id=which(uid=uid))
+    spec = a_spec("sleep", "60", id=instance_id(uid=uid))
     return InstanceRecord(
         spec, new_instance(spec, "Running"), Handle(42, 4711, "boot", ("/sys/fs/cgroup/x",))
     )
@@ -39,11 +39,11 @@ def test_state_survives_restart(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write_record(a_record("u1"))
     file.write_record(a_record("u2"))
-    file.delete_record(which(uid="u1"))
-    file.save_assignments((an_order(term=7),), 7)
+    file.delete_record(instance_id(uid="u1"))
+    file.save_assignments((an_assignment(term=7),), 7)
     file.close()
     again = StateFile(tmp_path)
-    assert again.state == AgentState(term=7, wanted=(an_order(term=7),), records=(a_record("u2"),))
+    assert again.state == AgentState(term=7, wanted=(an_assignment(term=7),), records=(a_record("u2"),))
     again.close()
 
 
@@ -106,7 +106,7 @@ def test_full_disk_keeps_previous_state(tmp_path: Path) -> None:
         file = StateFile(disk / "agent")
         file.write_record(a_record("u1"))
         (disk / "filler").write_bytes(bytes(40_000))
-        big = a_spec("x" * 40_000, id=which(uid="u2"))
+        big = a_spec("x" * 40_000, id=instance_id(uid="u2"))
         with pytest.raises(Full, match="no room to write the agent's state"):
             file.write_record(InstanceRecord(big, new_instance(big, "Running")))
         assert file.state.records == (a_record("u1"),)

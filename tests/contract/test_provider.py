@@ -6,35 +6,24 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build.assignments import until
+from build.machine_specs import a_machine_spec
 
 from lattice.clock import SystemClock
 from lattice.errors import Unavailable
-from lattice.kinds.node_class import MachineSize
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
-from lattice.providers.protocol import MachineSpec, Provider, ProvisioningUnavailable
+from lattice.providers.protocol import Provider, ProvisioningUnavailable
 
-AGENT = Path(__file__).parents[1] / "build" / "paper_agent.py"
+AGENT = Path(__file__).parents[1] / "build" / "fake_agent.py"
 SOON = 0.02  # seconds
 clock = SystemClock()
-
-
-def a_machine(node: str, cluster: str = "rack-001") -> MachineSpec:
-    return MachineSpec(node, cluster, "here", "a", "small", MachineSize(1000, 1 << 30, 0, 0, {}))
-
-
-async def until(found: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if found():
-            return
-        await asyncio.sleep(SOON)
-    raise AssertionError("waited in vain")
 
 
 class Rig:
@@ -62,7 +51,7 @@ class Rig:
         )
 
     async def create(self, node: str) -> str:
-        name = await self.provider.create(a_machine(node))
+        name = await self.provider.create(a_machine_spec(node))
         await until(lambda: self.kind == "fake" or (self.home(node) / "state.json").exists())
         return name
 
@@ -187,10 +176,10 @@ async def test_unavailable_machine_is_rejected_with_reason(
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
         with pytest.raises(ProvisioningUnavailable, match="its quota of machines is used up"):
-            await rig.provider.create(a_machine("n2"))
+            await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
         with pytest.raises(ProvisioningUnavailable, match="region there is not offered; there are here"):
-            await rig.provider.create(replace(a_machine("n2"), region="there"))
+            await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
 

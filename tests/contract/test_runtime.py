@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.orders import a_spec, until, which
+from build.assignments import a_spec, instance_id, until
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -95,7 +95,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def a_node(kind: str, folder: Path) -> AsyncIterator[Rig]:
+async def runtime_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
     rig = Rig(kind, folder)
     await rig.begin()
     try:
@@ -138,14 +138,14 @@ def open_node(request: pytest.FixtureRequest, tmp_path: Path) -> OpenNode:
     """Opens a node of each kind; nothing of it is left afterwards."""
     if request.param == "container":
         request.getfixturevalue("image")
-    return lambda: a_node(request.param, tmp_path / "node")
+    return lambda: runtime_rig(request.param, tmp_path / "node")
 
 
 async def test_started_instance_runs_and_is_listed(open_node: OpenNode) -> None:
     async with open_node() as rig:
         begun = await rig.runtime.start(rig.spec("runs"))
         assert begun.is_live, begun.failure
-        assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
+        assert [(each.id, each.state) for each in await rig.runtime.list()] == [(instance_id(), "Running")]
 
 
 async def test_start_of_running_instance_is_idempotent(open_node: OpenNode) -> None:
@@ -168,8 +168,8 @@ async def test_concurrent_starts_make_one_instance(open_node: OpenNode) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(which(revision="b2"), id="another revision"),
-        pytest.param(which(uid="u2"), id="an earlier workload of the same name"),
+        pytest.param(instance_id(revision="b2"), id="another revision"),
+        pytest.param(instance_id(uid="u2"), id="an earlier workload of the same name"),
     ],
 )
 async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
@@ -177,7 +177,7 @@ async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: 
         await rig.runtime.start(rig.spec("runs"))
         with pytest.raises(Conflict, match="must not start beside it"):
             await rig.runtime.start(rig.spec("runs", id=other))
-        await rig.runtime.stop(which(), 0)
+        await rig.runtime.stop(instance_id(), 0)
         assert (await rig.runtime.start(rig.spec("runs", id=other))).is_live
 
 
@@ -191,7 +191,7 @@ async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: 
 async def test_exit_code_is_reported(open_node: OpenNode, what: str, code: int, reason: str | None) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
         assert end.failure is None or end.failure.is_retryable
 
@@ -208,7 +208,7 @@ async def test_failed_start_is_a_result_not_an_error(open_node: OpenNode) -> Non
 async def test_exited_instance_restarts_in_new_attempt_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert await rig.runtime.start(rig.spec("runs")) == end
         again = await rig.runtime.start(rig.spec("runs", attempt=1))
         assert again.is_live
@@ -218,7 +218,7 @@ async def test_exited_instance_restarts_in_new_attempt_only(open_node: OpenNode)
 async def test_stopped_instance_restarts_in_same_attempt(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        end = await rig.runtime.stop(which(), 0)
+        end = await rig.runtime.stop(instance_id(), 0)
         assert end
         assert (end.state, end.asked, end.failure) == ("Exited", True, None)
         assert (await rig.runtime.start(rig.spec("runs"))).is_live
@@ -226,11 +226,11 @@ async def test_stopped_instance_restarts_in_same_attempt(open_node: OpenNode) ->
 
 async def test_stop_of_missing_instance_succeeds(open_node: OpenNode) -> None:
     async with open_node() as rig:
-        assert await rig.runtime.stop(which(), 1) is None
-        await rig.runtime.remove(which())
+        assert await rig.runtime.stop(instance_id(), 1) is None
+        await rig.runtime.remove(instance_id())
         await rig.runtime.start(rig.spec("runs"))
-        first = await rig.runtime.stop(which(), 0)
-        assert await rig.runtime.stop(which(), 0) == first
+        first = await rig.runtime.stop(instance_id(), 0)
+        assert await rig.runtime.stop(instance_id(), 0) == first
 
 
 async def test_stubborn_instance_is_killed_after_grace_period(open_node: OpenNode) -> None:
@@ -238,7 +238,7 @@ async def test_stubborn_instance_is_killed_after_grace_period(open_node: OpenNod
         await rig.runtime.start(rig.spec("is stubborn"))
         await asyncio.sleep(0.3)  # until the shell has set its trap
         before = clock.monotonic()
-        end = await rig.runtime.stop(which(), 1)
+        end = await rig.runtime.stop(instance_id(), 1)
         assert end
         assert (end.exit_code, end.signal) == (137, "SIGKILL")
         assert 0.9 < clock.monotonic() - before < 10
@@ -247,7 +247,7 @@ async def test_stubborn_instance_is_killed_after_grace_period(open_node: OpenNod
 async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        end = await rig.runtime.stop(which(), 0, Failure("UNHEALTHY", "liveness: no answer"))
+        end = await rig.runtime.stop(instance_id(), 0, Failure("UNHEALTHY", "liveness: no answer"))
         assert end
         assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
 
@@ -255,9 +255,9 @@ async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
 async def test_remove_leaves_nothing(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        await rig.runtime.remove(which())
+        await rig.runtime.remove(instance_id())
         assert await rig.runtime.list() == []
-        assert await rig.runtime.logs(which(), 5) == ""
+        assert await rig.runtime.logs(instance_id(), 5) == ""
         assert rig.state.state.records == ()
         assert not list(rig.folder.glob("instances/*"))
 
@@ -267,12 +267,12 @@ async def test_last_log_lines_are_kept(open_node: OpenNode) -> None:
         await rig.runtime.start(rig.spec("prints"))
 
         async def printed() -> bool:
-            return await rig.runtime.logs(which(), 2) == "line 4\nline 5\n"
+            return await rig.runtime.logs(instance_id(), 2) == "line 4\nline 5\n"
 
         await until(printed)
-        await rig.runtime.stop(which(), 2)
-        assert await rig.runtime.logs(which(), 1) == "line 5\n"
-        assert await rig.runtime.logs(which(), 0) == ""
+        await rig.runtime.stop(instance_id(), 2)
+        assert await rig.runtime.logs(instance_id(), 1) == "line 5\n"
+        assert await rig.runtime.logs(instance_id(), 0) == ""
 
 
 async def test_new_agent_adopts_running_instance(open_node: OpenNode) -> None:
@@ -282,7 +282,7 @@ async def test_new_agent_adopts_running_instance(open_node: OpenNode) -> None:
         await rig.restart()
         assert await rig.runtime.list() == before
         assert await rig.runtime.start(rig.spec("runs")) == before[0]
-        end = await rig.runtime.stop(which(), 0)
+        end = await rig.runtime.stop(instance_id(), 0)
         assert end
         assert end.state == "Exited"
 
@@ -290,7 +290,7 @@ async def test_new_agent_adopts_running_instance(open_node: OpenNode) -> None:
 async def test_new_agent_remembers_failure(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         await rig.restart()
         assert await rig.runtime.list() == [end]
         assert await rig.runtime.start(rig.spec("runs")) == end
@@ -305,35 +305,35 @@ async def test_new_agent_remembers_failed_start(open_node: OpenNode) -> None:
 
 async def test_usage_covers_live_instances_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
-        assert await rig.runtime.usage(which()) is None
+        assert await rig.runtime.usage(instance_id()) is None
         await rig.runtime.start(rig.spec("runs"))
-        await rig.runtime.usage(which())
+        await rig.runtime.usage(instance_id())
         await asyncio.sleep(0.2)
-        used = await rig.runtime.usage(which())
+        used = await rig.runtime.usage(instance_id())
         assert used
         assert used.memory > 0
         assert 0 <= used.cpu < 1000 * (os.cpu_count() or 1) + 500
-        await rig.runtime.stop(which(), 0)
-        assert await rig.runtime.usage(which()) is None
+        await rig.runtime.stop(instance_id(), 0)
+        assert await rig.runtime.usage(instance_id()) is None
 
 
 async def test_probe_reaches_live_instances_only(open_node: OpenNode) -> None:
     async with open_node() as rig:
         well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
-        assert not (await rig.runtime.run_probe(which(), well)).ok
+        assert not (await rig.runtime.run_probe(instance_id(), well)).ok
         await rig.runtime.start(rig.spec("runs"))
-        assert (await rig.runtime.run_probe(which(), well)).ok
-        await rig.runtime.stop(which(), 0)
-        assert not (await rig.runtime.run_probe(which(), well)).ok
+        assert (await rig.runtime.run_probe(instance_id(), well)).ok
+        await rig.runtime.stop(instance_id(), 0)
+        assert not (await rig.runtime.run_probe(instance_id(), well)).ok
 
 
 async def test_lost_contact_stops_strict_instances(open_node: OpenNode) -> None:
     async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
-        kept = which(uid="u2")
+        kept = instance_id(uid="u2")
         await rig.runtime.start(rig.spec("runs", workload="default/kept", id=kept))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
         assert [each.id for each in await rig.runtime.list() if each.is_live] == [kept]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from build.store_keys import PODS, pod
 
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Gone, LatticeError, Malformed, RevisionTooNew, TooLarge
@@ -28,16 +29,10 @@ from lattice.store.protocol import (
 from tests.contract.conftest import OpenStore
 
 POOLS = "latticepools.lattice.dev"
-PODS = "pods"
 
 
 def pool(name: str) -> Key:
     return Key(POOLS, "", name)
-
-
-def pod(path: str) -> Key:
-    namespace, _, name = path.partition("/")
-    return Key(PODS, namespace, name)
 
 
 async def take(watch: Watch, count: int, timeout: float = 5.0) -> list[Batch]:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from build.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
+from build.store_keys import PODS, pod
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -22,13 +23,7 @@ from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
 from lattice.store.election import Election
 from lattice.store.etcd.client import Address, reject_lossy_version
 from lattice.store.etcd.store import EtcdStore
-from lattice.store.protocol import ABSENT, Key, Put, Term, Watch
-
-PODS = "pods"
-
-
-def pod(name: str) -> Key:
-    return Key(PODS, "a", name)
+from lattice.store.protocol import ABSENT, Put, Term, Watch
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ class Candidate:
     """An election and what it told."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, name: str) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         rng = random.Random(name)
         self.election = Election(
             store,
@@ -26,8 +26,8 @@ class Candidate:
             "lead",
             name,
             rng,
-            on_started_leading=self._tell("won"),
-            on_stopped_leading=self._tell("lost"),
+            on_started_leading=self._record("won"),
+            on_stopped_leading=self._record("lost"),
         )
         self.task = asyncio.ensure_future(self.election.run())
 
@@ -36,29 +36,29 @@ class Candidate:
         with suppress(asyncio.CancelledError):
             await self.task
 
-    def _tell(self, what: str) -> Callable[[Term], None]:
-        return lambda term: self.told.append(f"{what} {term.number}")
+    def _record(self, what: str) -> Callable[[Term], None]:
+        return lambda term: self.events.append(f"{what} {term.number}")
 
 
-class Fickle(MemoryStore):
+class UnreliableStore(MemoryStore):
     """A store that can fall silent or refuse to answer."""
 
-    mood = "well"
+    mode = "well"
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
-        await self._suffer()
+        await self._fail()
         return await super().campaign(role, holder, ttl)
 
     async def renew(self, term: Term) -> bool:
-        await self._suffer()
+        await self._fail()
         return await super().renew(term)
 
-    async def _suffer(self) -> None:
-        if self.mood == "silent":
+    async def _fail(self) -> None:
+        if self.mode == "silent":
             await asyncio.Event().wait()
-        if self.mood == "down":
+        if self.mode == "down":
             raise Unavailable("no answer")
-        if self.mood == "broken":
+        if self.mode == "broken":
             raise RuntimeError("nobody thought of this")
 
 
@@ -67,7 +67,7 @@ async def test_one_candidate_keeps_leading() -> None:
     store = MemoryStore(clock)
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
     await clock.advance(600)
-    assert (one.told, two.told) == (["won 1"], [])
+    assert (one.events, two.events) == (["won 1"], [])
     assert one.election.term is not None
     assert two.election.term is None
     await one.stop()
@@ -85,9 +85,9 @@ async def test_ended_term_is_given_up_and_campaigned_again() -> None:
     assert one.election.term == term, "of an earlier one it has nothing to say"
     one.election.end_term(term)
     assert one.election.term is None
-    assert one.told == ["won 1", "lost 1"]
+    assert one.events == ["won 1", "lost 1"]
     await clock.advance(60)
-    assert one.told == ["won 1", "lost 1", "won 2"]
+    assert one.events == ["won 1", "lost 1", "won 2"]
     await one.stop()
 
 
@@ -97,9 +97,9 @@ async def test_stopped_leader_hands_over_within_a_second() -> None:
     one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
     await clock.advance(20)
     await one.stop()
-    assert one.told == ["won 1", "lost 1"]
+    assert one.events == ["won 1", "lost 1"]
     await clock.advance(1)
-    assert two.told == ["won 2"]
+    assert two.events == ["won 2"]
     await two.stop()
 
 
@@ -109,37 +109,37 @@ async def test_dead_leader_is_replaced_after_lease() -> None:
     await store.campaign("lead", "dead", 15)
     two = Candidate(store, clock, "two")
     await clock.advance(14.9)
-    assert two.told == []
+    assert two.events == []
     await clock.advance(2.1)
-    assert two.told == ["won 2"]
+    assert two.events == ["won 2"]
     await two.stop()
 
 
-@pytest.mark.parametrize("mood", ["silent", "down"])
-async def test_leader_steps_down_when_lease_is_not_renewed(mood: str) -> None:
+@pytest.mark.parametrize("mode", ["silent", "down"])
+async def test_leader_steps_down_when_lease_is_not_renewed(mode: str) -> None:
     clock = VirtualClock()
-    store = Fickle(clock)
+    store = UnreliableStore(clock)
     one = Candidate(store, clock, "one")
     await clock.advance(1)
-    store.mood = mood
+    store.mode = mode
     await clock.advance(13.9)
     assert one.election.term is not None
     await clock.advance(0.1)
     assert one.election.term is None
-    assert one.told == ["won 1", "lost 1"]
+    assert one.events == ["won 1", "lost 1"]
     await one.stop()
 
 
 async def test_short_store_outage_does_not_end_term() -> None:
     clock = VirtualClock()
-    store = Fickle(clock)
+    store = UnreliableStore(clock)
     one = Candidate(store, clock, "one")
     await clock.advance(4)
-    store.mood = "down"
+    store.mode = "down"
     await clock.advance(8)
-    store.mood = "well"
+    store.mode = "well"
     await clock.advance(100)
-    assert one.told == ["won 1"]
+    assert one.events == ["won 1"]
     await one.stop()
 
 
@@ -162,20 +162,20 @@ async def test_paused_leader_is_fenced_on_wake() -> None:
     assert await store.revision() == revision
     await clock.advance(0.1)
     await settle()
-    assert one.told == ["won 1", "lost 1"]
+    assert one.events == ["won 1", "lost 1"]
     await one.stop()
 
 
 async def test_renewal_error_ends_term_and_recampaigns() -> None:
     clock = VirtualClock()
-    store = Fickle(clock)
+    store = UnreliableStore(clock)
     one = Candidate(store, clock, "one")
     await clock.advance(1)
-    store.mood = "broken"
+    store.mode = "broken"
     await clock.advance(6)
-    assert one.told == ["won 1", "lost 1"]
+    assert one.events == ["won 1", "lost 1"]
     assert one.election.term is None
-    store.mood = "well"
+    store.mode = "well"
     await clock.advance(20)
-    assert one.told == ["won 1", "lost 1", "won 2"]
+    assert one.events == ["won 1", "lost 1", "won 2"]
     await one.stop()

@@ -7,8 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build.nodes import an_agent, clock, end_all, kill_now, running_node, watchdogs, written
-from build.orders import shell, until, which
+from build.assignments import instance_id, shell, until
+from build.process_node import an_agent, clock, end_all, kill_now, running_node, watchdogs, written
 
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.watchdog import Watchdog, since_boot
@@ -19,7 +19,9 @@ FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
 
 def dead(folder: Path) -> bool:
     handle = written(folder).records[0].handle
-    return not groups.members(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", which()))
+    return not groups.members(
+        handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", instance_id())
+    )
 
 
 async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
@@ -77,7 +79,7 @@ async def test_killed_watchdog_is_replaced(tmp_path: Path) -> None:
         os.kill(first, signal.SIGKILL)
         (second,) = await until(lambda: [pid for pid in watchdogs(tmp_path) if pid != first])
         assert second != first
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
 
@@ -86,7 +88,7 @@ async def test_watchdog_exits_without_guarded_instances(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell(FOREVER))
         assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
-        strict = which(uid="u2")
+        strict = instance_id(uid="u2")
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, id=strict, workload="default/strict", stop_after=60))
         assert len(watchdogs(tmp_path)) == 1

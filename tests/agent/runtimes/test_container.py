@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from build.nodes import clock
-from build.orders import a_spec, until, which
+from build.assignments import a_spec, instance_id, until
+from build.process_node import clock
 
 from lattice.agent.host.runtime_protocol import Instance, Limits
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -97,10 +97,10 @@ async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
         refused.failure.message
         == "runtime not available: this node has no container runtime: podman is not installed"
     )
-    other = which(uid="u2")
+    other = instance_id(uid="u2")
     assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).is_live
     assert [(each.id.uid, each.is_live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
-    await runtime.remove(which())
+    await runtime.remove(instance_id())
     await runtime.stop(other, 0)
     assert [each.is_live for each in await runtime.list()] == [False]
     state.close()
@@ -176,12 +176,17 @@ async def test_container_port_is_reachable_from_host(tmp_path: Path, real: podma
 
         async def answers() -> bool:
             return (
-                await runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/index.html")))
+                await runtime.run_probe(instance_id(), Probe(http=HttpProbe(port="http", path="/index.html")))
             ).ok
 
         await until(answers)
         second = await runtime.start(
-            a_spec(container=container, ports={"http": number}, id=which(uid="u2"), workload="default/other")
+            a_spec(
+                container=container,
+                ports={"http": number},
+                id=instance_id(uid="u2"),
+                workload="default/other",
+            )
         )
         assert second.failure
         assert second.failure.reason == "PORT_TAKEN"

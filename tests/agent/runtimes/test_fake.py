@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 import pytest
-from build.orders import a_spec, which
+from build.assignments import a_spec, instance_id
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Failure, InstanceId, InstanceRecord
@@ -14,7 +14,7 @@ from lattice.kinds.container import Probe, TcpProbe
 BROKEN = Failure("IMAGE_PULL_FAILED", "no route")
 
 
-class Pages:
+class MemoryRecords:
     """A notebook in memory."""
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ def a_machine(behaviour: Behaviour, seed: int = 1) -> tuple[FakeMachine, Virtual
 async def states(behaviour: Behaviour, *at: float) -> list[str]:
     """The states of an instance at these times after its start."""
     machine, clock = a_machine(behaviour)
-    runtime, seen = FakeRuntime(machine, Pages()), []
+    runtime, seen = FakeRuntime(machine, MemoryRecords()), []
     await runtime.start(a_spec("x"))
     for time in at:
         await clock.advance(time - clock.monotonic())
@@ -58,7 +58,7 @@ async def test_instance_follows_its_behaviour(behaviour: Behaviour, expected: li
 
 async def test_starts_fail_the_given_number_of_times() -> None:
     machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
-    runtime = FakeRuntime(machine, Pages())
+    runtime = FakeRuntime(machine, MemoryRecords())
     assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
         BROKEN,
         BROKEN,
@@ -69,7 +69,7 @@ async def test_starts_fail_the_given_number_of_times() -> None:
 
 async def crash_times(seed: int) -> list[float]:
     machine, clock = a_machine(Behaviour(exits_after=3, jitter=1, exit_code=1), seed)
-    runtime = FakeRuntime(machine, Pages())
+    runtime = FakeRuntime(machine, MemoryRecords())
     for attempt in range(5):
         await runtime.start(a_spec("x", attempt=attempt))
         await clock.advance(10)
@@ -86,39 +86,42 @@ async def test_crash_loop_is_deterministic_per_seed() -> None:
 
 async def test_fake_watchdog_stops_at_exact_deadline() -> None:
     machine, clock = a_machine(Behaviour())
-    pages = Pages()
-    runtime = FakeRuntime(machine, pages)
+    records = MemoryRecords()
+    runtime = FakeRuntime(machine, records)
     await runtime.record_contact(clock.monotonic())
     await runtime.start(a_spec("x", stop_after=90))
     await clock.advance(80)
     await runtime.record_contact(75.0)  # what was acknowledged had been sent five seconds ago
     await clock.advance(1000)  # the agent is dead, nobody looks
     await runtime.record_contact(clock.monotonic())
-    assert machine.history == [RuntimeEvent(0, "start", which()), RuntimeEvent(165, "stop", which())]
-    successor = FakeRuntime(machine, pages)
-    adopted = await successor.adopt(pages.records[which()])
+    assert machine.history == [
+        RuntimeEvent(0, "start", instance_id()),
+        RuntimeEvent(165, "stop", instance_id()),
+    ]
+    successor = FakeRuntime(machine, records)
+    adopted = await successor.adopt(records.records[instance_id()])
     assert adopted.failure
     assert adopted.failure.reason == "DISCONNECTED"
 
 
 async def test_power_loss_keeps_only_the_state_file() -> None:
     machine, clock = a_machine(Behaviour())
-    pages = Pages()
-    await FakeRuntime(machine, pages).start(a_spec("x"))
+    records = MemoryRecords()
+    await FakeRuntime(machine, records).start(a_spec("x"))
     await clock.advance(5)
     machine.lose_power()
-    successor = FakeRuntime(machine, pages)
-    assert (await successor.adopt(pages.records[which()])).state == "Exited"
+    successor = FakeRuntime(machine, records)
+    assert (await successor.adopt(records.records[instance_id()])).state == "Exited"
     assert machine.live_instances() == []
     assert (await successor.start(a_spec("x", attempt=1))).is_live
 
 
 async def test_probes_follow_the_behaviour() -> None:
     machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
-    runtime, probe, heard = FakeRuntime(machine, Pages()), Probe(tcp=TcpProbe(port=1)), []
+    runtime, probe, heard = FakeRuntime(machine, MemoryRecords()), Probe(tcp=TcpProbe(port=1)), []
     await runtime.start(a_spec("x"))
     for _ in range(3):
-        heard.append((await runtime.run_probe(which(), probe)).ok)
+        heard.append((await runtime.run_probe(instance_id(), probe)).ok)
         await clock.advance(10)
     assert heard == [False, True, False]
 

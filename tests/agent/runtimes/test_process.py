@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from build.nodes import Node, an_agent, end_all, kill_now, running_node, written
-from build.orders import a_spec, listening, shell, until, which
+from build.assignments import a_spec, instance_id, listening, shell, until
+from build.process_node import an_agent, end_all, kill_now, running_node, written
 
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
@@ -45,14 +45,14 @@ async def test_process_gets_ports_folder_and_own_environment(
         await node.runtime.start(
             a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"})
         )
-        await node.ended(which())
-        lines = (await node.runtime.logs(which(), 100)).splitlines()
+        await node.ended(instance_id())
+        lines = (await node.runtime.logs(instance_id(), 100)).splitlines()
         assert {"PORT=31001", "PORT_HTTP=31001", "PORT_ADMIN_API=31002", "COLOUR=red", "REGION=eu"} <= set(
             lines
         )
         assert "PEER=mine" in lines
         assert not any("SECRET_OF_THE_AGENT" in line for line in lines)
-        assert lines[-1] == str(node.folder / "instances" / str(which()) / "work")
+        assert lines[-1] == str(node.folder / "instances" / str(instance_id()) / "work")
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ async def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
 
 async def test_path_traversal_in_instance_id_is_rejected(tmp_path: Path) -> None:
     async with running_node(tmp_path / "node") as node:
-        bad = which(uid="../../etc")
+        bad = instance_id(uid="../../etc")
         end = await node.runtime.start(shell("true", id=bad))
         assert end.failure
         assert end.failure.message == '"../../etc" cannot be part of the name of an instance'
@@ -155,7 +155,7 @@ def fill(filler: Path) -> None:
             pass
 
 
-def test_full_disk_is_retryable(tmp_path: Path) -> None:
+async def test_full_disk_is_retryable(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -163,8 +163,7 @@ def test_full_disk_is_retryable(tmp_path: Path) -> None:
     ).returncode:
         pytest.skip("cannot mount a small disk here")
     try:
-
-        async def case(node: Node) -> None:
+        async with running_node(disk / "node") as node:
             filler = disk / "filler"
             fill(filler)
             end = await node.runtime.start(shell(f"touch {tmp_path}/ran; sleep 60"))
@@ -173,8 +172,6 @@ def test_full_disk_is_retryable(tmp_path: Path) -> None:
             filler.unlink()
             assert not (tmp_path / "ran").exists()
             assert (await node.runtime.start(shell("sleep 60", attempt=1))).is_live
-
-        running_node(disk / "node", case)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -192,13 +189,13 @@ async def test_grandchild_in_own_session_is_killed(
     async with running_node(tmp_path, options) as node:
         script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
         await node.runtime.start(shell(script))
-        child = node.folder / "instances" / str(which()) / "work" / "child"
+        child = node.folder / "instances" / str(instance_id()) / "work" / "child"
         await until(lambda: child.exists() and child.read_text())
         if how == "stop":
-            await node.runtime.stop(which(), 5)
-        await node.ended(which())
+            await node.runtime.stop(instance_id(), 5)
+        await node.ended(instance_id())
         await until(lambda: groups.start_time(int(child.read_text())) is None, 2)
-        assert node.alive(which()) == set()
+        assert node.alive(instance_id()) == set()
 
 
 async def test_child_processes_get_grace_period(tmp_path: Path) -> None:
@@ -207,16 +204,16 @@ async def test_child_processes_get_grace_period(tmp_path: Path) -> None:
             "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
         )
         await node.runtime.start(shell(f'sh -c "{inner}" & wait'))
-        work = node.folder / "instances" / str(which()) / "work"
+        work = node.folder / "instances" / str(instance_id()) / "work"
         await until(lambda: (work / "ready").exists())
-        await node.runtime.stop(which(), 5)
+        await node.runtime.stop(instance_id(), 5)
         assert (work / "done").read_text() == "saved\n"
 
 
 async def test_exit_signal_is_named(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell("kill -SEGV $$"))
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert (end.exit_code, end.signal) == (139, "SIGSEGV")
         assert end.failure
         assert end.failure.message == "ended by signal SIGSEGV"
@@ -225,8 +222,8 @@ async def test_exit_signal_is_named(tmp_path: Path) -> None:
 async def test_process_has_default_signal_handlers(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell("grep SigIgn /proc/self/status; ls /proc/self/fd | tr '\\n' ' '"))
-        await node.ended(which())
-        ignored, descriptors = (await node.runtime.logs(which(), 2)).splitlines()
+        await node.ended(instance_id())
+        ignored, descriptors = (await node.runtime.logs(instance_id(), 2)).splitlines()
         assert int(ignored.split()[1], 16) & ~OF_THE_C_LIBRARY == 0
         assert descriptors.split()[:3] == ["0", "1", "2"]
         assert len(descriptors.split()) <= 4  # and the one with which ls reads
@@ -239,7 +236,7 @@ async def test_memory_limit_kill_is_reported(tmp_path: Path) -> None:
             a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
         )
         assert begun.enforced["memory"].startswith("cgroup-v")
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "INSUFFICIENT_RESOURCES"
         assert end.failure.message == "killed at its memory limit of 50000000 bytes"
@@ -251,9 +248,9 @@ async def test_cpu_limit_is_enforced(tmp_path: Path) -> None:
         begun = await node.runtime.start(shell("while :; do :; done", limits=Limits(cpu=200)))
         assert begun.enforced["cpu"].startswith("cgroup-v")
         await asyncio.sleep(0.3)
-        await node.runtime.usage(which())
+        await node.runtime.usage(instance_id())
         await asyncio.sleep(1.0)
-        used = await node.runtime.usage(which())
+        used = await node.runtime.usage(instance_id())
         assert used
         assert 50 < used.cpu < 300
 
@@ -265,8 +262,8 @@ async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None
             a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits)
         )
         assert begun.enforced == {"memory": "rlimit", "cpu": "none"}
-        assert (await node.ended(which())).exit_code == 1
-        assert "MemoryError" in await node.runtime.logs(which(), 5)
+        assert (await node.ended(instance_id())).exit_code == 1
+        assert "MemoryError" in await node.runtime.logs(instance_id(), 5)
 
 
 @pytest.mark.parametrize(
@@ -279,10 +276,10 @@ async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None
 async def test_busy_loop_shows_in_usage(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
     async with running_node(tmp_path, options) as node:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
-        await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
-        await node.runtime.usage(which())
+        await until(lambda: (node.folder / "instances" / str(instance_id()) / "work" / "filled").exists())
+        await node.runtime.usage(instance_id())
         await asyncio.sleep(0.5)
-        used = await node.runtime.usage(which())
+        used = await node.runtime.usage(instance_id())
         assert used
         assert 200 < used.cpu < 1300  # one loop keeps at most one core busy; the machine may have other work
         assert used.memory > 50_000
@@ -297,10 +294,10 @@ async def test_logs_are_rotated_while_running(tmp_path: Path) -> None:
         await node.runtime.start(
             shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60")
         )
-        log = node.folder / "instances" / str(which()) / "log"
+        log = node.folder / "instances" / str(instance_id()) / "log"
 
         async def finished() -> bool:
-            return (await node.runtime.logs(which(), 1)) == "line 3000\n"
+            return (await node.runtime.logs(instance_id(), 1)) == "line 3000\n"
 
         await until(finished)
         await until(lambda: log.stat().st_size <= 4096)
@@ -319,33 +316,32 @@ async def test_probes_reach_the_process(tmp_path: Path) -> None:
         page = Probe(http=HttpProbe(port="http"), timeout_seconds=5)
 
         async def answers() -> bool:
-            return (await node.runtime.run_probe(which(), page)).ok
+            return (await node.runtime.run_probe(instance_id(), page)).ok
 
         await until(answers)
-        missing = await node.runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/no page")))
+        missing = await node.runtime.run_probe(
+            instance_id(), Probe(http=HttpProbe(port="http", path="/no page"))
+        )
         assert (missing.ok, missing.detail) == (False, "HTTP status 404")
         here = Probe(exec=ExecProbe(command=("sh", "-c", f'test "$PORT" = {number}')), timeout_seconds=5)
-        assert (await node.runtime.run_probe(which(), here)).ok
+        assert (await node.runtime.run_probe(instance_id(), here)).ok
 
 
-def test_new_agent_adopts_instances_of_killed_agent(tmp_path: Path) -> None:
+async def test_new_agent_adopts_instances_of_killed_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, begun):
         assert [each.state for each in begun] == ["Running"]
         kill_now(agent)
     record = written(tmp_path).records[0]
     try:
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
         assert groups.is_alive(record.handle.pid, record.handle.start)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted == begun
-
-        async def case(node: Node) -> None:
+        async with running_node(tmp_path) as node:
             assert (await node.runtime.adopt(record)).is_live
             assert (await node.runtime.start(record.spec)).started_at == begun[0].started_at
-            await node.runtime.stop(which(), 5)
+            await node.runtime.stop(instance_id(), 5)
             assert not groups.is_alive(record.handle.pid, record.handle.start)
-
-        running_node(tmp_path, case)
     finally:
         end_all(tmp_path)
 
@@ -363,11 +359,10 @@ def test_exit_without_agent_is_reported(tmp_path: Path) -> None:
     end_all(tmp_path)
 
 
-def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
+async def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-
-        async def case(node: Node) -> None:
+        async with running_node(tmp_path) as node:
             start = groups.start_time(stranger.pid)
             assert start
             spec = shell("sleep 60")
@@ -376,11 +371,9 @@ def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
             )
             adopted = await node.runtime.adopt(mistaken)
             assert adopted.state == "Exited"
-            await node.runtime.stop(which(), 0)
-            await node.runtime.remove(which())
+            await node.runtime.stop(instance_id(), 0)
+            await node.runtime.remove(instance_id())
             assert stranger.poll() is None
-
-        running_node(tmp_path, case)
     finally:
         stranger.kill()
         stranger.wait()
@@ -434,7 +427,7 @@ def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:
 @needs_cgroups
 async def test_stale_cgroups_are_removed(tmp_path: Path) -> None:
     hierarchies = cgroups.detect()
-    name = tag_of(tmp_path / "instances", which(uid="forgotten"))
+    name = tag_of(tmp_path / "instances", instance_id(uid="forgotten"))
     paths, _ = cgroups.make(hierarchies, name, Limits())
     assert paths
     async with running_node(tmp_path):

@@ -1,7 +1,7 @@
 """A node is told anew what its workloads are told of others when these move, though the workloads themselves are as they were."""
 
-from build.links import a_workload, applied, leading_server
-from build.speakers import Speaker, peer
+from build.agent_world import a_workload, applied, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
@@ -21,8 +21,8 @@ def at(*addresses: str) -> AgreementStatus:
 
 async def test_callers_get_changed_endpoints_of_callee() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        assert leader.office is not None
-        agreements = leader.office.cache(LatticeAgreement)
+        assert leader.context is not None
+        agreements = leader.context.cache(LatticeAgreement)
 
         def told(workload: LatticeWorkload) -> dict[str, str]:
             return environment(agreements.objects("default")) if workload.spec.service == "web" else {}
@@ -32,7 +32,7 @@ async def test_callers_get_changed_endpoints_of_callee() -> None:
             await leader.add(a_workload(name, service=service))
             await leader.bind(name, applied("n1"))
         await clock.advance(0.1)
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.add(build_agreement(PAIR, at("10.0.0.1")))
         await clock.advance(0.1)

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
-from build.links import Leader, a_registration, leading_server
-from build.speakers import Speaker, peer
+from build.agent_world import Leader, a_registration, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.kinds.node import LatticeNode
 from lattice.server.agents.join import node_key
@@ -14,15 +14,15 @@ from lattice.wire import agent_pb2 as pb
 async def test_node_with_flapping_capacity_is_quarantined() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         for number in range(MAX_CHANGES_PER_WINDOW):
-            await Speaker(leader, peer()).welcomed(
+            await ScriptedAgent(leader, peer()).welcomed(
                 registration=a_registration(capacity={"cpu": 1000 + number})
             )
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(registration=a_registration(capacity={"cpu": 1}))
         assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
         assert "it said something else 10 times" in await quarantine(leader)
         await clock.advance(61)
-        await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
+        await ScriptedAgent(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
         assert await quarantine(leader) == ""
 
 
@@ -44,9 +44,9 @@ IMPOSSIBLE = [
 @pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
 async def test_node_is_quarantined_while_capacity_is_implausible(said: pb.Registration, words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        before = Speaker(leader, peer())
+        before = ScriptedAgent(leader, peer())
         await before.welcomed()
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(registration=said)
         [answer] = await agent.answers()
         assert answer.refusal.reason == "REGISTRATION"
@@ -55,18 +55,18 @@ async def test_node_is_quarantined_while_capacity_is_implausible(said: pb.Regist
         assert leader.links.sessions == {}, "what it said before does not keep it connected"
         assert words in await quarantine(leader)
         revision = await leader.store.revision()
-        again = Speaker(leader, peer())
+        again = ScriptedAgent(leader, peer())
         await again.hello(registration=a_registration(capacity={"cpu": -2}))
         await again.ended()
         assert await leader.store.revision() == revision, "it is marked once"
-        await Speaker(leader, peer()).welcomed()
+        await ScriptedAgent(leader, peer()).welcomed()
         assert await quarantine(leader) == ""
 
 
 async def test_agent_cannot_quarantine_another_node() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
-        agent = Speaker(leader, peer("n1", key="another"))
+        agent = ScriptedAgent(leader, peer("n1", key="another"))
         await agent.hello(registration=a_registration(capacity={"cpu": -1}))
         assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
         assert await leader.store.revision() == revision

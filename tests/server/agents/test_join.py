@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.links import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
+from build.agent_world import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
 from build.virtual import VirtualClock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from build.links import Leader, a_leader, a_machine, a_workload, applied
+from build.agent_world import Leader, a_leader, a_machine, a_workload, applied
 from build.virtual import VirtualClock, settle
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -34,9 +34,9 @@ async def leader_with_logs(**containers: Container) -> AsyncIterator[tuple[Leade
         await node.kill()
 
 
-def asked(**rest: Any) -> LogRequest:
-    given: dict[str, Any] = {"node": "n1", "workload": "default/web", "uid": "uid-web"} | rest
-    return LogRequest(**given)
+def log_request(**rest: Any) -> LogRequest:
+    fields: dict[str, Any] = {"node": "n1", "workload": "default/web", "uid": "uid-web"} | rest
+    return LogRequest(**fields)
 
 
 async def read(leader: Leader, question: LogRequest) -> str:
@@ -45,24 +45,27 @@ async def read(leader: Leader, question: LogRequest) -> str:
 
 async def test_tail_lines_are_read() -> None:
     async with leader_with_logs() as (leader, _clock):
-        assert await read(leader, asked(tail_lines=2)) == "two\nthree\n"
-        assert await read(leader, asked(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
+        assert await read(leader, log_request(tail_lines=2)) == "two\nthree\n"
+        assert await read(leader, log_request(tail_lines=100, container="main")) == "one\ntwo\nthree\n"
 
 
 @pytest.mark.parametrize(
     ("question", "error", "words"),
     [
         pytest.param(
-            asked(uid="uid-earlier"),
+            log_request(uid="uid-earlier"),
             NotFound,
             "the node does not have it",
             id="an earlier workload of that name",
         ),
         pytest.param(
-            asked(container="side"), NotFound, "no container side; there are main", id="no such container"
+            log_request(container="side"),
+            NotFound,
+            "no container side; there are main",
+            id="no such container",
         ),
         pytest.param(
-            asked(node="n9"), Unavailable, "node n9 is not connected", id="a node that is not connected"
+            log_request(node="n9"), Unavailable, "node n9 is not connected", id="a node that is not connected"
         ),
     ],
 )
@@ -75,13 +78,13 @@ async def test_unreadable_log_says_why(question: LogRequest, error: type[Lattice
 async def test_log_of_several_containers_needs_a_name() -> None:
     async with leader_with_logs(a=Container(command=("a",)), b=Container(command=("b",))) as (leader, _clock):
         with pytest.raises(NotFound, match="more than one container: a, b; name one"):
-            await read(leader, asked())
-        assert await read(leader, asked(container="b", tail_lines=1)) == "three\n"
+            await read(leader, log_request())
+        assert await read(leader, log_request(container="b", tail_lines=1)) == "three\n"
 
 
 async def test_follow_ends_when_container_exits() -> None:
     async with leader_with_logs() as (leader, clock):
-        reading = asyncio.create_task(read(leader, asked(follow=True, tail_lines=1)))
+        reading = asyncio.create_task(read(leader, log_request(follow=True, tail_lines=1)))
         await clock.advance(30)
         assert not reading.done()
         await clock.advance(40)
@@ -90,7 +93,7 @@ async def test_follow_ends_when_container_exits() -> None:
 
 async def test_follow_fails_when_node_disconnects() -> None:
     async with leader_with_logs() as (leader, clock):
-        reading = asyncio.create_task(read(leader, asked(follow=True)))
+        reading = asyncio.create_task(read(leader, log_request(follow=True)))
         await clock.advance(1)
         leader.step_down()
         await settle()
@@ -100,7 +103,7 @@ async def test_follow_fails_when_node_disconnects() -> None:
 
 async def test_closing_reader_stops_reading_on_node() -> None:
     async with leader_with_logs() as (leader, _clock):
-        pieces = leader.links.logs.read(asked(follow=True))
+        pieces = leader.links.logs.read(log_request(follow=True))
         assert await anext(pieces) == "one\ntwo\nthree\n"
         await pieces.aclose()  # type: ignore[attr-defined]
         line = leader.links.sessions["n1"]
@@ -111,7 +114,7 @@ async def test_closing_reader_stops_reading_on_node() -> None:
 
 async def test_slow_log_reader_is_dropped() -> None:
     async with leader_with_logs() as (leader, _clock):
-        pieces = leader.links.logs.read(asked(follow=True, tail_lines=0))
+        pieces = leader.links.logs.read(log_request(follow=True, tail_lines=0))
         first = asyncio.ensure_future(anext(pieces))
         await settle()
         line = leader.links.sessions["n1"]

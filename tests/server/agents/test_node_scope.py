@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from build.links import Leader, a_leader, a_workload, applied
-from build.speakers import Speaker, peer
+from build.agent_world import Leader, a_leader, a_workload, applied
+from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
@@ -43,7 +43,7 @@ def test_agent_protocol_has_no_query_messages() -> None:
 
 async def test_only_bound_node_receives_workload_secrets() -> None:
     async with leader_with_secret() as (leader, clock):
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
@@ -53,7 +53,7 @@ async def test_only_bound_node_receives_workload_secrets() -> None:
         await clock.advance(0.1)
         assert SECRET in text(await one.answers())
         assert SECRET not in text(await two.answers()), "told to drop it, no more"
-        again = Speaker(leader, peer("n2"))
+        again = ScriptedAgent(leader, peer("n2"))
         assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
 
 
@@ -62,7 +62,7 @@ async def test_report_does_not_grant_a_workload() -> None:
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
         revision = await leader.store.revision()
-        thief = Speaker(leader, peer("n1"))
+        thief = ScriptedAgent(leader, peer("n1"))
         said = await thief.welcomed()
         await thief.beat(
             1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running")], is_whole=True
@@ -76,7 +76,7 @@ async def test_report_does_not_grant_a_workload() -> None:
 async def test_log_is_accepted_from_requested_node_only() -> None:
     async with leader_with_secret() as (leader, _clock):
         await leader.bind("web", applied("n2"))
-        thief, asked = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        thief, asked = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await thief.welcomed()
         await asked.welcomed()
         reading = asyncio.create_task(_read(leader))
@@ -100,7 +100,7 @@ async def _read(leader: Leader) -> str:
 
 async def test_removed_node_is_refused_and_logged() -> None:
     async with leader_with_secret() as (leader, clock):
-        speaker = Speaker(leader, peer("n2"))
+        speaker = ScriptedAgent(leader, peer("n2"))
         await speaker.welcomed()
         await leader.store.commit([Delete(Key("latticenodes.lattice.dev", "", "n2"))])
         await clock.advance(0.1)

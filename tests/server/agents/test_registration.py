@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from build.links import a_registration
+from build.agent_world import a_registration
 
 from lattice.kinds.node import NodeStatus
 from lattice.server.agents.registration import apply_registration

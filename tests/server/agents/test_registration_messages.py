@@ -4,8 +4,8 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from build.links import ROLE, a_node, a_registration, leading_server
-from build.speakers import Speaker, peer
+from build.agent_world import ROLE, a_node, a_registration, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.errors import Fenced, Unavailable
 from lattice.kinds.meta.base import Metadata
@@ -34,7 +34,7 @@ from lattice.wire.connection import PROTOCOL_VERSION
 async def test_invalid_hello_is_refused_without_write(hello: dict[str, Any], reason: str, words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(**hello)
         [answer] = await agent.answers()
         assert answer.refusal.reason == reason
@@ -53,7 +53,7 @@ async def test_invalid_hello_is_refused_without_write(hello: dict[str, Any], rea
 )
 async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, reason: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        agent = Speaker(leader, who)
+        agent = ScriptedAgent(leader, who)
         await agent.hello()
         [answer] = await agent.answers()
         assert answer.refusal.reason == reason
@@ -72,7 +72,7 @@ async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, rea
 )  # fmt: skip
 async def test_invalid_heartbeat_ends_connection(beat: dict[str, Any], words: str) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await agent.beat(**beat)
         *_, last = await agent.answers()
@@ -82,7 +82,7 @@ async def test_invalid_heartbeat_ends_connection(beat: dict[str, Any], words: st
 
 async def test_flooding_agent_is_refused() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         for number in range(1, 2000):
             await agent.end.send(pb.FromAgent(beat=pb.Beat(number=number)))
@@ -101,7 +101,7 @@ async def test_flooding_agent_is_refused() -> None:
 )
 async def test_message_before_hello_is_refused(said: dict[str, Any]) -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.say(**said)
         [answer] = await agent.answers()
         assert answer.refusal.reason == "OUT_OF_TURN"
@@ -110,7 +110,7 @@ async def test_message_before_hello_is_refused(said: dict[str, Any]) -> None:
 
 async def test_connection_without_hello_times_out() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await clock.advance(11)
         assert [each.refusal.reason for each in await agent.answers()] == ["OUT_OF_TURN"]
         await agent.ended()
@@ -124,17 +124,17 @@ async def test_registration_writes_allowed_fields_once() -> None:
             reserved={"cpu": 500},
             addresses=[pb.Address(type="InternalIP", address="10.0.0.7")],
         )
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
         revision = await leader.store.revision()
         await clock.advance(0.1)
-        assert leader.office is not None
-        node = leader.office.cache(LatticeNode).get("/n3")
+        assert leader.context is not None
+        node = leader.context.cache(LatticeNode).get("/n3")
         assert node is not None
         assert (node.spec.cluster, node.spec.zone, node.spec.unschedulable) == ("east", "a", True)
         assert (node.status.capacity["cpu"], node.status.allocatable["cpu"]) == (4000, 3500)
         assert node.metadata.labels == {"agent.lattice.dev/disk": "ssd"}
         assert (node.status.agent_version, node.status.runtimes) == ("1", ("process",))
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
         assert await leader.store.revision() == revision, "nothing new was said"
 
 
@@ -155,10 +155,10 @@ async def test_capacity_is_capped_by_node_class() -> None:
             capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000},
             gpus=[pb.Gpu(model="a100", milli_free=1000)],
         )
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
         await clock.advance(0.1)
-        assert leader.office is not None
-        node = leader.office.cache(LatticeNode).get("/n3")
+        assert leader.context is not None
+        node = leader.context.cache(LatticeNode).get("/n3")
         assert node is not None
         assert node.status.allocatable == {"cpu": 2000, "gpu": 0, "memory": 3 << 30}
         assert node.status.gpus == ()
@@ -168,10 +168,10 @@ async def test_fenced_leader_registers_no_node() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await clock.advance(20)  # its lease is over, and it has not noticed
         assert await leader.store.campaign(ROLE, "another", 15.0) is not None
-        assert leader.office is not None
+        assert leader.context is not None
         with pytest.raises(Fenced):
-            await leader.office.commit([Delete(node_key("n2"))])
-        agent = Speaker(leader, peer())
+            await leader.context.commit([Delete(node_key("n2"))])
+        agent = ScriptedAgent(leader, peer())
         await agent.hello()
         assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
         assert leader.links.sessions == {}

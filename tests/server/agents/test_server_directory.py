@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import msgspec
-from build.links import a_rng
+from build.agent_world import a_rng
 from build.virtual import VirtualClock
 
 from lattice.errors import Unavailable
@@ -21,7 +21,7 @@ def _lease(entry: Entry) -> Lease:
 
 
 @asynccontextmanager
-async def a_shared_store() -> AsyncIterator[tuple[MemoryStore, VirtualClock, Cache[Lease]]]:
+async def shared_store() -> AsyncIterator[tuple[MemoryStore, VirtualClock, Cache[Lease]]]:
     clock = VirtualClock()
     store = MemoryStore(clock)
     leases: Cache[Lease] = Cache(store, Lease.resource.id, _lease, clock, a_rng(), freeze=False)
@@ -30,13 +30,13 @@ async def a_shared_store() -> AsyncIterator[tuple[MemoryStore, VirtualClock, Cac
     task.cancel()
 
 
-def a_server(store: MemoryStore, clock: VirtualClock, leases: Cache[Lease], name: str) -> ServerDirectory:
+def a_directory(store: MemoryStore, clock: VirtualClock, leases: Cache[Lease], name: str) -> ServerDirectory:
     return ServerDirectory(store, clock, lambda: "uid", lambda: f"https://{name}:7443", leases)
 
 
 async def test_directory_lists_registered_servers() -> None:
-    async with a_shared_store() as (store, clock, leases):
-        a, b, c = (a_server(store, clock, leases, name) for name in "abc")
+    async with shared_store() as (store, clock, leases):
+        a, b, c = (a_directory(store, clock, leases, name) for name in "abc")
         assert a.urls() == ["https://a:7443"], "itself, whether or not it has said so"
         await asyncio.gather(
             *(asyncio.wait_for(asyncio.shield(each.register()), 10) for each in (a, b, c)),
@@ -57,17 +57,17 @@ async def test_directory_lists_registered_servers() -> None:
 
 
 async def test_directory_drops_oldest_beyond_limit() -> None:
-    async with a_shared_store() as (store, clock, leases):
+    async with shared_store() as (store, clock, leases):
         for number in range(MAX_LISTED_SERVERS + 3):
-            await a_server(store, clock, leases, f"s{number}").register()
+            await a_directory(store, clock, leases, f"s{number}").register()
         await clock.advance(1)
-        last = a_server(store, clock, leases, f"s{MAX_LISTED_SERVERS + 2}")
+        last = a_directory(store, clock, leases, f"s{MAX_LISTED_SERVERS + 2}")
         assert last.urls() == [f"https://s{number}:7443" for number in range(MAX_LISTED_SERVERS + 2, 2, -1)]
 
 
 async def test_register_retries_but_deregister_does_not_wait() -> None:
-    async with a_shared_store() as (store, clock, leases):
-        server, commit, tries = a_server(store, clock, leases, "a"), store.commit, []
+    async with shared_store() as (store, clock, leases):
+        server, commit, tries = a_directory(store, clock, leases, "a"), store.commit, []
 
         async def away(*_: object, **__: object) -> int:
             tries.append(clock.monotonic())

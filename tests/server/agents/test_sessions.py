@@ -5,8 +5,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from build.links import REVISION, Leader, a_registration, a_workload, applied, leading_server
-from build.speakers import Speaker, peer
+from build.agent_world import REVISION, Leader, a_registration, a_workload, applied, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **res
     await clock.advance(0.1)
 
 
-def told(orders: pb.Orders) -> dict[str, str]:
+def states(orders: pb.Orders) -> dict[str, str]:
     return {each.workload: each.state for each in orders.assignments}
 
 
@@ -34,10 +34,10 @@ async def test_full_orders_first_then_deltas() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         await leader.add(a_workload("later"))
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         welcome, first = await agent.welcomed()
         assert (welcome.welcome.term, welcome.welcome.heartbeat, welcome.welcome.node) == (1, 10.0, "n1")
-        assert (first.orders.number, first.orders.is_whole, told(first.orders)) == (
+        assert (first.orders.number, first.orders.is_whole, states(first.orders)) == (
             1,
             True,
             {"default/web": "Running"},
@@ -45,7 +45,7 @@ async def test_full_orders_first_then_deltas() -> None:
         await leader.bind("later", applied("n1"))
         await clock.advance(0.1)
         [second] = await agent.orders()
-        assert (second.number, second.is_whole, told(second), list(second.dropped)) == (
+        assert (second.number, second.is_whole, states(second), list(second.dropped)) == (
             2,
             False,
             {"default/later": "Running"},
@@ -54,7 +54,7 @@ async def test_full_orders_first_then_deltas() -> None:
         await leader.bind("web", applied("n1", action="Delete"))
         await clock.advance(0.1)
         [third] = await agent.orders()
-        assert (third.number, told(third), list(third.dropped)) == (3, {}, ["default/web"])
+        assert (third.number, states(third), list(third.dropped)) == (3, {}, ["default/web"])
 
 
 async def test_order_carries_ports_limits_and_environment() -> None:
@@ -70,7 +70,7 @@ async def test_order_carries_ports_limits_and_environment() -> None:
         )
         await leader.bind("web", applied("n1", run=3, allocated_ports={"http": 20001}))
         await clock.advance(0.1)
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         [order] = (await agent.welcomed())[1].orders.assignments
         assert (order.uid, order.revision, order.run, dict(order.ports)) == (
             "uid-web",
@@ -94,7 +94,7 @@ async def test_order_carries_ports_limits_and_environment() -> None:
 async def test_irrelevant_status_change_sends_no_order() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.bind("web", applied("n1", actual_state="Running", ready=True))
         await clock.advance(0.1)
@@ -112,19 +112,19 @@ async def test_node_receives_only_its_own_workloads() -> None:
         )
         await leader.bind("former", status)
         await clock.advance(0.1)
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
-        assert told((await one.welcomed())[1].orders) == {"default/mine": "Running"}
-        assert told((await two.welcomed())[1].orders) == {"default/theirs": "Running"}
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
+        assert states((await one.welcomed())[1].orders) == {"default/mine": "Running"}
+        assert states((await two.welcomed())[1].orders) == {"default/theirs": "Running"}
         await leader.bind("mine", applied("n2"))
         await clock.advance(0.1)
         [taken], [given] = await one.orders(), await two.orders()
-        assert (list(taken.dropped), told(given)) == (["default/mine"], {"default/mine": "Running"})
+        assert (list(taken.dropped), states(given)) == (["default/mine"], {"default/mine": "Running"})
 
 
 async def test_foreign_report_counts_as_orphan_of_reporter() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "theirs", "n2")
-        agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        agent, other = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await agent.welcomed()
         await other.welcomed()
         report = pb.Report(
@@ -136,7 +136,7 @@ async def test_foreign_report_counts_as_orphan_of_reporter() -> None:
             failure="INVALID_SPEC",
         )
         await agent.beat(reports=[report], is_whole=True)
-        presence = leader.office.presence if leader.office else None
+        presence = leader.context.presence if leader.context else None
         assert presence is not None
         one, two = presence.get("n1"), presence.get("n2")
         assert one is not None
@@ -157,10 +157,10 @@ def test_node_name_comes_from_certificate_only() -> None:
 async def test_orders_count_as_applied_once_acknowledged() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
-        assert leader.office is not None
-        presence, wanted = leader.office.presence, DesiredRun("Running", REVISION, 1)
+        assert leader.context is not None
+        presence, wanted = leader.context.presence, DesiredRun("Running", REVISION, 1)
         await agent.beat(1, is_whole=True)
         assert [each.heard.beat for each in await agent.answers()] == [1]
         assert not presence.has_applied("n1", "default/web", wanted)
@@ -188,7 +188,7 @@ async def test_orders_count_as_applied_once_acknowledged() -> None:
 async def test_follower_redirects_agent_to_leader() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         leader.step_down("10.0.0.2:7444")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello()
         assert [each.elsewhere.address for each in await agent.answers()] == ["10.0.0.2:7444"]
         await agent.ended()
@@ -196,21 +196,21 @@ async def test_follower_redirects_agent_to_leader() -> None:
 
 async def test_leader_of_older_term_redirects_agent() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(term=2)
         assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
 
 
 async def test_agents_are_redirected_when_term_ends() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await one.welcomed()
         await two.welcomed()
-        former = leader.office
-        leader.office, leader.elsewhere = (
+        former = leader.context
+        leader.context, leader.elsewhere = (
             None,
             "10.0.0.2:7444",
-        )  # its own clock says that the lease is over; nobody told the links
+        )  # the lease expired by its own clock; the sessions were not notified
         await one.beat(reports=[pb.Report(workload="default/web", uid="u", state="Running")])
         assert former is not None
         assert former.presence.get("n1").workloads == {}  # type: ignore[union-attr]
@@ -222,22 +222,22 @@ async def test_agents_are_redirected_when_term_ends() -> None:
 
 async def test_new_connection_replaces_former() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
-        first, second = Speaker(leader, peer()), Speaker(leader, peer())
+        first, second = ScriptedAgent(leader, peer()), ScriptedAgent(leader, peer())
         await first.welcomed()
         await second.welcomed()
         assert [each.refusal.reason for each in await first.answers()] == ["REPLACED"]
         await first.ended()
         await second.beat()
         assert [each.heard.beat for each in await second.answers()] == [1]
-        assert leader.office is not None
-        heard = leader.office.presence.get("n1")
+        assert leader.context is not None
+        heard = leader.context.presence.get("n1")
         assert heard is not None
         assert heard.is_connected
 
 
 async def test_connection_ends_when_certificate_expires() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        agent = Speaker(leader, peer(until=clock.now() + timedelta(seconds=30)))
+        agent = ScriptedAgent(leader, peer(until=clock.now() + timedelta(seconds=30)))
         await agent.welcomed()
         for number in range(1, 4):
             await clock.advance(9)
@@ -250,7 +250,7 @@ async def test_connection_ends_when_certificate_expires() -> None:
 
 async def test_connection_ends_when_node_is_deleted() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.store.commit([Delete(node_key("n1"))])
         await clock.advance(6)
@@ -260,14 +260,14 @@ async def test_connection_ends_when_node_is_deleted() -> None:
 
 async def test_silent_connection_times_out() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await clock.advance(39)
         assert not agent.serving.done()
         await clock.advance(7)
         await agent.ended()
-        assert leader.office is not None
-        heard = leader.office.presence.get("n1")
+        assert leader.context is not None
+        heard = leader.context.presence.get("n1")
         assert heard is not None
         assert not heard.is_connected
 
@@ -276,7 +276,7 @@ async def test_slow_agent_blocks_no_other_and_gets_latest() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         for name in ("web", "api"):
             await bound(leader, clock, name, "n1" if name == "web" else "n2")
-        slow, quick = Speaker(leader, peer("n1"), room=1), Speaker(leader, peer("n2"))
+        slow, quick = ScriptedAgent(leader, peer("n1"), room=1), ScriptedAgent(leader, peer("n2"))
         await slow.hello()
         await quick.welcomed()
         for run in range(2, 50):
@@ -290,7 +290,7 @@ async def test_slow_agent_blocks_no_other_and_gets_latest() -> None:
         assert len(line.changed_workloads) <= 1
         runs = [each.run for orders in await slow.orders() for each in orders.assignments]
         assert runs[-1] == 49
-        assert len(runs) <= 3, "what it missed is not told any more"
+        assert len(runs) <= 3, "missed changes are not sent"
 
 
 _texts = st.text(max_size=20) | st.sampled_from(
@@ -344,7 +344,7 @@ def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite:
     async def scenario() -> None:
         async with leading_server("n1", "n2") as (leader, clock):
             await bound(leader, clock, "web", "n1")
-            rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+            rude, good = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
             await good.welcomed()
             if is_polite:
                 await rude.welcomed()
@@ -357,7 +357,7 @@ def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite:
             await clock.advance(61)
             assert rude.serving.done()
             rude.serving.result()
-            again = Speaker(leader, peer("n2"))
+            again = ScriptedAgent(leader, peer("n2"))
             await again.welcomed()
             await again.beat()
             assert [each.heard.beat for each in await again.answers()] == [1]

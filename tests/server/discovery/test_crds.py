@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from build.toys import LATTICE, POOL, POOL_SCHEMA, SERVICE, SERVICE_SCHEMA
+from build.schema_samples import LATTICE, POOL, POOL_SCHEMA, SERVICE, SERVICE_SCHEMA
 
 from lattice.kinds import LATTICE_KINDS
 from lattice.kinds.meta.base import Column, Resource

@@ -1,7 +1,7 @@
 """Discovery tells every client, old and new, the same truth about the same resources."""
 
 import pytest
-from build.toys import POOL, RESOURCES, SERVICE
+from build.schema_samples import POOL, RESOURCES, SERVICE
 
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource

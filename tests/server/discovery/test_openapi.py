@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from build.toys import KINDS, LATTICE, POOL, POOL_SCHEMA
+from build.schema_samples import KINDS, LATTICE, POOL, POOL_SCHEMA
 
 from lattice.kinds import KINDS as EVERY_KIND
 from lattice.kinds.meta.schema import structural_schema

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import yaml
-from build.toys import KINDS
+from build.schema_samples import KINDS
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from build.asking import ADMIN, VIEWER, a_server, a_service, manifests
+from build.fleet_query_server import ADMIN, VIEWER, a_server, a_service, manifests
 
 from lattice.errors import Conflict, Denied
 from lattice.placement.queries.plan_diff import SECTIONS

@@ -5,7 +5,7 @@ import os
 import signal
 
 import pytest
-from build.asking import VIEWER, a_server, is_alive, turns
+from build.fleet_query_server import VIEWER, a_server, is_alive, settle_queries
 from structlog.testing import capture_logs
 
 from lattice.errors import TooManyRequests, Unavailable
@@ -70,7 +70,7 @@ async def test_full_query_queue_is_too_many_requests() -> None:
         await server.ask("cost")
         first = await server.begun("cost")
         waiting = [asyncio.create_task(server.ask("cost")) for _ in range(MAX_WAITING_QUERIES)]
-        await turns()
+        await settle_queries()
         with pytest.raises(TooManyRequests, match="ask again|questions about the fleet"):
             await server.ask("cost")
         pid = server.fleet.process.pid
@@ -112,7 +112,7 @@ async def test_disconnected_client_cancels_its_query() -> None:
         is_there = True
         task = asyncio.create_task(server.fleet.answer(VIEWER, "cost", b"{}"))
         wanted = asyncio.create_task(await_while_connected(task, lambda: is_there))
-        await turns()
+        await settle_queries()
         is_there = False
         with pytest.raises(ConnectionResetError):
             await wanted

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.asking import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
+from build.fleet_query_server import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
 
 from lattice import metrics
 from lattice.errors import Denied, MethodNotAllowed

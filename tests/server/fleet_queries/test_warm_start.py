@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from build.asking import a_server, is_alive
+from build.fleet_query_server import a_server, is_alive
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -13,7 +13,7 @@ from typing import Any
 import grpc.aio
 import msgspec
 import pytest
-from build.links import (
+from build.agent_world import (
     AUTHORITY,
     Leader,
     a_joining,
@@ -24,6 +24,7 @@ from build.links import (
     applied,
     store_token,
 )
+from build.assignments import until
 
 from lattice.agent.certificate_renewal import CertificateRenewal
 from lattice.agent.executor import Executor
@@ -45,15 +46,8 @@ from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection
 clock = SystemClock()
 
 
-async def until(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    async with asyncio.timeout(within):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-        return found
-
-
 @dataclass
-class Site:
+class ListenerWorld:
     leader: Leader
     joining: NodeJoinService
     server: AgentListener
@@ -75,13 +69,13 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site() -> AsyncIterator[Site]:
+async def agent_listener() -> AsyncIterator[ListenerWorld]:
     leader = Leader(MemoryStore(clock), clock, heartbeat=0.5)
     await leader.lead()
     joining = a_joining(leader.store, clock)
     pair = AUTHORITY.issue_server(["127.0.0.1", "localhost"])
     async with AgentListener(leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)) as server:
-        yield Site(leader, joining, server)
+        yield ListenerWorld(leader, joining, server)
     await leader.close()
 
 
@@ -110,42 +104,42 @@ async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
 
 
 async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
-    async with a_site() as site:
+    async with agent_listener() as world:
         identity = Identity.load(tmp_path)
-        await site.join(identity)
+        await world.join(identity)
         assert identity.name == "n1"
         assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {0o600}
-        office = site.leader.office
-        assert office is not None
-        await site.leader.add(a_workload())
+        context = world.leader.context
+        assert context is not None
+        await world.leader.add(a_workload())
         async with an_agent(tmp_path, identity) as agent:
-            await until(lambda: (heard := office.presence.get("n1")) and heard.has_full_report)
-            await site.leader.bind("web", applied("n1"))
+            await until(lambda: (heard := context.presence.get("n1")) and heard.has_full_report)
+            await world.leader.bind("web", applied("n1"))
             spoken = await until(
                 lambda: (
-                    (heard := office.presence.get("n1"))
+                    (heard := context.presence.get("n1"))
                     and (said := heard.workloads.get("default/web"))
                     and said.state == "Running"
                     and said
                 )
             )
             assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
-            node = office.cache(LatticeNode).get("/n1")
+            node = context.cache(LatticeNode).get("/n1")
             assert node is not None
             assert node.status.allocatable["cpu"] == 4000
             assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
 
 
 async def test_renewed_certificate_opens_new_connection(tmp_path: Path) -> None:
-    async with a_site() as site:
+    async with agent_listener() as world:
         identity = Identity.load(tmp_path)
-        await site.join(identity)
+        await world.join(identity)
         before = identity.certificate
         async with an_agent(tmp_path, identity) as agent:
-            first = await until(lambda: site.leader.links.sessions.get("n1"))
+            first = await until(lambda: world.leader.links.sessions.get("n1"))
             assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
             assert identity.certificate != before
-            await until(lambda: site.leader.links.sessions.get("n1") not in (None, first))
+            await until(lambda: world.leader.links.sessions.get("n1") not in (None, first))
 
 
 def _foreign(identity: Identity) -> CertificateKeyPair:
@@ -191,22 +185,22 @@ def _other_key(identity: Identity) -> CertificateKeyPair:
 async def test_peer_without_node_certificate_is_rejected(
     tmp_path: Path, make: Callable[[Identity], CertificateKeyPair], error: Any, words: str
 ) -> None:
-    async with a_site() as site:
+    async with agent_listener() as world:
         identity = Identity.load(tmp_path)
-        await site.join(identity)
+        await world.join(identity)
         pair = make(identity)
         stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
-        revision = await site.leader.store.revision()
-        async with GrpcTransport(lambda: stranger).connect(site.address) as end:
+        revision = await world.leader.store.revision()
+        async with GrpcTransport(lambda: stranger).connect(world.address) as end:
             with pytest.raises(error, match=words):
                 await _introduce(end)
         if pair.key:
             with pytest.raises((Unavailable, Denied)):
                 await GrpcTransport(lambda: stranger).renew_certificate(
-                    site.address, identity.signing_request()
+                    world.address, identity.signing_request()
                 )
-        assert site.leader.links.sessions == {}
-        assert await site.leader.store.revision() == revision
+        assert world.leader.links.sessions == {}
+        assert await world.leader.store.revision() == revision
 
 
 async def _introduce(end: AgentConnection) -> None:
@@ -217,11 +211,11 @@ async def _introduce(end: AgentConnection) -> None:
 
 
 async def test_agent_rejects_server_of_another_authority(tmp_path: Path) -> None:
-    async with a_site() as site:
+    async with agent_listener() as world:
         identity = Identity.load(tmp_path)
-        await site.join(identity)
+        await world.join(identity)
         identity.authority = new_authority()[0].pem
-        async with GrpcTransport(lambda: identity).connect(site.address) as end:
+        async with GrpcTransport(lambda: identity).connect(world.address) as end:
             with pytest.raises(Unavailable):
                 await _introduce(end)
 

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from build.agent_world import AUTHORITY, Leader, a_joining, a_node, a_workload
 from build.apis import an_api
-from build.links import AUTHORITY, Leader, a_joining, a_node, a_workload
 
 from lattice.clock import SystemClock
 from lattice.controllers.runtime.object_writes import put_new
@@ -41,7 +41,7 @@ CODE = grpc.StatusCode
 
 
 @dataclass
-class Site:
+class ControlWorld:
     api: Api
     leader: Leader
     port: int
@@ -61,7 +61,7 @@ class Site:
 
 
 @asynccontextmanager
-async def control_service(folder: Path) -> AsyncIterator[Site]:
+async def control_service(folder: Path) -> AsyncIterator[ControlWorld]:
     """A leading server that serves the control service over TLS."""
     store = MemoryStore(clock)
     leader = Leader(store, clock)
@@ -75,7 +75,7 @@ async def control_service(folder: Path) -> AsyncIterator[Site]:
     )
     server.control = ControlService(api)
     async with server:
-        yield Site(api, leader, server.port)
+        yield ControlWorld(api, leader, server.port)
     await leader.close()
 
 
@@ -93,7 +93,7 @@ async def applied(stub: Any, manifest: Any = None, **rest: Any) -> pb.ApplyWorkl
 
 
 async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
-    async with control_service(tmp_path) as site, site.user() as stub:
+    async with control_service(tmp_path) as world, world.user() as stub:
         first = await applied(stub)
         assert (first.created, first.workload.namespace, first.workload.name) == (True, "default", "job")
         assert (first.workload.desired_state, first.workload.actual_state) == ("Running", "Pending")
@@ -116,15 +116,15 @@ async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
 
 
 async def test_yaml_dry_run_writes_nothing(tmp_path: Path) -> None:
-    async with control_service(tmp_path) as site:
+    async with control_service(tmp_path) as world:
         manifest = "metadata: {name: job}\nspec:\n  containers:\n    main: {command: [sleep, '60']}\n"
-        async with site.user() as stub:
-            before = await site.api.store.revision()
+        async with world.user() as stub:
+            before = await world.api.store.revision()
             reply = await stub.ApplyWorkload(
                 pb.ApplyWorkloadRequest(manifest=manifest, dry_run=True, field_manager="ci")
             )
             assert reply.created
-            assert await site.api.store.revision() == before
+            assert await world.api.store.revision() == before
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -163,12 +163,12 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("case", WRONG)
 async def test_invalid_apply_is_refused_without_write(case: str, tmp_path: Path) -> None:
     manifest, code, words = WRONG[case]
-    async with control_service(tmp_path) as site:
-        before = await site.api.store.revision()
-        async with site.user() as stub:
+    async with control_service(tmp_path) as world:
+        before = await world.api.store.revision()
+        async with world.user() as stub:
             found, told = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
             assert (found, words in told) == (code, True), told
-        assert await site.api.store.revision() == before
+        assert await world.api.store.revision() == before
 
 
 READS = {
@@ -196,11 +196,11 @@ WRITES = {
 async def test_rights_equal_those_of_the_rest_api(
     user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
 ) -> None:
-    async with control_service(tmp_path) as site:
-        await site.leader.add(a_node("n1"))
-        await site.leader.add(a_workload())
-        before = await site.api.store.revision()
-        async with site.user(user, *groups) as stub:
+    async with control_service(tmp_path) as world:
+        await world.leader.add(a_node("n1"))
+        await world.leader.add(a_workload())
+        before = await world.api.store.revision()
+        async with world.user(user, *groups) as stub:
             for name, request in WRITES.items():
                 code, told = await refused(getattr(stub, name)(request))
                 assert (name, code) == (name, CODE.PERMISSION_DENIED), told
@@ -213,14 +213,14 @@ async def test_rights_equal_those_of_the_rest_api(
             if not may_read:
                 code, _ = await refused(stub.WatchEvents(pb.WatchEventsRequest()).read())
                 assert code == CODE.PERMISSION_DENIED
-        assert await site.api.store.revision() == before
+        assert await world.api.store.revision() == before
 
 
 async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
     stranger, _ = new_authority()
     async with (
-        control_service(tmp_path) as site,
-        site.channel(stranger.issue_client("ada", [ADMINS])) as channel,
+        control_service(tmp_path) as world,
+        world.channel(stranger.issue_client("ada", [ADMINS])) as channel,
     ):
         code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
         assert code == CODE.UNAVAILABLE
@@ -228,8 +228,8 @@ async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
 
 async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
     async with (
-        control_service(tmp_path) as site,
-        site.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
+        control_service(tmp_path) as world,
+        world.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
     ):
         stream = agent_rpc.AgentsStub(channel).Connect()
         code, _ = await refused(stream.read())
@@ -237,11 +237,11 @@ async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
 
 
 async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
-    async with control_service(tmp_path) as site:
+    async with control_service(tmp_path) as world:
         for number in range(5):
             node = a_node(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
-            await site.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
-        async with site.user() as stub:
+            await world.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
+        async with world.user() as stub:
             first = await stub.ListNodes(pb.ListRequest(limit=3))
             rest = await stub.ListNodes(pb.ListRequest(limit=3, continue_token=first.continue_token))
             assert [each.name for each in (*first.nodes, *rest.nodes)] == [
@@ -254,7 +254,7 @@ async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
 
 
 async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
-    async with control_service(tmp_path) as site:
+    async with control_service(tmp_path) as world:
         ready = NodeStatus(
             capacity={"cpu": 4000},
             allocatable={"cpu": 3500},
@@ -272,8 +272,8 @@ async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
             a_node("n2"),
             a_workload(cluster="c1"),
         ):
-            await site.leader.add(each)
-        async with site.user() as stub:
+            await world.leader.add(each)
+        async with world.user() as stub:
             found = await stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c1"))
             assert (found.nodes, found.ready_nodes, found.workloads, found.unbound_workloads) == (1, 1, 1, 1)
             assert (dict(found.allocatable), dict(found.workloads_by_state)) == (
@@ -285,17 +285,17 @@ async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
             assert (code, told) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
 
 
-async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> None:
-    assert site.leader.office is not None
-    await site.leader.office.commit(
-        [site.leader.office.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
+async def tell(world: ControlWorld, name: str, reason: str, *, warning: bool = False) -> None:
+    assert world.leader.context is not None
+    await world.leader.context.commit(
+        [world.leader.context.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
     )
 
 
 async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
-    async with control_service(tmp_path) as site:
-        await tell(site, "web", "Before")
-        async with site.user("vic", VIEWERS) as stub:
+    async with control_service(tmp_path) as world:
+        await tell(world, "web", "Before")
+        async with world.user("vic", VIEWERS) as stub:
             everything = stub.WatchEvents(pb.WatchEventsRequest(from_the_beginning=True))
             first = await everything.read()
             assert (first.reason, first.kind, first.name, first.type) == (
@@ -307,9 +307,9 @@ async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
             warnings = stub.WatchEvents(
                 pb.WatchEventsRequest(name="api", types=["Warning"], resource_version=first.resource_version)
             )
-            await tell(site, "web", "Other", warning=True)
-            await tell(site, "api", "Fine")
-            await tell(site, "api", "WorkloadFailed", warning=True)
+            await tell(world, "web", "Other", warning=True)
+            await tell(world, "api", "Fine")
+            await tell(world, "api", "WorkloadFailed", warning=True)
             assert [(await everything.read()).reason for _ in range(3)] == ["Other", "Fine", "WorkloadFailed"]
             assert (await warnings.read()).reason == "WorkloadFailed"
             for each in (everything, warnings):

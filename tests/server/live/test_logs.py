@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
-from build.links import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
 from build.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -50,12 +50,12 @@ async def log_service(tmp_path: Path, *names: str, **status: Any) -> AsyncIterat
         node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
         node.start()
         await clock.advance(2)
-        relay = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
+        proxy = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
         api = await an_api(leader.store, clock)
-        logs = WorkloadLogs(lambda: leader.office, leader.links.logs, relay)
+        logs = WorkloadLogs(lambda: leader.context, leader.links.logs, proxy)
         yield LogWorld(leader, node, clock, api, logs)
         await node.kill()
-        await relay.close()
+        await proxy.close()
 
 
 @pytest.mark.parametrize(

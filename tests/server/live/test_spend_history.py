@@ -1,9 +1,7 @@
 """What was paid per hour over time: a point for each change, sums that add up, and nothing of another term."""
 
-from typing import Any
-
-import msgspec
 import pytest
+from build.costs import a_cluster, a_service
 
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
@@ -19,47 +17,16 @@ from lattice.server.live.spend_history import (
 )
 
 
-def a_cluster(pool: str, hourly: float) -> LatticeCluster:
-    return _made(LatticeCluster, f"{pool}-001", {"pool": pool}, {"cost": {"hourly": hourly}})
-
-
-def a_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
-    status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
-    return _made(
-        LatticeService,
-        name,
-        {"containers": {"main": {"command": ["x"]}}},
-        status,
-        namespace="shop",
-        labels=labels,
-    )
-
-
-def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
-    resource = kind.resource
-    metadata |= {"name": name}
-    return msgspec.convert(
-        {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        },
-        kind,
-    )
-
-
-def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
+def recorded(*samples: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
     spending = SpendHistory()
-    for look in looks:
-        spending.record(*look)
+    for sample in samples:
+        spending.record(*sample)
     return spending
 
 
 def test_point_is_recorded_per_change_only() -> None:
     one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
-    spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
+    spending = recorded((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
     assert spending.document("pool") | {"series": 0} == {
         "by": "pool",
@@ -72,24 +39,24 @@ def test_point_is_recorded_per_change_only() -> None:
 
 def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
     pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
-    spending = noted(
+    spending = recorded(
         (10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, [])
     )
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
     assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
     for second, micros in ((9, 0), (10, 1_500_000), (19, 1_500_000), (20, 1_500_000)):
-        assert paid_at(second, found) == paid_at(second, spending.series("pool")) == micros
+        assert rate_at(second, found) == rate_at(second, spending.series("pool")) == micros
 
 
-def paid_at(second: int, series: dict[str, Points]) -> int:
+def rate_at(second: int, series: dict[str, Points]) -> int:
     """Micro-dollars per hour of all of them: the last point of each that was not later."""
     return sum(([0] + [rate for at, rate in points if at <= second])[-1] for points in series.values())
 
 
 def test_series_by_label_groups_unlabelled_services() -> None:
     services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
-    spending = noted((10, [], services))
+    spending = recorded((10, [], services))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
     assert spending.document("service")["labels"] == ["team"]
 
@@ -101,7 +68,7 @@ async def test_unknown_grouping_is_malformed(by: str) -> None:
 
 
 def test_most_expensive_series_are_named_rest_is_summed() -> None:
-    found = noted(
+    found = recorded(
         (10, [], [a_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
     ).series("service")
     assert next(iter(found)) == f"shop/s{MAX_NAMED_SERIES + 2:02}"
@@ -109,7 +76,9 @@ def test_most_expensive_series_are_named_rest_is_summed() -> None:
 
 
 def test_expired_points_go_but_last_rate_stays() -> None:
-    spending = noted((10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], []))
+    spending = recorded(
+        (10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], [])
+    )
     spending.record(RETENTION_S + 100, [a_cluster("north", 2)], [])
     assert (spending.document("pool")["since"], spending.series("pool")) == (
         100,

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from build.links import Leader
+from build.agent_world import Leader
+from build.costs import a_cluster, a_service
 from build.virtual import VirtualClock
 
 from lattice.kinds.core import ConfigMap
@@ -24,7 +25,6 @@ from lattice.server.live.spend_recorder import (
 )
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Entry, Put
-from tests.server.live.test_spend_history import a_cluster, a_service
 
 
 @asynccontextmanager
@@ -39,25 +39,25 @@ async def leading_server() -> AsyncIterator[tuple[Leader, VirtualClock]]:
         await leader.close()
 
 
-def a_book(leader: Leader) -> SpendRecorder:
+def a_recorder(leader: Leader) -> SpendRecorder:
     uids = itertools.count()
-    return SpendRecorder(leader.clock, lambda: leader.office, lambda: f"uid-{next(uids)}")
+    return SpendRecorder(leader.clock, lambda: leader.context, lambda: f"uid-{next(uids)}")
 
 
 async def test_new_leader_continues_stored_history() -> None:
     async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         await leader.add(a_service("web", 0.5, team="blue"))
-        book = a_book(leader)
-        running = asyncio.create_task(book.run())
+        recorder = a_recorder(leader)
+        running = asyncio.create_task(recorder.run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         running.cancel()
-        first = book.history.document("label:team")
-        next_book = a_book(leader)
-        running = asyncio.create_task(next_book.run())
+        first = recorder.history.document("label:team")
+        next_recorder = a_recorder(leader)
+        running = asyncio.create_task(next_recorder.run())
         await clock.advance(SAMPLE_INTERVAL_S)
         running.cancel()
-        then = next_book.history.document("label:team")
+        then = next_recorder.history.document("label:team")
         assert [each["name"] for each in first["series"]] == ["blue", "(empty nodes)"]
         assert (then["since"], then["series"]) == (first["since"], first["series"])
 
@@ -65,7 +65,7 @@ async def test_new_leader_continues_stored_history() -> None:
 async def test_history_is_written_only_on_change() -> None:
     async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
-        running = asyncio.create_task(a_book(leader).run())
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         await clock.advance(5 * WRITE_INTERVAL_S)
@@ -79,14 +79,14 @@ async def test_history_is_written_only_on_change() -> None:
 
 async def test_no_write_without_cost_or_after_handover() -> None:
     async with leading_server() as (leader, clock):
-        running = asyncio.create_task(a_book(leader).run())
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert await leader.store.get(SPENDING_KEY) is None
         await leader.add(a_cluster("north", 1))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         running.cancel()
-        running = asyncio.create_task(a_book(leader).run())
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert kept is not None
         assert await leader.store.get(SPENDING_KEY) == kept
@@ -136,10 +136,10 @@ async def test_idle_fleet_writes_nothing_when_history_expires() -> None:
         await leader.store.commit([Put(SPENDING_KEY, value, ABSENT)])
         kept = await leader.store.get(SPENDING_KEY)
         await leader.add(a_cluster("north", 2))
-        book = a_book(leader)
+        recorder = a_recorder(leader)
         for _ in range(3):
-            await book.sample(leader.office)
+            await recorder.sample(leader.context)
             await clock.advance(WRITE_INTERVAL_S)
-        assert (list(book.history.pools), list(book.history.services)) == (["north"], [])
-        assert book.history.pools["north"].points == [(first + 10, 2_000_000)]
+        assert (list(recorder.history.pools), list(recorder.history.services)) == (["north"], [])
+        assert recorder.history.pools["north"].points == [(first + 10, 2_000_000)]
         assert await leader.store.get(SPENDING_KEY) == kept

@@ -2,8 +2,8 @@
 
 import msgspec
 import pytest
+from build.agent_world import a_workload
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, asked, value
-from build.links import a_workload
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import put_new, with_spec

@@ -1,15 +1,23 @@
 """The verbs, driven as plain functions on a store in memory: no HTTP, no clock, no randomness."""
 
-import itertools
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from build.virtual import VirtualClock
+from build.api_world import (
+    ADMIN,
+    APPLY,
+    CATALOG,
+    JSON_PATCH,
+    MERGE,
+    SYSTEM,
+    api_world,
+    pool_manifest,
+    service_manifest,
+    target,
+)
 
-from lattice.app.bootstrap import bootstrap
 from lattice.errors import (
     Cause,
     Conflict,
@@ -21,90 +29,15 @@ from lattice.errors import (
     NotFound,
     UnsupportedMediaType,
 )
-from lattice.kinds import KINDS
 from lattice.kinds.meta import yaml_manifest as manifest
-from lattice.server.requests.call import Call, Reply, Target, User
-from lattice.server.requests.catalog import Catalog
+from lattice.server.requests.call import Call
 from lattice.server.resources import lists, verbs, watch
 from lattice.server.resources import subresources as scale
-from lattice.server.resources.api import Api
-from lattice.store.memory import MemoryStore
-
-CATALOG = Catalog(KINDS)
-ADMIN = User("ann", frozenset({"lattice:admins"}))
-SYSTEM = User("robot", frozenset({"lattice:system"}))
-APPLY = "application/apply-patch+yaml"
-MERGE = "application/merge-patch+json"
-JSON_PATCH = "application/json-patch+json"
-
-
-class World:
-    """An API on an empty store; `do` runs a verb and reads its answer."""
-
-    def __init__(self) -> None:
-        clock = VirtualClock()
-        uids, suffixes = itertools.count(1), itertools.count(1)
-        self.api = Api(
-            MemoryStore(clock), CATALOG, clock, lambda: f"uid-{next(uids)}", lambda: f"{next(suffixes):05}"
-        )
-
-    async def do(
-        self,
-        verb: Callable[[Api, Call], Awaitable[Reply]],
-        where: str,
-        body: Any = None,
-        *,
-        user: User = ADMIN,
-        content: str = "application/json",
-        **query: str,
-    ) -> Any:
-        raw = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        reply = await verb(
-            self.api, Call("POST", target(where), user, query, raw, content, user_agent="pytest/1")
-        )
-        if isinstance(reply.body, bytes):
-            return json.loads(reply.body)
-        return [json.loads(line) for line in (b"".join([piece async for piece in reply.body])).splitlines()]
-
-
-def target(where: str) -> Target:
-    """`pools/us-east`, `services/shop/api/status`: kind, namespace if it has one, name, part."""
-    plural, *rest = where.split("/")
-    found = {each.resource.plural: each for each in CATALOG}
-    served = found.get(f"lattice{plural}") or found[plural]
-    namespace = rest.pop(0) if served.resource.namespaced and rest else ""
-    return Target(served, namespace, *rest)
-
-
-def pool(name: str = "us-east", **spec: Any) -> dict[str, Any]:
-    whole = {"provider": {"type": "aws", "region": "us-east-1"}, **spec}
-    return {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": "LatticePool",
-        "metadata": {"name": name},
-        "spec": whole,
-    }
-
-
-def service(name: str = "api", **spec: Any) -> dict[str, Any]:
-    whole = {"containers": {"main": {"image": "api:v1"}}, **spec}
-    return {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": "LatticeService",
-        "metadata": {"name": name},
-        "spec": whole,
-    }
-
-
-async def a_world() -> World:
-    world = World()
-    await bootstrap(world.api)
-    return world
 
 
 async def test_create_sets_uid_generation_and_managed_fields() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
     assert made["metadata"]["uid"].startswith("uid-")
     assert made["metadata"]["generation"] == 1
     assert made["metadata"]["creationTimestamp"] == "2026-01-01T00:00:00Z"
@@ -113,34 +46,34 @@ async def test_create_sets_uid_generation_and_managed_fields() -> None:
 
 
 async def test_a_printed_status_is_accepted_and_ignored() -> None:
-    world = await a_world()
+    world = await api_world()
     made = await world.do(
         verbs.create,
         "pools",
-        pool() | {"status": {"phase": "Ready", "nonsense": 1}},
+        pool_manifest() | {"status": {"phase": "Ready", "nonsense": 1}},
         fieldValidation="Strict",
     )
     assert "status" not in made
 
 
 async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "services/default", service())
+    world = await api_world()
+    made = await world.do(verbs.create, "services/default", service_manifest())
     assert made["status"] == {"phase": "Pending"}
 
 
 @pytest.mark.parametrize(
     ("verb", "where", "body", "error", "said"),
     [
-        pytest.param(verbs.create, "pools", pool(capacity={"maxNodes": -5}), Invalid, "spec.capacity.maxNodes: Invalid value: -5", id="a number out of range"),
-        pytest.param(verbs.create, "pools", pool(name="Bad_Name"), Invalid, "metadata.name", id="a bad name"),
-        pytest.param(verbs.create, "pools", pool() | {"kind": "LatticeNode"}, Invalid, "must be LatticePool", id="another kind"),
-        pytest.param(verbs.create, "pools", pool() | {"apiVersion": "v2"}, Invalid, "must be lattice.dev/v1alpha1", id="another version"),
+        pytest.param(verbs.create, "pools", pool_manifest(capacity={"maxNodes": -5}), Invalid, "spec.capacity.maxNodes: Invalid value: -5", id="a number out of range"),
+        pytest.param(verbs.create, "pools", pool_manifest(name="Bad_Name"), Invalid, "metadata.name", id="a bad name"),
+        pytest.param(verbs.create, "pools", pool_manifest() | {"kind": "LatticeNode"}, Invalid, "must be LatticePool", id="another kind"),
+        pytest.param(verbs.create, "pools", pool_manifest() | {"apiVersion": "v2"}, Invalid, "must be lattice.dev/v1alpha1", id="another version"),
         pytest.param(verbs.create, "pools", {"metadata": {}}, Malformed, "'Kind' is missing", id="no kind"),
         pytest.param(verbs.create, "pools", b"", Malformed, "the body is empty", id="no body"),
         pytest.param(verbs.create, "pools", b'{"a": NaN}', Malformed, "NaN", id="not a number"),
         pytest.param(verbs.create, "pools", b"[" * 100_000, Malformed, "deep", id="nested a hundred thousand deep"),
-        pytest.param(verbs.create, "services/nowhere", service(), NotFound, 'namespaces "nowhere" not found', id="a missing namespace"),
+        pytest.param(verbs.create, "services/nowhere", service_manifest(), NotFound, 'namespaces "nowhere" not found', id="a missing namespace"),
         pytest.param(verbs.get, "pools/none", None, NotFound, 'latticepools.lattice.dev "none" not found', id="a missing object"),
         pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a protected namespace"),
     ],
@@ -148,7 +81,7 @@ async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
 async def test_rejections_say_why_and_write_nothing(
     verb: Any, where: str, body: Any, error: type[LatticeError], said: str
 ) -> None:
-    world = await a_world()
+    world = await api_world()
     before = await world.api.store.revision()
     with pytest.raises(error) as caught:
         await world.do(verb, where, body)
@@ -158,17 +91,17 @@ async def test_rejections_say_why_and_write_nothing(
 
 
 async def test_creating_twice_is_refused_but_validated_first() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest())
     with pytest.raises(Exists):
-        await world.do(verbs.create, "pools", pool())
+        await world.do(verbs.create, "pools", pool_manifest())
     with pytest.raises(Invalid):
-        await world.do(verbs.create, "pools", pool(capacity={"maxNodes": -5}))
+        await world.do(verbs.create, "pools", pool_manifest(capacity={"maxNodes": -5}))
 
 
 async def test_unknown_fields_are_refused_warned_of_or_dropped() -> None:
-    world = await a_world()
-    odd = pool(colour="red")
+    world = await api_world()
+    odd = pool_manifest(colour="red")
     with pytest.raises(Malformed, match='unknown field "spec.colour"'):
         await world.do(verbs.create, "pools", odd, fieldValidation="Strict")
     reply = await verbs.create(world.api, Call("POST", target("pools"), ADMIN, {}, json.dumps(odd).encode()))
@@ -177,12 +110,12 @@ async def test_unknown_fields_are_refused_warned_of_or_dropped() -> None:
 
 
 async def test_apply_reports_unknown_fields_with_other_errors() -> None:
-    world = await a_world()
+    world = await api_world()
     with pytest.raises(Invalid) as caught:
         await world.do(
             verbs.patch,
             "pools/x",
-            pool("x", colour="red", capacity={"maxNodes": "many"}),
+            pool_manifest("x", colour="red", capacity={"maxNodes": "many"}),
             content=APPLY,
             fieldManager="me",
         )
@@ -190,23 +123,23 @@ async def test_apply_reports_unknown_fields_with_other_errors() -> None:
 
 
 async def test_apply_creates_then_settles_then_prunes() -> None:
-    world = await a_world()
+    world = await api_world()
     first = await world.do(
-        verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
+        verbs.patch, "pools/x", pool_manifest("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
     )
     again = await world.do(
-        verbs.patch, "pools/x", pool("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
+        verbs.patch, "pools/x", pool_manifest("x", nodeClasses=["small"]), content=APPLY, fieldManager="me"
     )
     assert again == first
-    less = await world.do(verbs.patch, "pools/x", pool("x"), content=APPLY, fieldManager="me")
+    less = await world.do(verbs.patch, "pools/x", pool_manifest("x"), content=APPLY, fieldManager="me")
     assert "nodeClasses" not in less["spec"]
     assert less["metadata"]["generation"] == 2
 
 
 async def test_apply_conflicts_with_other_owner_unless_forced() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "pools", pool("x", capacity={"maxNodes": 5}))
-    other = pool("x", capacity={"maxNodes": 7})
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest("x", capacity={"maxNodes": 5}))
+    other = pool_manifest("x", capacity={"maxNodes": 7})
     with pytest.raises(Conflict) as caught:
         await world.do(verbs.patch, "pools/x", other, content=APPLY, fieldManager="me")
     assert [cause.field for cause in caught.value.causes] == [".spec.capacity.maxNodes"]
@@ -215,8 +148,8 @@ async def test_apply_conflicts_with_other_owner_unless_forced() -> None:
 
 
 async def test_a_write_that_changes_nothing_makes_no_revision() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
     before = await world.api.store.revision()
     assert (await world.do(verbs.update, "pools/us-east", made))["metadata"]["resourceVersion"] == made[
         "metadata"
@@ -226,8 +159,8 @@ async def test_a_write_that_changes_nothing_makes_no_revision() -> None:
 
 
 async def test_an_update_needs_the_revision_it_was_made_from() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
     await world.do(verbs.patch, "pools/us-east", {"spec": {"capacity": {"maxNodes": 3}}}, content=MERGE)
     with pytest.raises(Conflict, match="the object has been modified"):
         await world.do(verbs.update, "pools/us-east", made)
@@ -237,8 +170,8 @@ async def test_an_update_needs_the_revision_it_was_made_from() -> None:
 
 
 async def test_status_and_spec_are_written_separately() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest())
     change = {"spec": {"capacity": {"maxNodes": 9}}, "status": {"phase": "Ready"}}
     by_status = await world.do(verbs.patch, "pools/us-east/status", change, content=MERGE, user=SYSTEM)
     assert by_status["status"] == {"phase": "Ready"}
@@ -252,8 +185,8 @@ async def test_status_and_spec_are_written_separately() -> None:
 
 
 async def test_patches_by_kind() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    await world.do(verbs.create, "pools", pool_manifest())
     operations = [
         {"op": "add", "path": "/metadata/labels", "value": {"a": "b"}},
         {"op": "test", "path": "/metadata/labels/a", "value": "b"},
@@ -268,22 +201,22 @@ async def test_patches_by_kind() -> None:
 
 
 async def test_dry_runs_validate_and_write_nothing() -> None:
-    world = await a_world()
+    world = await api_world()
     before = await world.api.store.revision()
-    made = await world.do(verbs.create, "pools", pool(), dryRun="All")
+    made = await world.do(verbs.create, "pools", pool_manifest(), dryRun="All")
     assert made["metadata"]["name"] == "us-east"
     assert await world.api.store.revision() == before
-    await world.do(verbs.create, "pools", pool())
+    await world.do(verbs.create, "pools", pool_manifest())
     with pytest.raises(Exists):
-        await world.do(verbs.create, "pools", pool(), dryRun="All")
+        await world.do(verbs.create, "pools", pool_manifest(), dryRun="All")
     after = await world.api.store.revision()
     await world.do(verbs.delete, "pools/us-east", dryRun="All")
     assert await world.api.store.revision() == after
 
 
 async def test_finalizers_hold_an_object_until_they_are_gone() -> None:
-    world = await a_world()
-    held = pool()
+    world = await api_world()
+    held = pool_manifest()
     held["metadata"]["finalizers"] = ["example.com/hold"]
     await world.do(verbs.create, "pools", held)
     marked = await world.do(verbs.delete, "pools/us-east")
@@ -301,16 +234,16 @@ async def test_finalizers_hold_an_object_until_they_are_gone() -> None:
 
 
 async def test_terminating_namespace_takes_no_new_objects() -> None:
-    world = await a_world()
+    world = await api_world()
     await world.do(
         verbs.create,
         "namespaces",
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}},
     )
-    await world.do(verbs.create, "services/shop", service())
+    await world.do(verbs.create, "services/shop", service_manifest())
     await world.do(verbs.delete, "namespaces/shop")
     with pytest.raises(Denied, match="being terminated"):
-        await world.do(verbs.create, "services/shop", service("late"))
+        await world.do(verbs.create, "services/shop", service_manifest("late"))
     labelled = await world.do(
         verbs.patch, "namespaces/shop", {"metadata": {"labels": {"a": "b"}}}, content=MERGE
     )
@@ -319,7 +252,7 @@ async def test_terminating_namespace_takes_no_new_objects() -> None:
 
 
 async def test_system_namespaces_and_secrets_cannot_be_deleted() -> None:
-    world = await a_world()
+    world = await api_world()
     before = await world.api.store.revision()
     with pytest.raises(Denied, match="may not be deleted"):
         await world.do(lists.delete_collection, "namespaces")
@@ -331,7 +264,7 @@ async def test_system_namespaces_and_secrets_cannot_be_deleted() -> None:
 
 
 async def test_malformed_owner_references_are_reported() -> None:
-    world = await a_world()
+    world = await api_world()
     body = {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "LatticeWorkload",
@@ -347,7 +280,7 @@ async def test_malformed_owner_references_are_reported() -> None:
 
 
 async def test_strategic_merge_is_for_core_kinds_only() -> None:
-    world = await a_world()
+    world = await api_world()
     strategic = "application/strategic-merge-patch+json"
     lease = {
         "apiVersion": "coordination.k8s.io/v1",
@@ -360,7 +293,7 @@ async def test_strategic_merge_is_for_core_kinds_only() -> None:
         verbs.patch, "leases/default/l", {"spec": {"holderIdentity": "b"}}, content=strategic
     )
     assert changed["spec"]["holderIdentity"] == "b"
-    await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 3}))
+    await world.do(verbs.create, "services/default", service_manifest(replicas={"min": 1, "max": 3}))
     with pytest.raises(UnsupportedMediaType):
         await world.do(
             scale.put_scale, "services/default/api/scale", {"spec": {"replicas": 2}}, content=strategic
@@ -368,10 +301,10 @@ async def test_strategic_merge_is_for_core_kinds_only() -> None:
 
 
 async def test_long_list_is_chunked_and_equal_in_every_form() -> None:
-    world = await a_world()
+    world = await api_world()
     names = [f"pool-{number:03}" for number in range(620)]
     for name in names:
-        await world.do(verbs.create, "pools", pool(name))
+        await world.do(verbs.create, "pools", pool_manifest(name))
     for accept in (
         "application/json",
         "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1",
@@ -389,7 +322,7 @@ async def test_long_list_is_chunked_and_equal_in_every_form() -> None:
 
 
 async def test_owned_workloads_are_changed_by_service_only() -> None:
-    world = await a_world()
+    world = await api_world()
     body = {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "LatticeWorkload",
@@ -410,8 +343,8 @@ async def test_owned_workloads_are_changed_by_service_only() -> None:
 
 
 async def test_scale_moves_one_number_and_never_above_max() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 3}))
+    world = await api_world()
+    await world.do(verbs.create, "services/default", service_manifest(replicas={"min": 1, "max": 3}))
     path, body = "services/default/api/scale", {"spec": {"replicas": 2}}
     tried = await world.do(scale.put_scale, path, body, content=MERGE, dryRun="All")
     moved = await world.do(scale.put_scale, path, body, content=MERGE)
@@ -423,8 +356,8 @@ async def test_scale_moves_one_number_and_never_above_max() -> None:
 
 
 async def test_concurrent_scale_returns_what_was_written() -> None:
-    world = await a_world()
-    await world.do(verbs.create, "services/default", service(replicas={"min": 1, "max": 9}))
+    world = await api_world()
+    await world.do(verbs.create, "services/default", service_manifest(replicas={"min": 1, "max": 9}))
     commit, path = world.api.store.commit, "services/default/api/scale"
 
     async def with_another(*words: Any, **more: Any) -> int:
@@ -440,12 +373,12 @@ async def test_concurrent_scale_returns_what_was_written() -> None:
 
 
 async def test_lists_page_at_one_revision_while_writes_go_on() -> None:
-    world = await a_world()
+    world = await api_world()
     for name in "abcde":
-        await world.do(verbs.create, "pools", pool(name))
+        await world.do(verbs.create, "pools", pool_manifest(name))
     first = await world.do(lists.list_objects, "pools", limit="2")
     await world.do(verbs.delete, "pools/d")
-    await world.do(verbs.create, "pools", pool("cc"))
+    await world.do(verbs.create, "pools", pool_manifest("cc"))
     token = {"continue": first["metadata"]["continue"]}
     rest = await world.do(lists.list_objects, "pools", limit="9", **token)
     assert [each["metadata"]["name"] for each in first["items"] + rest["items"]] == [
@@ -461,9 +394,9 @@ async def test_lists_page_at_one_revision_while_writes_go_on() -> None:
 
 
 async def test_lists_select_by_label_and_field() -> None:
-    world = await a_world()
+    world = await api_world()
     for name, tier in (("a", "gold"), ("b", "tin"), ("c", "gold")):
-        body = pool(name)
+        body = pool_manifest(name)
         body["metadata"]["labels"] = {"tier": tier}
         await world.do(verbs.create, "pools", body)
 
@@ -482,8 +415,8 @@ async def test_lists_select_by_label_and_field() -> None:
 
 
 async def test_a_watch_sees_objects_enter_and_leave_its_selector() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool("a"))
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest("a"))
     since = made["metadata"]["resourceVersion"]
     for value in ("gold", "gold2", "tin"):
         await world.do(
@@ -524,7 +457,7 @@ async def test_seed_manifests_apply_in_any_order() -> None:
     ]
 
     assert len(documents) > 30
-    world = await a_world()
+    world = await api_world()
     for order in (documents, documents[::-1]):
         for document in order:
             served = next(each for each in CATALOG if each.resource.kind == document.value["kind"])

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
+from build.api_world import MERGE, ApiWorld, api_world, pool_manifest
 
 from lattice.errors import Conflict, NotFound
 from lattice.server.resources import verbs
-from tests.server.resources.test_verbs import MERGE, World, a_world, pool
 
 ROLE = {
     "apiVersion": "v1",
@@ -16,7 +16,7 @@ ROLE = {
 }
 
 
-def raced(world: World, rival: Any) -> None:
+def raced(world: ApiWorld, rival: Any) -> None:
     """Before the next commit, somebody else's."""
     commit = world.api.store.commit
 
@@ -30,8 +30,8 @@ def raced(world: World, rival: Any) -> None:
 
 
 async def test_update_conflict_uses_kubernetes_message() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
     made["spec"]["capacity"] = {"maxNodes": 9}
     raced(
         world,
@@ -47,8 +47,8 @@ async def test_update_conflict_uses_kubernetes_message() -> None:
 
 
 async def test_update_of_deleted_object_is_not_found() -> None:
-    world = await a_world()
-    made = await world.do(verbs.create, "pools", pool())
+    world = await api_world()
+    made = await world.do(verbs.create, "pools", pool_manifest())
     made["spec"]["capacity"] = {"maxNodes": 9}
     raced(world, lambda: world.do(verbs.delete, "pools/us-east"))
     with pytest.raises(NotFound):
@@ -56,7 +56,7 @@ async def test_update_of_deleted_object_is_not_found() -> None:
 
 
 async def test_update_without_revision_overwrites() -> None:
-    world = await a_world()
+    world = await api_world()
     await world.do(verbs.create, "configmaps/default", ROLE)
     raced(
         world,

@@ -9,8 +9,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.agent_world import a_node, a_workload
 from build.apis import ADMIN, VIEWER, an_api
-from build.links import a_node, a_workload
 from build.virtual import VirtualClock
 
 from lattice.clock import format_timestamp

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from build.disk import Disk, Drive
+from build.recording_disk import RecordingDisk, RecordingVfs
 
 from lattice.clock import SystemClock
 from lattice.store.protocol import ABSENT, Key, Put
@@ -25,9 +25,9 @@ Acknowledged = list[tuple[int, int, int]]  # moment, number of the commit, revis
 
 
 @contextmanager
-def _remembering() -> Iterator[Disk]:
-    disk = Disk()
-    drive = Drive(disk, "remembering")
+def _remembering() -> Iterator[RecordingDisk]:
+    disk = RecordingDisk()
+    drive = RecordingVfs(disk, "remembering")
     try:
         yield disk
     finally:
@@ -35,7 +35,7 @@ def _remembering() -> Iterator[Disk]:
         drive.unregister()
 
 
-async def _write(path: Path, disk: Disk, commits: int) -> Acknowledged:
+async def _write(path: Path, disk: RecordingDisk, commits: int) -> Acknowledged:
     """Several at once, each of three objects that say the same."""
     store = await SqliteStore.open(path, SystemClock())
     acknowledged: Acknowledged = []

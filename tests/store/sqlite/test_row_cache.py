@@ -2,10 +2,11 @@
 
 import apsw
 import pytest
+from build.store_keys import pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put
+from lattice.store.protocol import ABSENT, Delete, Entry, Put
 from lattice.store.sqlite import row_cache as sqlite_rows
 from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 from lattice.store.sqlite.store import _SCHEMA_SQL
@@ -13,10 +14,6 @@ from lattice.store.sqlite.store import _SCHEMA_SQL
 NAMES = st.sampled_from("abcdef")
 STEP = st.tuples(NAMES, st.sampled_from([b"", b"one", b"two", None]))  # None: it is deleted, if it is there
 TRANSACTIONS = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=8), st.booleans()), max_size=8)
-
-
-def pod(name: str) -> Key:
-    return Key("pods", "a", name)
 
 
 def opened() -> tuple[apsw.Connection, RowCache]:

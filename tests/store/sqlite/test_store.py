@@ -10,18 +10,13 @@ from pathlib import Path
 
 import apsw
 import pytest
+from build.store_keys import PODS, pod
 from build.virtual import VirtualClock
 
 from lattice.clock import Clock, SystemClock
 from lattice.errors import Conflict, Fenced, Full, Gone, Unavailable
-from lattice.store.protocol import ABSENT, REQUEST_ID_TTL_S, Key, Put
+from lattice.store.protocol import ABSENT, REQUEST_ID_TTL_S, Put
 from lattice.store.sqlite.store import SqliteStore
-
-PODS = "pods"
-
-
-def pod(name: str) -> Key:
-    return Key(PODS, "a", name)
 
 
 @asynccontextmanager

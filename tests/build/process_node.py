@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from build.orders import until
+from build.assignments import until
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, InstanceRecord, RunSpec
@@ -24,7 +24,7 @@ SMALL_AGENT = str(Path(__file__).with_name("small_agent.py"))
 clock = SystemClock()
 
 
-class Node:
+class ProcessNode:
     def __init__(self, folder: Path, options: ProcessRuntimeOptions | None = None) -> None:
         self.folder = folder
         self.state = StateFile(folder)
@@ -49,8 +49,10 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
-    node = Node(folder, options)
+async def running_node(
+    folder: Path, options: ProcessRuntimeOptions | None = None
+) -> AsyncIterator[ProcessNode]:
+    node = ProcessNode(folder, options)
     try:
         yield node
     finally:

@@ -1,4 +1,4 @@
-"""A leader and its agents for tests: a store in memory, an office with running copies, and agents that speak through memory or gRPC."""
+"""A leader and its agents for tests: a store in memory, a controller context with running caches, and agents that connect through memory or gRPC."""
 
 import asyncio
 import random
@@ -73,18 +73,18 @@ def applied(node: str, run: int = 1, action: str = "Apply", **rest: Any) -> Work
 
 @dataclass
 class Leader:
-    """A server that leads, or does not: `office` is None then."""
+    """A server that leads, or does not: `context` is None then."""
 
     store: MemoryStore
     clock: Clock
     heartbeat: float = 10.0
-    office: ControllerContext | None = None
+    context: ControllerContext | None = None
     elsewhere: str = ""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.links = AgentSessions(
-            self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat
+            self.clock, lambda: self.context, lambda: self.elsewhere or None, self.heartbeat
         )
         self.tasks.append(asyncio.create_task(self.links.run()))
 
@@ -94,13 +94,13 @@ class Leader:
         return self.leads(term)
 
     def leads(self, term: Term) -> ControllerContext:
-        self.office = ControllerContext(self.store, self.clock, term, a_rng(), Presence(self.clock))
-        self.tasks += [asyncio.create_task(copy.run()) for copy in self.office.caches]
+        self.context = ControllerContext(self.store, self.clock, term, a_rng(), Presence(self.clock))
+        self.tasks += [asyncio.create_task(copy.run()) for copy in self.context.caches]
         self.links.leadership_changed()
-        return self.office
+        return self.context
 
     def step_down(self, leader: str = "") -> None:
-        self.office, self.elsewhere = None, leader
+        self.context, self.elsewhere = None, leader
         self.links.leadership_changed()
 
     async def close(self) -> None:
@@ -109,9 +109,9 @@ class Leader:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def add(self, obj: Any) -> None:
-        office = self.office
-        assert office is not None
-        await office.store.commit([put_new(obj, uid=f"uid-{obj.metadata.name}", now=office.timestamp)])
+        context = self.context
+        assert context is not None
+        await context.store.commit([put_new(obj, uid=f"uid-{obj.metadata.name}", now=context.timestamp)])
 
     async def bind(self, name: str, status: WorkloadStatus) -> None:
         entry = await self.store.get(Key("latticeworkloads.lattice.dev", "default", name))
@@ -141,7 +141,7 @@ async def leading_server(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualCloc
 
 
 @dataclass
-class Net:
+class MemoryNetwork:
     """Servers by address; a connection is made with the certificate of the machine that makes it."""
 
     servers: dict[str, Leader]
@@ -191,7 +191,7 @@ class Node:
     """A simulated machine with its agent."""
 
     agent: Agent
-    net: Net
+    net: MemoryNetwork
     machine: FakeMachine
     memory: MemoryStateFile
     task: "asyncio.Task[Any] | None" = None
@@ -220,7 +220,9 @@ def a_machine(
 ) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
     memory = former.memory if former else MemoryStateFile()
-    net = Net(servers, NodeIdentity(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
+    net = MemoryNetwork(
+        servers, NodeIdentity(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER))
+    )
     net.room = rest.pop("room", 16)
     registration = rest.pop("registration", a_registration())
     work = Executor(FakeRuntime(machine, memory), memory, clock)

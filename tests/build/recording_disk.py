@@ -17,7 +17,7 @@ BASE = "unix"
 
 
 @dataclass(frozen=True, slots=True)
-class Deed:
+class DiskOperation:
     """With `data` it was written to, with `size` it was cut to that; `is_gone`: it was deleted, which may be undone; else it was synced."""
 
     file: str
@@ -32,73 +32,77 @@ class Deed:
 
 
 @dataclass
-class Disk:
+class RecordingDisk:
     """What the files of one folder went through."""
 
-    deeds: list[Deed] = field(default_factory=list)
+    operations: list[DiskOperation] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def note(self, deed: Deed) -> None:
+    def note(self, operation: DiskOperation) -> None:
         with self.lock:
-            self.deeds.append(deed)
+            self.operations.append(operation)
 
     def sync_folder(self) -> None:
         """What was deleted stays deleted."""
         with self.lock:
-            last = {deed.file: deed for deed in self.deeds}
-            self.deeds += [Deed(file) for file, deed in last.items() if deed.is_gone]
+            last = {operation.file: operation for operation in self.operations}
+            self.operations += [DiskOperation(file) for file, operation in last.items() if operation.is_gone]
 
     @property
     def moment(self) -> int:
         with self.lock:
-            return len(self.deeds)
+            return len(self.operations)
 
     def cut(self, moment: int, folder: Path, rng: random.Random) -> None:
         """The files as they may be found after the power went at that moment."""
-        past = self.deeds[:moment]
-        for file in dict.fromkeys(deed.file for deed in past):
-            own = [deed for deed in past if deed.file == file]
-            synced = max((at for at, deed in enumerate(own) if deed.is_sync), default=-1)
+        past = self.operations[:moment]
+        for file in dict.fromkeys(operation.file for operation in past):
+            own = [operation for operation in past if operation.file == file]
+            synced = max((at for at, operation in enumerate(own) if operation.is_sync), default=-1)
             content = _replayed(None, own[: synced + 1])
             found = _replayed(content, _survivors(own[synced + 1 :], rng))
             if found is not None:
                 (folder / Path(file).name).write_bytes(found)
 
 
-def _survivors(pending: Iterable[Deed], rng: random.Random) -> list[Deed]:
+def _survivors(pending: Iterable[DiskOperation], rng: random.Random) -> list[DiskOperation]:
     """Some sectors of what was on its way, in no order of their own."""
     fate = rng.choice((0.0, 0.5, 0.9, 1.0))
     found = []
-    for deed in pending:
-        if deed.data is None:
-            found += [deed] if rng.random() < fate else []
+    for operation in pending:
+        if operation.data is None:
+            found += [operation] if rng.random() < fate else []
             continue
-        for start in range(0, len(deed.data), SECTOR):
+        for start in range(0, len(operation.data), SECTOR):
             if rng.random() < fate:
-                found.append(Deed(deed.file, deed.offset + start, deed.data[start : start + SECTOR]))
+                found.append(
+                    DiskOperation(
+                        operation.file, operation.offset + start, operation.data[start : start + SECTOR]
+                    )
+                )
     return found
 
 
-def _replayed(content: bytearray | None, deeds: Iterable[Deed]) -> bytearray | None:
+def _replayed(content: bytearray | None, operations: Iterable[DiskOperation]) -> bytearray | None:
     """None: there is no such file."""
-    for deed in deeds:
-        if deed.is_gone:
+    for operation in operations:
+        if operation.is_gone:
             content = None
-        if deed.is_gone or deed.is_sync:
+        if operation.is_gone or operation.is_sync:
             continue
         content = bytearray() if content is None else content
-        if deed.size is not None:
-            del content[deed.size :]
-        elif deed.data is not None:
-            content.extend(bytes(max(0, deed.offset - len(content))))
-            content[deed.offset : deed.offset + len(deed.data)] = deed.data
+        if operation.size is not None:
+            del content[operation.size :]
+        elif operation.data is not None:
+            content.extend(bytes(max(0, operation.offset - len(content))))
+            content[operation.offset : operation.offset + len(operation.data)] = operation.data
     return content
 
 
-class Drive(apsw.VFS):
+class RecordingVfs(apsw.VFS):
     """The way to the disk while it is in use: every connection goes through it."""
 
-    def __init__(self, disk: Disk, name: str) -> None:
+    def __init__(self, disk: RecordingDisk, name: str) -> None:
         self.disk = disk
         super().__init__(name, BASE, makedefault=True)
 
@@ -108,29 +112,29 @@ class Drive(apsw.VFS):
     def xDelete(self, name: str, is_durable: bool) -> None:
         """One that need not last may be undone by a cut."""
         super().xDelete(name, is_durable)
-        self.disk.note(Deed(name, is_gone=True))
+        self.disk.note(DiskOperation(name, is_gone=True))
         if is_durable:
-            self.disk.note(Deed(name))
+            self.disk.note(DiskOperation(name))
 
 
 class _File(apsw.VFSFile):
-    def __init__(self, disk: Disk, name: Any, flags: Any) -> None:
+    def __init__(self, disk: RecordingDisk, name: Any, flags: Any) -> None:
         self.disk, self.file = disk, name.filename() if isinstance(name, apsw.URIFilename) else (name or "")
         self.is_new = self.file.endswith(("-wal", "-journal")) and not Path(self.file).exists()
         super().__init__(BASE, name, flags)
 
     def xWrite(self, data: bytes, offset: int) -> None:
         super().xWrite(data, offset)
-        self.disk.note(Deed(self.file, offset, bytes(data)))
+        self.disk.note(DiskOperation(self.file, offset, bytes(data)))
 
     def xTruncate(self, size: int) -> None:
         super().xTruncate(size)
-        self.disk.note(Deed(self.file, size=size))
+        self.disk.note(DiskOperation(self.file, size=size))
 
     def xSync(self, flags: int) -> None:
         """The first of a new log or journal syncs its folder as well: SQLite's own way to the disk does so."""
         super().xSync(flags)
-        self.disk.note(Deed(self.file))
+        self.disk.note(DiskOperation(self.file))
         if self.is_new:
             self.is_new = False
             self.disk.sync_folder()

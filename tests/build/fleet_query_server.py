@@ -99,7 +99,7 @@ class Server:
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         task = asyncio.create_task(self.ask(ask, ADMIN, **question))
-        await turns()
+        await settle_queries()
         return task
 
     async def world(self) -> World:
@@ -110,8 +110,8 @@ class Server:
         return replace(world, now=datetime.now(UTC))
 
 
-async def turns() -> None:
-    """Nothing here waits for anything but the process: a few turns of the loop, and everything else is done."""
+async def settle_queries() -> None:
+    """Run the event loop until every task waits for the query process."""
     for _ in range(200):
         await asyncio.sleep(0)
 

@@ -3,14 +3,14 @@
 import asyncio
 from typing import Any
 
-from build.links import FOREVER, Leader, a_registration
+from build.agent_world import FOREVER, Leader, a_registration
 from build.virtual import settle
 from lattice.server.access.node_certificates import NodeIdentity
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connected_pair
 
 
-class Speaker:
+class ScriptedAgent:
     """An agent that says exactly what the test lets it say."""
 
     def __init__(self, leader: Leader, peer: NodeIdentity, room: int = 16) -> None:
