@@ -1,4 +1,4 @@
-"""What an agent makes of what a server says, word by word: in which order, of which term, and how long it waits for an answer."""
+"""The agent's handling of single server messages: their order, their term, and its timeouts."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -20,7 +20,7 @@ from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection, MemoryCon
 
 @dataclass
 class ScriptedServer:
-    """A server that says exactly what the test lets it say."""
+    """A server that sends exactly the messages of the test."""
 
     ends: list[MemoryConnection[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
     said: list[pb.FromAgent] = field(default_factory=list)
@@ -54,7 +54,7 @@ class ScriptedServer:
 
     @property
     def beats(self) -> list[pb.Beat]:
-        return [each.beat for each in self.said if each.WhichOneof("said") == "beat"]
+        return [message.beat for message in self.said if message.WhichOneof("said") == "beat"]
 
 
 @asynccontextmanager
@@ -78,7 +78,7 @@ def orders(
 
 
 async def restarted_agent(server: ScriptedServer, node: Node, clock: VirtualClock) -> Node:
-    """The same machine, with its next agent; it runs what the one before was told to in term 5."""
+    """The same machine with a new agent; it runs the orders that the former agent got in term 5."""
     await server.welcome(term=5)
     await server.say(**orders(5, 1, "web", whole=True))
     await clock.advance(2)
@@ -89,7 +89,7 @@ async def restarted_agent(server: ScriptedServer, node: Node, clock: VirtualCloc
 
 
 def live_uids(node: Node) -> list[str]:
-    return [each.uid for each in node.machine.live_instances()]
+    return [instance.uid for instance in node.machine.live_instances()]
 
 
 async def test_agent_rejects_server_with_other_protocol() -> None:
@@ -168,7 +168,7 @@ async def test_first_report_is_complete_despite_slow_runtime() -> None:
             await clock.advance(1)
             first = server.beats[heard]
             assert first.is_whole
-            assert [each.workload for each in first.reports] == ["default/web"]
+            assert [report.workload for report in first.reports] == ["default/web"]
         node.start()
 
 
@@ -176,7 +176,7 @@ async def test_contact_counts_from_sent_heartbeat() -> None:
     async with scripted_server() as (server, node, clock):
         await clock.advance(4)
         await server.welcome()
-        assert node.machine.last_contact_at == 0.0, "when hello was said, not when it was answered"
+        assert node.machine.last_contact_at == 0.0, "when hello was sent, not when it was answered"
         await clock.advance(6)
         sent = clock.monotonic()
         await clock.advance(4)

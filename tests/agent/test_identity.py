@@ -1,4 +1,4 @@
-"""A node's key and certificate: kept for its owner's eyes, renewed in time, and used on a new connection."""
+"""A node's key and certificate: private files, renewal in time, and use on a new connection."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""What an agent does next: never two copies, nothing that was not asked for, and an end to it."""
+"""The agent's plan: no duplicate instances, no unassigned instances, and convergence."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ from lattice.kinds.workload import WorkloadSpec
 FAILED = Failure("RUNTIME_ERROR", "ended with code 1")
 
 
-def told(actions: Iterable[Action]) -> list[str]:
+def planned(actions: Iterable[Action]) -> list[str]:
     return [
         f"start {action.spec.id} #{action.spec.attempt}"
         if isinstance(action, Start)
@@ -132,7 +132,7 @@ def told(actions: Iterable[Action]) -> list[str]:
     ],
 )
 def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[str]) -> None:
-    assert told(plan(wanted, running)) == expected
+    assert planned(plan(wanted, running)) == expected
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ instances = st.builds(
 
 
 def one_each(found: list[Instance]) -> list[Instance]:
-    """What can really be there: one instance per id, and live ones of one uid and revision only, as nothing else was ever allowed."""
+    """A possible set of instances: one per id, and live instances of one uid and revision only."""
     kept: dict[Any, Instance] = {}
     live: dict[str, tuple[str, str]] = {}
     owner: dict[str, str] = {}
@@ -242,10 +242,10 @@ def one_each(found: list[Instance]) -> list[Instance]:
 
 
 class Slow:
-    """The obvious machine: does one action at a time and complains about a second copy."""
+    """A reference machine: executes one action at a time and rejects a duplicate instance."""
 
     def __init__(self, there: list[Instance]) -> None:
-        self.there = {each.id: each for each in there}
+        self.there = {instance.id: instance for instance in there}
 
     def do(self, action: Action) -> None:
         if isinstance(action, Remove):
@@ -263,17 +263,18 @@ class Slow:
         self.check()
 
     def check(self) -> None:
-        for name in {each.workload for each in self.there.values()}:
+        for name in {instance.workload for instance in self.there.values()}:
             copies = {
-                (each.id.uid, each.id.revision)
-                for each in self.there.values()
-                if each.is_live and each.workload == name
+                (instance.id.uid, instance.id.revision)
+                for instance in self.there.values()
+                if instance.is_live and instance.workload == name
             }
             assert len(copies) <= 1, f"two copies of {name}: {copies}"
 
 
 def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
-    """The obvious oracle: of each name the order with the highest term (running ones first) runs, but for what failed in this attempt."""
+    """The reference answer: of each name the assignment with the highest term runs (running ones first),
+    unless it failed in this attempt."""
     best: dict[str, Assignment] = {}
     for order in wanted:
         rank = (order.term, order.desired == "Running", order.uid, order.revision, order.attempt)
@@ -284,11 +285,11 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
         ):
             best[order.workload] = order
     spent = {
-        each.id
-        for each in there
-        if not each.is_live and not each.asked
-        for order in [best.get(each.workload)]
-        if order and each.attempt >= order.attempt
+        instance.id
+        for instance in there
+        if not instance.is_live and not instance.asked
+        for order in [best.get(instance.workload)]
+        if order and instance.attempt >= order.attempt
     }
     alive = {
         instance_id(o.uid, o.revision, name)
@@ -300,8 +301,8 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
 
 
 def with_uids_of_one_name(wanted: list[Assignment], there: list[Instance]) -> list[Assignment]:
-    """A uid is one object's: orders whose uid bears another name elsewhere cannot come."""
-    names = {each.id.uid: each.workload for each in there}
+    """Assignments in which each uid belongs to one name."""
+    names = {instance.id.uid: instance.workload for instance in there}
     return [order for order in wanted if names.setdefault(order.uid, order.workload) == order.workload]
 
 
@@ -327,7 +328,7 @@ def test_plan_converges_without_duplicate_instances(
         for order in wanted
     ]
     if len(set(ranks)) == len(ranks):  # two orders that differ in containers only: either will do
-        assert {each.id for each in machine.there.values() if each.is_live} == should_live(
+        assert {instance.id for instance in machine.there.values() if instance.is_live} == should_live(
             wanted, list(machine.there.values())
         )
 

@@ -1,4 +1,5 @@
-"""Agents on one machine and their ports: each has a block of its own, and none gets one where something of a killed agent still listens."""
+"""Port blocks of agents on one machine: each agent has its own block, and a block with a listening port is
+not reassigned."""
 
 import socket
 import subprocess
@@ -32,7 +33,7 @@ def a_block(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def killed_agent(folder: Path) -> tuple[int, int]:
-    """The block of an agent that was killed a moment ago."""
+    """The port block of an agent that was just killed."""
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -86,7 +87,7 @@ def test_unused_block_of_killed_agent_is_reassigned(folders: Path) -> None:
     with a_block(folders / "b") as other:
         assert other == (first, last)
         with a_block(folders / "a") as again:
-            assert again != other, "somebody else has it by now"
+            assert again != other, "another agent has it"
 
 
 def test_unowned_block_is_taken_when_all_have_listeners(
@@ -110,4 +111,4 @@ def test_listening_ports_are_found() -> None:
     ):
         found = listening_ports()
         assert server.getsockname()[1] in found
-        assert caller.getsockname()[1] not in found, "who only calls somebody does not listen"
+        assert caller.getsockname()[1] not in found, "a client port does not listen"

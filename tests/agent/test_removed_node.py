@@ -1,4 +1,5 @@
-"""A machine whose node is gone stops what it runs, and says how to join again; nobody but the leader of its own control plane can make it."""
+"""An agent whose node was removed stops its instances and says how to rejoin; only the leader of its control
+plane can declare that."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -48,20 +49,20 @@ async def delete_node(leader: Leader) -> None:
 
 
 async def replace_node(leader: Leader) -> None:
-    """Somebody else joined under its name."""
+    """Another machine joins under the node's name."""
     await delete_node(leader)
     await leader.add(a_node("n1", "key-of-another"))
 
 
 @asynccontextmanager
 async def at_work(clock: VirtualClock, leader: Leader, **rest: Any) -> AsyncIterator[Node]:
-    """A machine that runs something, which it keeps while it is cut off."""
+    """A machine that runs the workload web, which it keeps while it is disconnected."""
     node = a_machine(clock, {HOME: leader}, **rest)
     node.start()
     await leader.add(a_workload())
     await leader.bind("web", applied("n1"))
     await clock.advance(3)
-    assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
+    assert [instance.uid for instance in node.machine.live_instances()] == ["uid-web"]
     try:
         yield node
     finally:
@@ -91,7 +92,7 @@ async def test_instances_of_removed_node_are_stopped(
         await befalls(leader)
         await clock.advance(60)
         if is_cut_off:
-            assert node.machine.live_instances() != [], "nobody has told it yet"
+            assert node.machine.live_instances() != [], "it does not know yet"
             node.net.is_cut = False
             await clock.advance(30)
         assert node.machine.live_instances() == []
@@ -118,13 +119,13 @@ async def _cut(leader: Leader, node: Node, clock: VirtualClock) -> None:
 
 
 async def _end_certificate(leader: Leader, node: Node, clock: VirtualClock) -> None:
-    """By the server's clock; the connection that there is is ended."""
+    """The certificate expires by the server's clock, which ends the connection."""
     node.net.peer = NodeIdentity("n1", "key-n1", clock.now() + timedelta(seconds=1))
     node.agent.certificate_renewed.set()
 
 
 async def _step_down(leader: Leader, node: Node, clock: VirtualClock) -> None:
-    """It deletes the node in its thoughts only: it leads no more."""
+    """The server steps down; it no longer leads when it deletes the node."""
     leader.step_down()
     await delete_node(leader)
 
@@ -151,7 +152,7 @@ async def test_only_leader_can_declare_node_removed(
         await befalls(leader, node, clock)
         await clock.advance(400)
         assert not node.agent.is_connected.is_set()
-        assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
+        assert [instance.uid for instance in node.machine.live_instances()] == ["uid-web"]
         assert outcome(node) is None
 
 
@@ -267,7 +268,7 @@ async def test_removal_is_trusted_from_own_servers_only(
 
 
 class _Counted:
-    """How often somebody was asked."""
+    """A transport that counts its connection attempts."""
 
     def __init__(self, link: GrpcTransport) -> None:
         self._link = link

@@ -1,4 +1,5 @@
-"""A whole agent on a simulated machine, in virtual time: it obeys the leader and nobody else, and loses nothing when anybody dies."""
+"""A whole agent on a simulated machine in virtual time: orders, restarts, leader changes, partitions and
+probes."""
 
 from typing import Any
 
@@ -56,7 +57,7 @@ def _key(name: str) -> Key:
 
 
 def starts(node: Node) -> list[str]:
-    return [str(each.instance_id.uid) for each in node.machine.history if each.action == "start"]
+    return [str(event.instance_id.uid) for event in node.machine.history if event.action == "start"]
 
 
 async def test_agent_runs_orders_and_reports() -> None:
@@ -67,7 +68,7 @@ async def test_agent_runs_orders_and_reports() -> None:
         assert state(leader) == ("Running", 1, True, "")
         assert heard(leader).applied_sequence == 2
         assert starts(node) == ["uid-web"]
-        assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
+        assert [assignment.workload for assignment in node.memory.state.wanted] == ["default/web"]
         await leader.bind("web", applied("n1", action="Delete"))
         await clock.advance(3)
         assert state(leader) is None
@@ -111,7 +112,7 @@ async def test_restarted_agent_waits_for_orders() -> None:
             await order(leader, clock, "api")
         forgetful = msgspec.structs.replace(
             first.memory.state, wanted=()
-        )  # it could not write down what it was told last
+        )  # its last orders were not written to disk
         first.memory.state = forgetful
         second = a_machine(clock, {HOME: leader}, former=first)
         second.net.is_cut = True
@@ -121,7 +122,7 @@ async def test_restarted_agent_waits_for_orders() -> None:
             await leader.bind("api", applied("n1", action="Delete"))
             second.net.is_cut = False
             await clock.advance(30)
-            assert [each.uid for each in second.machine.live_instances()] == ["uid-web"]
+            assert [instance.uid for instance in second.machine.live_instances()] == ["uid-web"]
 
 
 async def test_agent_reports_failure_after_power_loss() -> None:
@@ -144,7 +145,7 @@ async def test_agent_follows_new_leader_without_restart() -> None:
             await order(leader, clock)
             leader.step_down("other:7444")
             assert (await leader.store.campaign("controllers", "other", 15.0)) is None
-            await clock.advance(16)  # the lease ends; until then nobody leads
+            await clock.advance(16)  # the lease expires; until then no server leads
             await other.lead("other")
             await clock.advance(25)
             assert state(other) == ("Running", 1, True, "")
@@ -242,7 +243,7 @@ async def test_disconnect_policy_keeps_or_stops(disconnect: Disconnect, survives
         await clock.advance(200)
         assert bool(node.machine.live_instances()) == survives
         if not survives:
-            stop = next(each.at for each in node.machine.history if each.action == "stop")
+            stop = next(event.at for event in node.machine.history if event.action == "stop")
             assert stop - last <= 60.0
             assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
         node.net.is_cut = False
@@ -318,7 +319,8 @@ async def test_failed_container_restarts_its_workload() -> None:
             await order(leader, clock, containers=two)
             assert len(node.machine.live_instances()) == 2
             node.machine.end(
-                next(each for each in node.machine.live_instances() if each.container == "side"), killed=True
+                next(instance for instance in node.machine.live_instances() if instance.container == "side"),
+                killed=True,
             )
             copy = next(copy for which, copy in node.machine.processes.items() if which.container == "side")
             copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))

@@ -1,4 +1,5 @@
-"""Agents and servers under random faults, in virtual time: never two copies on a machine, never a lower term, and in the end what is wanted runs."""
+"""Agents and servers under random faults in virtual time: no duplicate instances, no lower term, and
+convergence."""
 
 import random
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class World:
             self.nodes[name].start()
 
     async def elect(self) -> None:
-        """The next server leads; the former learns it at once, or only by its clock."""
+        """Elect the next leader; the former leader learns it at once or only by its clock."""
         former = self.servers.get(self.leading)
         if former is not None and former.context is not None:
             await self.store.resign(former.context.term)
@@ -57,7 +58,7 @@ class World:
         self.leading = address
 
     async def order(self) -> None:
-        """Bound somewhere, started anew, or taken away."""
+        """Bind, restart or delete a random workload."""
         name = self.rng.choice(WORKLOADS)
         if self.rng.random() < 0.25:
             self.homes.pop(name, None)

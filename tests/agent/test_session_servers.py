@@ -1,4 +1,5 @@
-"""An agent finds a server whichever of them is down: those that it was given, those that they name, and those that came later."""
+"""Server discovery of agents: the servers given at the start, the servers that these name, and servers added
+later."""
 
 import asyncio
 import ssl
@@ -23,7 +24,7 @@ HOME, OTHER = "leader:7444", "other:7444"
 async def discovery_server(
     folder: Path, agents: str, authority: CertificateAuthority = AUTHORITY
 ) -> AsyncIterator[tuple[str, list[str]]]:
-    """One that only says where agents connect, and which servers it knows."""
+    """A server that only answers where agents connect and which servers it knows."""
     named: list[str] = []
 
     async def answer(_: web.BaseRequest) -> web.Response:
@@ -64,7 +65,7 @@ async def test_discovery_asks_given_then_named_servers(tmp_path: Path) -> None:
         assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
             "the first that it was given is down"
         )
-        assert await found(foreign) == [], "nobody vouches for that one"
+        assert await found(foreign) == [], "its authority is not trusted"
 
 
 @asynccontextmanager
@@ -78,7 +79,7 @@ async def two_servers(clock: VirtualClock) -> AsyncIterator[tuple[Leader, Leader
 
 
 async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: Node) -> bool:
-    """Whether the agent goes to the other server when the leader is killed, and with it whatever it could have said."""
+    """Whether the agent connects to the other server after the leader is killed."""
     assert leader.context is not None
     term = leader.context.term
     del node.net.servers[HOME]

@@ -1,4 +1,5 @@
-"""The state file: whole after a kill at any moment, one agent per folder, and clear words when it cannot be used."""
+"""The state file: consistent after a kill at any moment, one agent per folder, and clear errors when it is
+unusable."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What a node says of its workloads, for every mixture of what it was told and what is there."""
+"""Status reports of workloads for every combination of assignment and instances."""
 
 from typing import Any
 

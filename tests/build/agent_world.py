@@ -66,14 +66,14 @@ def a_workload(name: str = "web", **spec: Any) -> LatticeWorkload:
 
 
 def applied(node: str, run: int = 1, action: str = "Apply", **rest: Any) -> WorkloadStatus:
-    """Bound to a node, and ordered there."""
+    """The status of a workload that is bound to a node and ordered there."""
     retry = Retry(attempts=0, max=5, revision=rest.pop("revision", REVISION), run=run)
     return WorkloadStatus(binding=Binding(node=node, term=1), retry=retry, last_action=action, **rest)
 
 
 @dataclass
 class Leader:
-    """A server that leads, or does not: `context` is None then."""
+    """A server that leads while `context` is set."""
 
     store: MemoryStore
     clock: Clock
@@ -142,7 +142,7 @@ async def leading_server(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualCloc
 
 @dataclass
 class MemoryNetwork:
-    """Servers by address; a connection is made with the certificate of the machine that makes it."""
+    """Servers by address; a connection carries the certificate of the machine that opens it."""
 
     servers: dict[str, Leader]
     peer: NodeIdentity
@@ -200,7 +200,7 @@ class Node:
         self.task = asyncio.create_task(self.agent.run())
 
     async def kill(self) -> None:
-        """The agent goes; the machine runs on."""
+        """Kill the agent; the machine's instances keep running."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -258,6 +258,6 @@ def a_key() -> ec.EllipticCurvePrivateKey:
 
 def a_request(key: Any, subject: x509.Name | None = None, *extensions: x509.ExtensionType) -> str:
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject or x509.Name([]))
-    for each in extensions:
-        builder = builder.add_extension(each, critical=False)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()

@@ -1,4 +1,4 @@
-"""Orders for agents, naming only what the case is about."""
+"""Assignments and run specs of agents."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ def instance_id(uid: str = "u1", revision: str = "a1", container: str = "main") 
 
 
 def a_spec(*command: str, **rest: Any) -> RunSpec:
-    """One container that runs the command; fields of the container are given as container=."""
+    """A run spec of one container with this command; `container=` gives the whole container."""
     rest.setdefault("id", instance_id())
     container = rest.pop("container", None) or Container(command=command)
     return RunSpec(workload=rest.pop("workload", "default/web"), container=container, **rest)
@@ -42,7 +42,7 @@ def an_instance(workload: str = "default/web", **rest: Any) -> Instance:
 
 
 async def until(condition: Callable[[], Any], within: float = 60.0) -> Any:
-    """What the condition says as soon as it is true."""
+    """The first true value of the condition."""
     end = time.monotonic() + within
     while time.monotonic() < end:
         answer = condition()

@@ -1,4 +1,4 @@
-"""A server that answers questions about the fleet, without HTTP: a store in memory, and a real process beside it."""
+"""A server that answers fleet queries without HTTP: a store in memory and a real query process."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ def a_service(name: str = "web", **spec: Any) -> dict[str, Any]:
 
 
 class Server:
-    """What a server is made of, without HTTP."""
+    """The parts of a server, without HTTP."""
 
     def __init__(self, limit: float) -> None:
         clock, uids = SystemClock(), itertools.count(1)
@@ -94,7 +94,7 @@ class Server:
         return reply.status, json.loads(told)
 
     async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
-        """A question that the process has been given and does not get to."""
+        """A query that was sent to the stopped process."""
         pid = self.fleet.process.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
@@ -118,11 +118,11 @@ async def settle_queries() -> None:
 
 @contextlib.asynccontextmanager
 async def a_server(limit: float = 30) -> AsyncIterator[Server]:
-    """With the first seed's world declared."""
+    """A server whose store holds the world of seed 000."""
     server = Server(limit)
     await bootstrap(server.api)
-    for each in manifests():
-        await server.apply(each)
+    for manifest in manifests():
+        await server.apply(manifest)
     try:
         yield server
     finally:

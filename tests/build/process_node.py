@@ -1,4 +1,4 @@
-"""Real nodes for tests: a process runtime in a folder of its own, and agents as processes that can be killed."""
+"""Real nodes: a process runtime in its own folder, and agents as processes that can be killed."""
 
 import os
 import signal
@@ -41,7 +41,12 @@ class ProcessNode:
     async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
+                (
+                    instance
+                    for instance in await self.runtime.list()
+                    if instance.id == one and not instance.is_live
+                ),
+                None,
             )
 
         found: Instance = await until(look, within)
@@ -67,7 +72,7 @@ async def running_node(
 def an_agent(
     folder: Path, *specs: RunSpec, contact_every: float = 0
 ) -> Iterator[tuple[subprocess.Popen[str], list[Instance]]]:
-    """An agent process that has started what it was given; killed at the end, if it lives still."""
+    """An agent process that has started these instances; it is killed at the end."""
     words = [msgspec.json.encode(spec).decode() for spec in specs]
     process = subprocess.Popen(
         [sys.executable, SMALL_AGENT, str(folder), str(contact_every), *words],
@@ -88,7 +93,7 @@ def written(folder: Path) -> AgentState:
 
 
 def end_all(folder: Path) -> None:
-    """What a killed agent left."""
+    """Kill the instances of a killed agent and remove its cgroups."""
     for record in written(folder).records if (folder / "state.json").exists() else ():
         handle = record.handle
         groups.kill(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", record.spec.id))
@@ -98,7 +103,7 @@ def end_all(folder: Path) -> None:
 
 
 def watchdogs(folder: Path) -> list[int]:
-    """Processes that watch this folder."""
+    """The pids of watchdogs of this folder."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

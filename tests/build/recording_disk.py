@@ -1,6 +1,6 @@
-"""A disk that remembers: what was written and synced, in order, so that a power cut can be imagined at any moment.
+"""A disk that records writes and syncs in order, so that a power cut can be replayed at any moment.
 
-After a cut a file has everything that was synced, and of what was written since any part, in sectors, in any order.
+After a cut a file holds all synced data and any subset of the sectors written since.
 """
 
 import random
@@ -18,7 +18,8 @@ BASE = "unix"
 
 @dataclass(frozen=True, slots=True)
 class DiskOperation:
-    """With `data` it was written to, with `size` it was cut to that; `is_gone`: it was deleted, which may be undone; else it was synced."""
+    """A write of `data`, a truncation to `size`, a deletion (`is_gone`, which a cut may undo), or else a
+    sync."""
 
     file: str
     offset: int = 0
@@ -33,7 +34,7 @@ class DiskOperation:
 
 @dataclass
 class RecordingDisk:
-    """What the files of one folder went through."""
+    """The operations on the files of one folder."""
 
     operations: list[DiskOperation] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -43,7 +44,7 @@ class RecordingDisk:
             self.operations.append(operation)
 
     def sync_folder(self) -> None:
-        """What was deleted stays deleted."""
+        """Make deletions durable."""
         with self.lock:
             last = {operation.file: operation for operation in self.operations}
             self.operations += [DiskOperation(file) for file, operation in last.items() if operation.is_gone]
@@ -54,7 +55,7 @@ class RecordingDisk:
             return len(self.operations)
 
     def cut(self, moment: int, folder: Path, rng: random.Random) -> None:
-        """The files as they may be found after the power went at that moment."""
+        """Write the files as they may be after a power cut at that moment."""
         past = self.operations[:moment]
         for file in dict.fromkeys(operation.file for operation in past):
             own = [operation for operation in past if operation.file == file]
@@ -66,7 +67,7 @@ class RecordingDisk:
 
 
 def _survivors(pending: Iterable[DiskOperation], rng: random.Random) -> list[DiskOperation]:
-    """Some sectors of what was on its way, in no order of their own."""
+    """A random part of the unsynced sectors, in random order."""
     fate = rng.choice((0.0, 0.5, 0.9, 1.0))
     found = []
     for operation in pending:
@@ -84,7 +85,7 @@ def _survivors(pending: Iterable[DiskOperation], rng: random.Random) -> list[Dis
 
 
 def _replayed(content: bytearray | None, operations: Iterable[DiskOperation]) -> bytearray | None:
-    """None: there is no such file."""
+    """The content after these operations; None: the file does not exist."""
     for operation in operations:
         if operation.is_gone:
             content = None
@@ -100,7 +101,7 @@ def _replayed(content: bytearray | None, operations: Iterable[DiskOperation]) ->
 
 
 class RecordingVfs(apsw.VFS):
-    """The way to the disk while it is in use: every connection goes through it."""
+    """The SQLite VFS through which every connection writes to the disk."""
 
     def __init__(self, disk: RecordingDisk, name: str) -> None:
         self.disk = disk
@@ -110,7 +111,7 @@ class RecordingVfs(apsw.VFS):
         return _File(self.disk, name, flags)
 
     def xDelete(self, name: str, is_durable: bool) -> None:
-        """One that need not last may be undone by a cut."""
+        """A deletion that is not durable may be undone by a cut."""
         super().xDelete(name, is_durable)
         self.disk.note(DiskOperation(name, is_gone=True))
         if is_durable:
@@ -132,7 +133,7 @@ class _File(apsw.VFSFile):
         self.disk.note(DiskOperation(self.file, size=size))
 
     def xSync(self, flags: int) -> None:
-        """The first of a new log or journal syncs its folder as well: SQLite's own way to the disk does so."""
+        """The first sync of a new log or journal also syncs its folder, as SQLite's own VFS does."""
         super().xSync(flags)
         self.disk.note(DiskOperation(self.file))
         if self.is_new:

@@ -1,4 +1,4 @@
-"""Agents that say exactly what a test lets them say, to a leader in virtual time."""
+"""Agents that send exactly the messages of a test to a leader in virtual time."""
 
 import asyncio
 from typing import Any
@@ -11,7 +11,7 @@ from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connecte
 
 
 class ScriptedAgent:
-    """An agent that says exactly what the test lets it say."""
+    """An agent that sends exactly the messages of the test."""
 
     def __init__(self, leader: Leader, peer: NodeIdentity, room: int = 16) -> None:
         self.end: MemoryConnection[pb.FromAgent, pb.ToAgent]
@@ -34,7 +34,7 @@ class ScriptedAgent:
         await self.say(beat=pb.Beat(number=number, **rest))
 
     async def answers(self) -> list[pb.ToAgent]:
-        """Everything that was said up to now."""
+        """All messages received since the last call."""
         found: list[pb.ToAgent] = []
         while True:
             getting = asyncio.ensure_future(self.end.receive())
@@ -53,7 +53,7 @@ class ScriptedAgent:
         return found
 
     async def orders(self) -> list[pb.Orders]:
-        return [each.orders for each in await self.answers() if each.WhichOneof("said") == "orders"]
+        return [message.orders for message in await self.answers() if message.WhichOneof("said") == "orders"]
 
     async def ended(self) -> None:
         await settle()

@@ -1,4 +1,4 @@
-"""Two binders on one store: in each mode, each way to break a tie chooses the nodes that it must, and what one binds the other does not."""
+"""Two binders on one store: in each mode, each tie-breaker chooses its nodes, and no workload is bound twice."""
 
 import random
 from collections import Counter
@@ -37,7 +37,8 @@ LIKES = {
 
 @dataclass
 class Oracle:
-    """What one binder must choose, node after node, when all nodes are equally good. It knows what was bound so far."""
+    """The nodes that one binder must choose, in order, when all nodes score equally, given the bindings so
+    far."""
 
     breaker: TieBreaker
     bound: "Counter[str]"
@@ -72,7 +73,7 @@ class Oracle:
 
 
 def profile(mode: BindingMode, breaker: TieBreaker) -> ProfileSpec:
-    """Of the scores none has anything to say about these workloads."""
+    """A scheduling profile whose scores are equal for these workloads."""
     return parse_profile(
         {
             "name": "ties",
@@ -90,7 +91,7 @@ async def add(world: World, *names: str) -> None:
 
 
 async def race(world: World, winner: Acting, loser: Acting) -> None:
-    """Both have decided about the same workloads before either writes."""
+    """Both binders decide about the same workloads before either writes."""
     decided = []
     for each in (winner, loser):
         await each.caught_up()
@@ -150,6 +151,6 @@ async def test_rival_binders_in_each_mode_and_tie_breaker(
 
 
 def test_the_tie_breakers_choose_differently() -> None:
-    """Or the others could not be told apart."""
+    """Otherwise the other tests could not distinguish the tie-breakers."""
     chosen = {breaker: Oracle(breaker, Counter()).choose(9) for breaker in TieBreaker}
     assert len(set(map(tuple, chosen.values()))) == len(TieBreaker)

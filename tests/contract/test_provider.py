@@ -1,4 +1,5 @@
-"""What every provider promises, on each of them: machines by the name of their node, made once, found again, gone for good."""
+"""The contract of providers: idempotent create and delete, machines found after a restart, and clean-up on
+close."""
 
 import asyncio
 import contextlib
@@ -27,7 +28,7 @@ clock = SystemClock()
 
 
 class Rig:
-    """Machines, and a server that asks for them and can be replaced by a new one."""
+    """Machines, and a provider that can be replaced by a new one on the same state."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -35,7 +36,7 @@ class Rig:
         self.provider = self.begun()
 
     def begun(self) -> Provider:
-        """As a server has it that has just started."""
+        """The provider of a server that has just started."""
         if self.kind == "fake":
             return FakeProvider(
                 clock,
@@ -56,7 +57,7 @@ class Rig:
         return name
 
     async def starts(self, node: str) -> int:
-        """How often this machine was started, or something that tells two starts apart."""
+        """The number of starts of this machine, or a value that differs between two starts."""
         return self.made.count(node) if self.kind == "fake" else self.agent(node)
 
     def home(self, node: str) -> Path:
@@ -70,16 +71,18 @@ class Rig:
         return pid
 
     async def lose(self, node: str) -> None:
-        """It ends without anybody having asked for it."""
+        """The machine ends without a request."""
         if isinstance(self.provider, FakeProvider):
             return self.provider.end_machine(node)
         os.kill(self.agent(node), signal.SIGKILL)
-        while [each.state for each in await self.provider.list() if each.node == node] == ["Running"]:
+        while [machine.state for machine in await self.provider.list() if machine.node == node] == [
+            "Running"
+        ]:
             await asyncio.sleep(SOON)
         return None
 
     async def states(self) -> list[tuple[str, str, str]]:
-        return [(each.node, each.cluster, each.state) for each in await self.provider.list()]
+        return [(machine.node, machine.cluster, machine.state) for machine in await self.provider.list()]
 
     def sweep(self) -> None:
         for path in self.folder.glob("*/agent.pid"):

@@ -1,4 +1,4 @@
-"""What every runtime promises, on each of them: start, stop, list, adopt, logs and usage, each instance at most once."""
+"""The contract of runtimes: start, stop, list, adopt, logs and usage, each instance at most once."""
 
 import asyncio
 import os
@@ -87,7 +87,12 @@ class Rig:
     async def ended(self, one: InstanceId) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
+                (
+                    instance
+                    for instance in await self.runtime.list()
+                    if instance.id == one and not instance.is_live
+                ),
+                None,
             )
 
         found: Instance = await until(look)
@@ -135,7 +140,7 @@ OpenNode = Callable[[], AbstractAsyncContextManager[Rig]]
 
 @pytest.fixture(params=["fake", "process", "combined", "container"])
 def open_node(request: pytest.FixtureRequest, tmp_path: Path) -> OpenNode:
-    """Opens a node of each kind; nothing of it is left afterwards."""
+    """Opens a node with each runtime; its instances are removed afterwards."""
     if request.param == "container":
         request.getfixturevalue("image")
     return lambda: runtime_rig(request.param, tmp_path / "node")
@@ -145,7 +150,9 @@ async def test_started_instance_runs_and_is_listed(open_node: OpenNode) -> None:
     async with open_node() as rig:
         begun = await rig.runtime.start(rig.spec("runs"))
         assert begun.is_live, begun.failure
-        assert [(each.id, each.state) for each in await rig.runtime.list()] == [(instance_id(), "Running")]
+        assert [(instance.id, instance.state) for instance in await rig.runtime.list()] == [
+            (instance_id(), "Running")
+        ]
 
 
 async def test_start_of_running_instance_is_idempotent(open_node: OpenNode) -> None:
@@ -202,7 +209,7 @@ async def test_failed_start_is_a_result_not_an_error(open_node: OpenNode) -> Non
         assert not end.is_live
         assert end.failure
         assert (end.failure.reason, end.failure.is_retryable) == ("COMMAND_NOT_FOUND", False)
-        assert [each.state for each in await rig.runtime.list()] == ["Exited"]
+        assert [instance.state for instance in await rig.runtime.list()] == ["Exited"]
 
 
 async def test_exited_instance_restarts_in_new_attempt_only(open_node: OpenNode) -> None:
@@ -336,7 +343,7 @@ async def test_lost_contact_stops_strict_instances(open_node: OpenNode) -> None:
         end = await rig.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
-        assert [each.id for each in await rig.runtime.list() if each.is_live] == [kept]
+        assert [instance.id for instance in await rig.runtime.list() if instance.is_live] == [kept]
         refused = await rig.runtime.start(
             rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1)
         )
@@ -351,4 +358,4 @@ async def test_contact_keeps_strict_instances_running(open_node: OpenNode) -> No
         for _ in range(12):
             await rig.runtime.record_contact(clock.monotonic())
             await asyncio.sleep(0.25)
-        assert [each.is_live for each in await rig.runtime.list()] == [True]
+        assert [instance.is_live for instance in await rig.runtime.list()] == [True]

@@ -1,4 +1,4 @@
-"""What every store promises, on every store."""
+"""The contract of stores: reads, commits, lists, watches, request ids, terms and compaction."""
 
 import asyncio
 import contextlib

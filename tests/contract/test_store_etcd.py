@@ -1,4 +1,4 @@
-"""What only etcd can do to us: restarts, dead members, foreign writers, quotas, leases that really expire, TLS."""
+"""Behaviour that only etcd has: restarts, dead members, foreign writers, quotas, expiring leases and TLS."""
 
 import asyncio
 import contextlib
@@ -36,7 +36,7 @@ async def open_etcd_store(url: str) -> AsyncIterator[EtcdStore]:
 
 
 async def collect(watch: Watch, last: int) -> list[int]:
-    """The revisions a watch tells, up to one."""
+    """The revisions that a watch delivers, up to the last one."""
     seen: list[int] = []
     while not seen or seen[-1] < last:
         batches = await watch.next(15)

@@ -1,4 +1,5 @@
-"""Binding on every store: two binders at every step of one another, one node with room for one; crashes at every step."""
+"""Binding on every store: two binders interleaved at every step, one node with room for one workload; crashes
+at every step."""
 
 import asyncio
 import random
@@ -36,7 +37,7 @@ LATER = 31.0  # seconds: a reservation is over
 
 @dataclass
 class Calendar(SystemClock):
-    """Waiting is real; the date is the test's."""
+    """A clock whose sleeps are real and whose date the test sets."""
 
     date: datetime = START
 
@@ -45,7 +46,7 @@ class Calendar(SystemClock):
 
 
 class Crashed(Exception):
-    """The process is gone: nothing more is asked of the store."""
+    """The process crashed: no more requests reach the store."""
 
 
 async def _nothing() -> None:
@@ -54,7 +55,7 @@ async def _nothing() -> None:
 
 @dataclass
 class Stepped:
-    """A store of which each question and each commit is a step; before step `at` something else happens."""
+    """A store in which each read and commit is a step; the rival acts before step `at`."""
 
     store: Store
     at: int = -1
@@ -122,7 +123,7 @@ class Stepped:
 
 @dataclass
 class Side:
-    """One binder, with a table, copies and a role of its own: rivals do not fence one another."""
+    """One binder with its own table, caches and role, so that rivals do not fence one another."""
 
     name: str
     store: Stepped
@@ -274,7 +275,7 @@ async def test_lock_of_dead_holder_expires(open_store: OpenStore) -> None:
             second = await following.ledger.lock("n1", "next", until + 11)
             assert second
             await dead.ledger.unlock("n1", first)
-            assert await count(store, Lease) == 1, "the dead one's late unlock changes nothing"
+            assert await count(store, Lease) == 1, "a late unlock of the dead holder changes nothing"
             await following.ledger.unlock("n1", second)
             assert await count(store, Lease) == 0
 
@@ -334,7 +335,14 @@ async def test_crash_never_leaves_large_gang_half_bound(open_store: OpenStore, c
         async with a_side(store, "dead", BindingMode.OPTIMISTIC, clock) as dead:
             held = await dead.reserve(*names)
             requests = [
-                BindRequest(each.workload, each.node, each.id, each.needs, each.expires_at) for each in held
+                BindRequest(
+                    reservation.workload,
+                    reservation.node,
+                    reservation.id,
+                    reservation.needs,
+                    reservation.expires_at,
+                )
+                for reservation in held
             ]
             for request in requests:
                 state = await store.get(Key(LatticeNode.resource.id, "", "n1"))
@@ -370,7 +378,7 @@ async def _settle_all(side: Side, names: Sequence[str], clock: Calendar) -> None
 
 @dataclass
 class Hurried(SystemClock):
-    """Waiting is real, but hours can be skipped."""
+    """A clock whose sleeps are real and that the test can move ahead by hours."""
 
     skipped: float = 0.0
 

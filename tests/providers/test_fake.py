@@ -1,4 +1,4 @@
-"""Machines on paper outlive the server that made them, where they are written down."""
+"""Machines of the fake provider survive a restart through its state file."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ async def test_restarted_provider_finds_its_machines(tmp_path: Path) -> None:
     first.end_machine("n2", "its disk broke")
     await asyncio.gather(first.delete("n3"), clock.advance(1))
     again = FakeProvider(clock, "hand", state_file=note)
-    assert [(each.node, each.state, each.message) for each in await again.list()] == [
+    assert [(machine.node, machine.state, machine.message) for machine in await again.list()] == [
         ("n1", "Running", ""),
         ("n2", "Ended", "its disk broke"),
     ]

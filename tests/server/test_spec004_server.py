@@ -1,4 +1,5 @@
-"""What the checklist of the control plane asks of a server: it refuses what makes no sense, keeps what it took, and runs nothing itself."""
+"""Specification 004 on servers: invalid objects are rejected, accepted objects are stored, and workloads run
+on nodes only."""
 
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""The cache of a store: indexes, relists, back-off and change handlers."""
+
 import asyncio
 import random
 from contextlib import suppress
@@ -17,7 +19,7 @@ def words(value: str) -> list[str]:
 
 
 class CachedStore:
-    """A store, a cache on it, and what the cache told."""
+    """A store, a cache on it, and the changes that the cache reported."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock) -> None:
         self.store = store
@@ -45,7 +47,7 @@ def _text(entry: Entry) -> str:
 
 
 class FlakyStore(MemoryStore):
-    """Refuses lists and watches while it is down."""
+    """A store that refuses watches while it is down."""
 
     is_down = False
     refused = 0

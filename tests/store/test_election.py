@@ -1,3 +1,5 @@
+"""Leader election: handover, expiry, outages and fencing."""
+
 import asyncio
 import random
 from collections.abc import Callable
@@ -15,7 +17,7 @@ POD = Key("pods", "a", "b")
 
 
 class Candidate:
-    """An election and what it told."""
+    """An election and its events."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, name: str) -> None:
         self.events: list[str] = []
@@ -41,7 +43,7 @@ class Candidate:
 
 
 class UnreliableStore(MemoryStore):
-    """A store that can fall silent or refuse to answer."""
+    """A store that can hang, refuse or fail."""
 
     mode = "well"
 
@@ -82,7 +84,7 @@ async def test_ended_term_is_given_up_and_campaigned_again() -> None:
     term = one.election.term
     assert term is not None
     one.election.end_term(Term(term.role, term.number - 1, term.holder))
-    assert one.election.term == term, "of an earlier one it has nothing to say"
+    assert one.election.term == term, "an earlier term is ignored"
     one.election.end_term(term)
     assert one.election.term is None
     assert one.events == ["won 1", "lost 1"]

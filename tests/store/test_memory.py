@@ -1,3 +1,5 @@
+"""The store in memory: leases, request ids and watches before the window."""
+
 from build.virtual import VirtualClock
 
 from lattice.store.memory import MemoryStore

@@ -1,3 +1,5 @@
+"""The watch feed: windows, history, progress and gaps."""
+
 import asyncio
 import time
 from collections.abc import Sequence
@@ -18,7 +20,7 @@ def batch(revision: int, size: int = 1) -> Batch:
 
 
 class Log(History):
-    """A past of single changes, three at a time."""
+    """A history of single changes, read three at a time."""
 
     def __init__(self, until: int) -> None:
         self._until = until

@@ -1,4 +1,4 @@
-"""Cgroups: which hierarchies are ours, and what is written into them for a limit."""
+"""Cgroups: parent hierarchies of instances, and the files that are written for a limit."""
 
 from pathlib import Path
 from typing import Literal
@@ -70,11 +70,11 @@ def test_limit_files_per_cgroup_version(
     ],
 )
 def test_parent_cgroups_of_instances(mounts: str, own: str, expected: list[str]) -> None:
-    assert [str(each.path) for each in candidate_parents(mounts, own)] == expected
+    assert [str(hierarchy.path) for hierarchy in candidate_parents(mounts, own)] == expected
 
 
 def test_cgroups_of_a_process() -> None:
-    assert [str(each.path) for each in process_cgroups(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
+    assert [str(hierarchy.path) for hierarchy in process_cgroups(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
 
 
 def test_unwritable_hierarchies_are_not_used(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Probes: thresholds and waiting as values, questions really asked, and a runner on virtual time."""
+"""Probes: thresholds, probes against real servers and commands, and the probe loop in virtual time."""
 
 import asyncio
 import time

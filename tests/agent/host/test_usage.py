@@ -1,4 +1,4 @@
-"""Figures: milli-cores from counters, and the machine's own from /proc."""
+"""Usage: milli-cores from CPU counters, and the usage of the machine from /proc."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The watchdog: whoever may not run without contact is dead in time, agent or no agent; and it costs next to nothing."""
+"""The watchdog stops strict instances at their deadline, with or without an agent, and uses little memory."""
 
 import asyncio
 import os
@@ -62,7 +62,7 @@ async def test_new_agent_adopts_watchdog_and_deadlines(tmp_path: Path) -> None:
         first = watchdogs(tmp_path)
         kill_now(agent)
     try:
-        with an_agent(tmp_path) as (_, adopted):  # it has not heard the control plane: nobody gets more time
+        with an_agent(tmp_path) as (_, adopted):  # it has no contact: deadlines stay
             assert adopted[0].is_live
             assert watchdogs(tmp_path) == first
             assert len(first) == 1
@@ -87,7 +87,7 @@ async def test_killed_watchdog_is_replaced(tmp_path: Path) -> None:
 async def test_watchdog_exits_without_guarded_instances(tmp_path: Path) -> None:
     async with running_node(tmp_path) as node:
         await node.runtime.start(shell(FOREVER))
-        assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
+        assert watchdogs(tmp_path) == []  # this instance needs no watchdog
         strict = instance_id(uid="u2")
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, id=strict, workload="default/strict", stop_after=60))
@@ -124,7 +124,7 @@ def sleeper() -> subprocess.Popen[bytes]:
 
 
 def test_watchdog_terminates_then_kills_at_deadline(tmp_path: Path) -> None:
-    """The same program on a clock that the test moves."""
+    """The watchdog in this process, on a clock that the test moves."""
     script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done"
     stubborn = subprocess.Popen(
         ["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True

@@ -1,4 +1,4 @@
-"""Containers: what podman's complaints mean everywhere; ports, limits and bad images where a real podman runs."""
+"""Containers: failures from Podman's errors; ports, limits and bad images where a real Podman runs."""
 
 import asyncio
 import os
@@ -99,10 +99,13 @@ async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
     )
     other = instance_id(uid="u2")
     assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).is_live
-    assert [(each.id.uid, each.is_live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
+    assert [(instance.id.uid, instance.is_live) for instance in await runtime.list()] == [
+        ("u1", False),
+        ("u2", True),
+    ]
     await runtime.remove(instance_id())
     await runtime.stop(other, 0)
-    assert [each.is_live for each in await runtime.list()] == [False]
+    assert [instance.is_live for instance in await runtime.list()] == [False]
     state.close()
 
 
@@ -151,7 +154,7 @@ async def container_runtime(folder: Path, real: podman.Podman) -> AsyncIterator[
 
 async def end_of(runtime: ContainerRuntime) -> Instance:
     async def look() -> Instance | None:
-        return next((each for each in await runtime.list() if not each.is_live), None)
+        return next((instance for instance in await runtime.list() if not instance.is_live), None)
 
     found: Instance = await until(look, 20)
     return found

@@ -1,4 +1,4 @@
-"""The fake runtime: virtual time, chance from a seed, failures on demand, and the truth about every copy."""
+"""The fake runtime: virtual time, seeded randomness, failures on demand, and a history of every instance."""
 
 import random
 from pathlib import Path
@@ -15,7 +15,7 @@ BROKEN = Failure("IMAGE_PULL_FAILED", "no route")
 
 
 class MemoryRecords:
-    """A notebook in memory."""
+    """Instance records in memory, in place of the state file."""
 
     def __init__(self) -> None:
         self.records: dict[InstanceId, InstanceRecord] = {}
@@ -92,7 +92,7 @@ async def test_fake_watchdog_stops_at_exact_deadline() -> None:
     await runtime.start(a_spec("x", stop_after=90))
     await clock.advance(80)
     await runtime.record_contact(75.0)  # what was acknowledged had been sent five seconds ago
-    await clock.advance(1000)  # the agent is dead, nobody looks
+    await clock.advance(1000)  # the agent is dead
     await runtime.record_contact(clock.monotonic())
     assert machine.history == [
         RuntimeEvent(0, "start", instance_id()),

@@ -1,4 +1,4 @@
-"""Logs: the last lines across rotated files, and never more than what was allowed."""
+"""Log files: the last lines across rotated files, within the size limit."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Plain processes: what they get, how they end, what is told about it, and that nothing of them is left."""
+"""The process runtime: environment, exit, failures, limits, adoption and clean-up of processes."""
 
 import asyncio
 import os
@@ -329,7 +329,7 @@ async def test_probes_reach_the_process(tmp_path: Path) -> None:
 
 async def test_new_agent_adopts_instances_of_killed_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, begun):
-        assert [each.state for each in begun] == ["Running"]
+        assert [instance.state for instance in begun] == ["Running"]
         kill_now(agent)
     record = written(tmp_path).records[0]
     try:
@@ -391,7 +391,7 @@ async def test_reboot_invalidates_recorded_pids(tmp_path: Path) -> None:
 
 
 def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:
-    """The agent is killed again and again while it starts something: whatever runs is in its state file."""
+    """The agent is killed repeatedly during a start: every running process is in its state file."""
     for number in range(8):
         folder = tmp_path / str(number)
         spec: RunSpec = shell(f"echo $$ >> {tmp_path}/pids; sleep 60")

@@ -1,4 +1,5 @@
-"""The built-in authority: what it signs, and when the server's own certificate is made anew."""
+"""The built-in certificate authority: the certificates it signs, and when it reissues the server's
+certificate."""
 
 import stat
 from pathlib import Path
@@ -20,8 +21,12 @@ def test_client_certificate_carries_user_and_groups() -> None:
     made = x509.load_pem_x509_certificate(
         authority.issue_client("ann", ["lattice:viewers", "team"]).certificate
     )
-    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ann"]
-    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+    assert [attribute.value for attribute in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
+        "ann"
+    ]
+    assert [
+        attribute.value for attribute in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    ] == [
         "lattice:viewers",
         "team",
     ]

@@ -1,4 +1,4 @@
-"""Rooms that cannot be, and others each time: refused, and the node is marked so that nothing is put there (abuse case 4)."""
+"""Implausible or flapping capacity is refused and the node is quarantined (abuse case 4)."""
 
 import msgspec
 import pytest
@@ -19,7 +19,7 @@ async def test_node_with_flapping_capacity_is_quarantined() -> None:
             )
         agent = ScriptedAgent(leader, peer())
         await agent.hello(registration=a_registration(capacity={"cpu": 1}))
-        assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["REGISTRATION"]
         assert "it said something else 10 times" in await quarantine(leader)
         await clock.advance(61)
         await ScriptedAgent(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
@@ -27,7 +27,7 @@ async def test_node_with_flapping_capacity_is_quarantined() -> None:
 
 
 async def quarantine(leader: Leader, node: str = "n1") -> str:
-    """Why nothing is put on it; "" if it is not marked."""
+    """The reason why the node is quarantined, or ""."""
     entry = await leader.store.get(node_key(node))
     assert entry is not None
     found = msgspec.json.decode(entry.value, type=LatticeNode).status.conditions
@@ -52,7 +52,7 @@ async def test_node_is_quarantined_while_capacity_is_implausible(said: pb.Regist
         assert answer.refusal.reason == "REGISTRATION"
         assert words in answer.refusal.message
         await before.ended()
-        assert leader.links.sessions == {}, "what it said before does not keep it connected"
+        assert leader.links.sessions == {}, "the former session ends as well"
         assert words in await quarantine(leader)
         revision = await leader.store.revision()
         again = ScriptedAgent(leader, peer())
@@ -68,5 +68,5 @@ async def test_agent_cannot_quarantine_another_node() -> None:
         revision = await leader.store.revision()
         agent = ScriptedAgent(leader, peer("n1", key="another"))
         await agent.hello(registration=a_registration(capacity={"cpu": -1}))
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNKNOWN_NODE"]
         assert await leader.store.revision() == revision

@@ -1,4 +1,4 @@
-"""Becoming a node: what a token is good for, what it is not, and what a certificate may say."""
+"""Joining: rights of a join token, limits of signing requests, and renewal of certificates."""
 
 import asyncio
 from base64 import b64decode, b64encode
@@ -72,7 +72,7 @@ class JoinWorld:
     async def refuses(
         self, error: type[LatticeError], words: str, token: Any, key: Any, name: str = "", **rest: Any
     ) -> None:
-        """And writes nothing."""
+        """The join fails with this error and writes nothing."""
         before = await self.store.revision()
         with pytest.raises(error, match=words):
             await self.join(token, key, name, **rest)
@@ -131,7 +131,8 @@ async def test_join_for_deleted_node_is_denied() -> None:
 
 
 async def test_newest_token_of_a_node_wins() -> None:
-    """A leader may make one while another's is on its way: which of them comes is not known, and the first may come when it is dead."""
+    """A new leader may create a machine while that of the former leader still starts; either may arrive
+    first."""
     world = JoinWorld()
     await world.store.commit([put_new(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
     tokens = [await world.token(number, node="n1", uid="made") for number in range(3)]

@@ -34,7 +34,7 @@ HOME = "leader:7444"
 
 @dataclass
 class LeaderAndFollower:
-    """A leader that listens, and a follower that does not: its answers are looked at as they are."""
+    """A leader that serves HTTPS, and a follower whose replies are read directly."""
 
     leader: Leader
     api: Api

@@ -1,4 +1,4 @@
-"""Logs over the connection that is there already: pieces in order, and nobody waits for somebody who went away."""
+"""Logs over the agent's connection: pieces in order, and no reader waits for a closed connection."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -107,7 +107,7 @@ async def test_closing_reader_stops_reading_on_node() -> None:
         assert await anext(pieces) == "one\ntwo\nthree\n"
         await pieces.aclose()  # type: ignore[attr-defined]
         line = leader.links.sessions["n1"]
-        assert [each.end for each in line.pending_log_requests] == [True]
+        assert [request.end for request in line.pending_log_requests] == [True]
         await settle()
         assert line.pending_log_requests == []
 

@@ -1,4 +1,4 @@
-"""All that a node can get over its connection: its own orders, while they are its own. There is nothing that it could ask for."""
+"""A node receives only its own orders while they are bound to it; the agent protocol has no queries."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -29,7 +29,7 @@ async def leader_with_secret() -> AsyncIterator[tuple[Leader, VirtualClock]]:
 
 
 def text(said: list[pb.ToAgent]) -> str:
-    return "".join(str(each) for each in said)
+    return "".join(str(message) for message in said)
 
 
 def test_agent_protocol_has_no_query_messages() -> None:
@@ -44,7 +44,7 @@ def test_agent_protocol_has_no_query_messages() -> None:
 async def test_only_bound_node_receives_workload_secrets() -> None:
     async with leader_with_secret() as (leader, clock):
         one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
-        assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
+        assert SECRET not in text(await one.welcomed() + await two.welcomed()), "not bound yet"
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
         assert SECRET in text(await two.answers())
@@ -52,9 +52,9 @@ async def test_only_bound_node_receives_workload_secrets() -> None:
         await leader.bind("web", applied("n1"))
         await clock.advance(0.1)
         assert SECRET in text(await one.answers())
-        assert SECRET not in text(await two.answers()), "told to drop it, no more"
+        assert SECRET not in text(await two.answers()), "only an order to drop it"
         again = ScriptedAgent(leader, peer("n2"))
-        assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
+        assert SECRET not in text(await again.welcomed()), "a former node gets it no more"
 
 
 async def test_report_does_not_grant_a_workload() -> None:
@@ -81,8 +81,10 @@ async def test_log_is_accepted_from_requested_node_only() -> None:
         await asked.welcomed()
         reading = asyncio.create_task(_read(leader))
         await settle()
-        question = next(each.log for each in await asked.answers() if each.WhichOneof("said") == "log")
-        assert not any(each.WhichOneof("said") == "log" for each in await thief.answers()), (
+        question = next(
+            message.log for message in await asked.answers() if message.WhichOneof("said") == "log"
+        )
+        assert not any(message.WhichOneof("said") == "log" for message in await thief.answers()), (
             "what others are asked is not shown"
         )
         await thief.say(log=pb.LogPiece(id=question.id, text="forged", end=True))
@@ -109,7 +111,7 @@ async def test_removed_node_is_refused_and_logged() -> None:
             await speaker.beat(1)
             *_, last = await speaker.answers()
         assert last.refusal.reason == "UNKNOWN_NODE"
-        assert [(each["event"], each["node"], each["reason"]) for each in logs] == [
+        assert [(entry["event"], entry["node"], entry["reason"]) for entry in logs] == [
             ("agent refused", "n2", "UNKNOWN_NODE")
         ]
         assert await leader.store.revision() == revision

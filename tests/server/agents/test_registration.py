@@ -1,4 +1,4 @@
-"""What a node's record says once its agent has spoken."""
+"""The node's status after its agent registers."""
 
 import msgspec
 import pytest

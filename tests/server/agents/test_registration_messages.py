@@ -1,4 +1,4 @@
-"""Whom the server lets in, and what it believes of what an agent says of itself: hellos, registrations, and talk that cannot be right."""
+"""Validation of hellos, registrations and heartbeats of agents."""
 
 from contextlib import suppress
 from typing import Any
@@ -112,7 +112,7 @@ async def test_connection_without_hello_times_out() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         agent = ScriptedAgent(leader, peer())
         await clock.advance(11)
-        assert [each.refusal.reason for each in await agent.answers()] == ["OUT_OF_TURN"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["OUT_OF_TURN"]
         await agent.ended()
 
 
@@ -135,7 +135,7 @@ async def test_registration_writes_allowed_fields_once() -> None:
         assert node.metadata.labels == {"agent.lattice.dev/disk": "ssd"}
         assert (node.status.agent_version, node.status.runtimes) == ("1", ("process",))
         await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
-        assert await leader.store.revision() == revision, "nothing new was said"
+        assert await leader.store.revision() == revision, "an unchanged registration writes nothing"
 
 
 async def test_capacity_is_capped_by_node_class() -> None:
@@ -173,5 +173,5 @@ async def test_fenced_leader_registers_no_node() -> None:
             await leader.context.commit([Delete(node_key("n2"))])
         agent = ScriptedAgent(leader, peer())
         await agent.hello()
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNAVAILABLE"]
         assert leader.links.sessions == {}

@@ -1,4 +1,4 @@
-"""Servers that share a store know of one another: each writes itself down once, and strikes itself off when it ends."""
+"""Servers that share a store list one another: each registers once and deregisters when it stops."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,9 +37,9 @@ def a_directory(store: MemoryStore, clock: VirtualClock, leases: Cache[Lease], n
 async def test_directory_lists_registered_servers() -> None:
     async with shared_store() as (store, clock, leases):
         a, b, c = (a_directory(store, clock, leases, name) for name in "abc")
-        assert a.urls() == ["https://a:7443"], "itself, whether or not it has said so"
+        assert a.urls() == ["https://a:7443"], "itself, registered or not"
         await asyncio.gather(
-            *(asyncio.wait_for(asyncio.shield(each.register()), 10) for each in (a, b, c)),
+            *(asyncio.wait_for(asyncio.shield(server.register()), 10) for server in (a, b, c)),
             clock.advance(10),
         )
         assert (sorted(a.urls()), a.urls()[0]) == (
@@ -50,7 +50,7 @@ async def test_directory_lists_registered_servers() -> None:
         await b.register()
         again = await store.revision()
         assert sorted(c.urls()) == sorted(a.urls())
-        assert again - before <= 1, "who starts again at the same address is not listed twice"
+        assert again - before <= 1, "a restart at the same address is not listed twice"
         await b.deregister()
         await clock.advance(1)
         assert sorted(a.urls()) == ["https://a:7443", "https://c:7443"]

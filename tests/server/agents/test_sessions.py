@@ -1,4 +1,4 @@
-"""What the server says to an agent, and what it makes of what an agent says: the conversation word by word, in virtual time."""
+"""Sessions of agents with the leader, message by message, in virtual time."""
 
 import asyncio
 from contextlib import suppress
@@ -27,7 +27,7 @@ async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **res
 
 
 def states(orders: pb.Orders) -> dict[str, str]:
-    return {each.workload: each.state for each in orders.assignments}
+    return {assignment.workload: assignment.state for assignment in orders.assignments}
 
 
 async def test_full_orders_first_then_deltas() -> None:
@@ -162,7 +162,7 @@ async def test_orders_count_as_applied_once_acknowledged() -> None:
         assert leader.context is not None
         presence, wanted = leader.context.presence, DesiredRun("Running", REVISION, 1)
         await agent.beat(1, is_whole=True)
-        assert [each.heard.beat for each in await agent.answers()] == [1]
+        assert [message.heard.beat for message in await agent.answers()] == [1]
         assert not presence.has_applied("n1", "default/web", wanted)
         await agent.beat(
             2,
@@ -178,7 +178,7 @@ async def test_orders_count_as_applied_once_acknowledged() -> None:
                 )
             ],
         )
-        assert [each.heard.beat for each in await agent.answers()] == [2]
+        assert [message.heard.beat for message in await agent.answers()] == [2]
         assert presence.has_applied("n1", "default/web", wanted)
         heard = presence.get("n1")
         assert heard is not None
@@ -190,7 +190,7 @@ async def test_follower_redirects_agent_to_leader() -> None:
         leader.step_down("10.0.0.2:7444")
         agent = ScriptedAgent(leader, peer())
         await agent.hello()
-        assert [each.elsewhere.address for each in await agent.answers()] == ["10.0.0.2:7444"]
+        assert [message.elsewhere.address for message in await agent.answers()] == ["10.0.0.2:7444"]
         await agent.ended()
 
 
@@ -198,7 +198,7 @@ async def test_leader_of_older_term_redirects_agent() -> None:
     async with leading_server("n1", "n2") as (leader, _clock):
         agent = ScriptedAgent(leader, peer())
         await agent.hello(term=2)
-        assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
+        assert [message.WhichOneof("said") for message in await agent.answers()] == ["elsewhere"]
 
 
 async def test_agents_are_redirected_when_term_ends() -> None:
@@ -214,9 +214,9 @@ async def test_agents_are_redirected_when_term_ends() -> None:
         await one.beat(reports=[pb.Report(workload="default/web", uid="u", state="Running")])
         assert former is not None
         assert former.presence.get("n1").workloads == {}  # type: ignore[union-attr]
-        assert [each.WhichOneof("said") for each in await one.answers()] == ["elsewhere"]
+        assert [message.WhichOneof("said") for message in await one.answers()] == ["elsewhere"]
         await one.ended()
-        assert [each.WhichOneof("said") for each in await two.answers()] == ["elsewhere"]
+        assert [message.WhichOneof("said") for message in await two.answers()] == ["elsewhere"]
         await two.ended()
 
 
@@ -225,10 +225,10 @@ async def test_new_connection_replaces_former() -> None:
         first, second = ScriptedAgent(leader, peer()), ScriptedAgent(leader, peer())
         await first.welcomed()
         await second.welcomed()
-        assert [each.refusal.reason for each in await first.answers()] == ["REPLACED"]
+        assert [message.refusal.reason for message in await first.answers()] == ["REPLACED"]
         await first.ended()
         await second.beat()
-        assert [each.heard.beat for each in await second.answers()] == [1]
+        assert [message.heard.beat for message in await second.answers()] == [1]
         assert leader.context is not None
         heard = leader.context.presence.get("n1")
         assert heard is not None
@@ -244,7 +244,7 @@ async def test_connection_ends_when_certificate_expires() -> None:
             await agent.beat(number)
         await agent.answers()
         await clock.advance(10)
-        assert [each.refusal.reason for each in await agent.answers()] == ["EXPIRED"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["EXPIRED"]
         await agent.ended()
 
 
@@ -254,7 +254,7 @@ async def test_connection_ends_when_node_is_deleted() -> None:
         await agent.welcomed()
         await leader.store.commit([Delete(node_key("n1"))])
         await clock.advance(6)
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNKNOWN_NODE"]
         await agent.ended()
 
 
@@ -283,12 +283,14 @@ async def test_slow_agent_blocks_no_other_and_gets_latest() -> None:
             await leader.bind("web", applied("n1", run=run))
             await leader.bind("api", applied("n2", run=run))
             await clock.advance(0.1)
-            assert [each.run for orders in await quick.orders() for each in orders.assignments] == [run]
+            assert [
+                assignment.run for orders in await quick.orders() for assignment in orders.assignments
+            ] == [run]
             await quick.beat(run)
-            assert [each.heard.beat for each in await quick.answers()] == [run]
+            assert [message.heard.beat for message in await quick.answers()] == [run]
         line = leader.links.sessions["n1"]
         assert len(line.changed_workloads) <= 1
-        runs = [each.run for orders in await slow.orders() for each in orders.assignments]
+        runs = [assignment.run for orders in await slow.orders() for assignment in orders.assignments]
         assert runs[-1] == 49
         assert len(runs) <= 3, "missed changes are not sent"
 
@@ -348,9 +350,9 @@ def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite:
             await good.welcomed()
             if is_polite:
                 await rude.welcomed()
-            for each in said:
+            for message in said:
                 with suppress(Unavailable):
-                    await rude.end.send(each)
+                    await rude.end.send(message)
                 await settle()
             await rude.answers()
             rude.end.close()
@@ -360,6 +362,6 @@ def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite:
             again = ScriptedAgent(leader, peer("n2"))
             await again.welcomed()
             await again.beat()
-            assert [each.heard.beat for each in await again.answers()] == [1]
+            assert [message.heard.beat for message in await again.answers()] == [1]
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

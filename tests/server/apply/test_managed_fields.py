@@ -1,4 +1,4 @@
-"""Field sets agree with plain sets of paths, and objects give the paths that Kubernetes gives them."""
+"""Field sets agree with plain sets of paths, and objects have the paths that Kubernetes gives them."""
 
 import copy
 from decimal import Decimal
@@ -293,7 +293,7 @@ path_sets = st.frozensets(st.lists(labels, min_size=1, max_size=4).map(tuple), m
 
 
 def trie(members: frozenset[fieldset.Path]) -> FieldSet:
-    """The obvious way: hang every path in, mark its end, then drop marks on leaves."""
+    """The reference implementation: insert every path, mark its end, then drop marks on leaves."""
     root: FieldSet = {}
     for path in members:
         node = root

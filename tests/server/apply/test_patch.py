@@ -1,4 +1,4 @@
-"""The three kinds of patch do what their RFCs, and Kubernetes, say."""
+"""The three kinds of patch follow their RFCs and Kubernetes."""
 
 import copy
 from decimal import Decimal
@@ -435,23 +435,23 @@ def test_strategic_merge_of_plain_maps_is_merge_patch(old: dict[str, Any], patch
 
 
 def slow_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
-    """add, remove, replace and copy by the letter of the RFC on deep copies, for pointers that are known to exist."""
+    """The reference implementation of add, remove, replace and copy, on deep copies, for existing pointers."""
     root = {"root": copy.deepcopy(target)}
-    for each in operations:
+    for operation in operations:
         *way, last = [
             "root",
-            *(part.replace("~1", "/").replace("~0", "~") for part in each["path"].split("/")[1:]),
+            *(part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]),
         ]
         node: Any = root
         for part in way:
             node = node[int(part)] if isinstance(node, list) else node[part]
         key: Any = int(last) if isinstance(node, list) else last
-        if each["op"] == "remove":
+        if operation["op"] == "remove":
             del node[key]
-        elif each["op"] == "add" and isinstance(node, list):
-            node.insert(key, copy.deepcopy(each["value"]))
+        elif operation["op"] == "add" and isinstance(node, list):
+            node.insert(key, copy.deepcopy(operation["value"]))
         else:
-            node[key] = copy.deepcopy(each["value"])
+            node[key] = copy.deepcopy(operation["value"])
     return root["root"]
 
 

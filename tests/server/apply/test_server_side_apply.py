@@ -70,7 +70,7 @@ def apply(
     force: bool = False,
     now: str = NOW,
 ) -> dict[str, Any]:
-    """Server-side apply that also checks that nobody's input changed."""
+    """Server-side apply that also checks that its inputs are unchanged."""
     before = copy.deepcopy((live, applied))
     out = server_side_apply(live, applied, TYPES, FieldManager(by, "Apply", VERSION, force=force), now)
     assert (live, applied) == before
@@ -85,7 +85,7 @@ def update(
     subresource: str = "",
     now: str = NOW,
 ) -> dict[str, Any]:
-    """`new` as stored after an Update, with its books."""
+    """`new` as stored after an Update, with its managed fields."""
     before = copy.deepcopy((live, new))
     entries = track_update(live, new, TYPES, updater(by, subresource), now)
     assert (live, new) == before
@@ -97,7 +97,7 @@ def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
-    """manager -> what it owns, as Kubernetes prints paths."""
+    """Owned paths by manager, as Kubernetes prints them."""
     return {
         entry["manager"]: [format_path(path) for path in iter_paths(entry["fieldsV1"])]
         for entry in managed_fields_of(obj)
@@ -579,7 +579,7 @@ def item_label(item: Any) -> str:
 
 
 def value_at(obj: Any, path: fieldset.Path) -> Any:
-    """The value under a path, the slow way; LookupError if there is none."""
+    """The value under a path, by the reference implementation; LookupError if there is none."""
     for label in path:
         if label.startswith("f:"):
             obj = obj[label[2:]]

@@ -23,7 +23,7 @@ TYPES = {
 
 
 def structural_problems(schema, path=""):
-    """What Kubernetes' structural schema rules find wrong, by the rules of its documentation."""
+    """Violations of Kubernetes' structural schema rules."""
     open_ended = schema.get("x-kubernetes-int-or-string") or schema.get(
         "x-kubernetes-preserve-unknown-fields"
     )

@@ -1,4 +1,4 @@
-"""Discovery tells every client, old and new, the same truth about the same resources."""
+"""Discovery lists the same resources to every client, old and new."""
 
 import pytest
 from build.schema_samples import POOL, RESOURCES, SERVICE

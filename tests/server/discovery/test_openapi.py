@@ -1,4 +1,4 @@
-"""OpenAPI says what clients need to explain, to validate and to dare a dry run."""
+"""OpenAPI documents have what clients need for explain, validation and dry runs."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Plans that a server told: what differs from them is said, and they are applied as a whole or not at all."""
+"""Applying a plan: differences from the cached plan are reported, and it is applied whole or not at all."""
 
 import json
 import os
@@ -23,16 +23,16 @@ async def test_changed_plan_reports_only_differences() -> None:
         _, before = await server.ask("plan", manifests=change)
         await server.apply(a_service("one"))
         for expect in (before["id"], before):
-            status, told = await server.ask("plan", manifests=change, expect=expect)
-            assert (status, {each["reason"] for each in told["details"]["causes"]}) == (
+            status, answer = await server.ask("plan", manifests=change, expect=expect)
+            assert (status, {cause["reason"] for cause in answer["details"]["causes"]}) == (
                 409,
                 {"PlanDiffers"},
             )
-            said = [each["message"] for each in told["details"]["causes"]]
+            said = [cause["message"] for cause in answer["details"]["causes"]]
             assert "service default/one: is not in it any more" in said
-            assert not [each for each in said if each.startswith("service default/two: was")]
-        status, told = await server.ask("plan", manifests=change, expect="p-0123")
-        assert [each["reason"] for each in told["details"]["causes"]] == ["PlanUnknown"]
+            assert not [message for message in said if message.startswith("service default/two: was")]
+        status, answer = await server.ask("plan", manifests=change, expect="p-0123")
+        assert [cause["reason"] for cause in answer["details"]["causes"]] == ["PlanUnknown"]
         assert (
             await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]})
         )[0] == 400
@@ -58,39 +58,39 @@ async def test_plan_is_applied_in_one_commit() -> None:
         change = [home, space, a_service(), manifests()[0]]
         _, plan = await server.ask("plan", manifests=change)
         before = await server.store.revision()
-        status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
-        assert status == 200, told
+        status, answer = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
+        assert status == 200, answer
         assert await server.store.revision() == before + 1
-        assert [each["verdict"] for each in told["objects"]] == [
+        assert [each["verdict"] for each in answer["objects"]] == [
             "created",
             "created",
             "created",
             "unchanged",
         ]
-        assert {each["object"]["metadata"]["resourceVersion"] for each in told["objects"][:3]} == {
+        assert {each["object"]["metadata"]["resourceVersion"] for each in answer["objects"][:3]} == {
             str(before + 1)
         }
-        assert (told["plan"], told["meanwhile"]) == (plan["id"], [])
+        assert (answer["plan"], answer["meanwhile"]) == (plan["id"], [])
         _, again = await server.ask("plan", manifests=change)
         assert again["isEmpty"]
 
 
 async def test_stale_plan_is_not_applied() -> None:
-    """Somebody closes the pool between the planning and the commit."""
+    """The pool is closed between planning and commit."""
     async with a_server() as server:
         change = a_service(replicas={"min": 1})
         _, plan = await server.ask("plan", manifests=[change])
         task = await server.begun(APPLY_QUERY, manifests=[change], expect=plan)
-        others = next(each for each in manifests() if each["metadata"]["name"] == "us-east")
+        others = next(manifest for manifest in manifests() if manifest["metadata"]["name"] == "us-east")
         others["spec"]["capacity"] = {"maxNodes": 0}
         await server.apply(others)
         pid = server.fleet.process.pid
         assert pid is not None
         os.kill(pid, signal.SIGCONT)
-        status, told = await task
+        status, answer = await task
         assert status == 409
-        assert told["details"]["causes"][0]["reason"] == "PlanDiffers"
-        assert "default/web" in json.dumps(told["details"]["causes"])
+        assert answer["details"]["causes"][0]["reason"] == "PlanDiffers"
+        assert "default/web" in json.dumps(answer["details"]["causes"])
         assert await server.store.get(Key("latticeservices.lattice.dev", "default", "web")) is None
 
 
@@ -111,7 +111,7 @@ async def test_large_plan_is_applied_in_several_commits() -> None:
         ]
         _, plan = await server.ask("plan", manifests=change)
         before = await server.store.revision()
-        status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
-        assert (status, len(told["objects"])) == (200, 230)
+        status, answer = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
+        assert (status, len(answer["objects"])) == (200, 230)
         assert await server.store.revision() == before + 3
-        assert told["meanwhile"] == []
+        assert answer["meanwhile"] == []

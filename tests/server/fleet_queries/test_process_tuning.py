@@ -1,4 +1,4 @@
-"""What stays is left alone by the garbage collector, and one answer leaves it as it was."""
+"""The garbage collector skips long-lived objects, and one query leaves its settings unchanged."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""The process that answers questions about the fleet: killed, broken, slow, asked too much; and nothing is left of it."""
+"""The query process: killed, crashed, slow, overloaded; it ends with its server."""
 
 import asyncio
 import os

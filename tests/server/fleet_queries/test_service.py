@@ -1,4 +1,4 @@
-"""Questions about the fleet, put to a real process beside a store in memory: answers, refusals, and who may ask."""
+"""Fleet queries against a real process beside a store in memory: answers, rejections and access."""
 
 import json
 from typing import Any
@@ -39,18 +39,18 @@ async def test_answers_equal_the_pure_function() -> None:
     async with a_server() as server:
         revision = await server.store.revision()
         for ask, question in QUESTIONS:
-            status, told = await server.ask(ask, **question)
-            assert (status, told.pop("revision")) == (200, str(revision)), told
+            status, answer = await server.ask(ask, **question)
+            assert (status, answer.pop("revision")) == (200, str(revision)), answer
             wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
-            assert _without_times(told) == _without_times(wanted), ask
+            assert _without_times(answer) == _without_times(wanted), ask
         assert await server.store.revision() == revision
         assert (
-            metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == told["gapMillionths"] / 1_000_000
+            metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == answer["gapMillionths"] / 1_000_000
         )
 
 
 def _without_times(document: Any) -> Any:
-    """Nor what a budget's month comes to, which is less from one moment to the next."""
+    """The document without times, and without the monthly totals of budgets, which shrink as time passes."""
     kept = {name: value for name, value in document.items() if "econds" not in name}
     budgets = [
         {name: value for name, value in each.items() if name not in ("before", "after")}
@@ -79,11 +79,11 @@ async def test_plan_takes_deletions_and_namespaces() -> None:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
         gone = {"kind": "LatticeService", "name": "api-gateway"}
-        status, told = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
-        assert (status, told["ignored"]) == (200, {"Secret": 1})
-        assert [each["name"] for each in told["services"] if each["mark"] == "+"] == ["shop/web"]
-        status, told = await server.ask("plan", delete=[gone])
-        assert [each["name"] for each in told["services"] if each["mark"] == "-"] == ["default/api-gateway"]
+        status, answer = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
+        assert (status, answer["ignored"]) == (200, {"Secret": 1})
+        assert [each["name"] for each in answer["services"] if each["mark"] == "+"] == ["shop/web"]
+        status, answer = await server.ask("plan", delete=[gone])
+        assert [each["name"] for each in answer["services"] if each["mark"] == "-"] == ["default/api-gateway"]
 
 
 REFUSED: list[Any] = [
@@ -139,10 +139,10 @@ async def test_invalid_manifests_are_reported_with_path() -> None:
         revision = await server.store.revision()
         for case in REFUSED:
             question, status, field = case.values
-            found, told = await server.ask("plan", **question)
-            assert (found, told["kind"]) == (status, "Status"), (case.id, told)
-            causes = [each["field"] for each in told["details"].get("causes", [])]
-            assert field is None or field in causes, (case.id, told)
+            found, answer = await server.ask("plan", **question)
+            assert (found, answer["kind"]) == (status, "Status"), (case.id, answer)
+            causes = [cause["field"] for cause in answer["details"].get("causes", [])]
+            assert field is None or field in causes, (case.id, answer)
         assert await server.store.revision() == revision
 
 
@@ -210,8 +210,8 @@ async def test_malformed_queries_are_rejected(
 ) -> None:
     server = Server(30)
     try:
-        found, told = await server.ask(ask, ADMIN, **question)
-        assert (found, says in told["message"]) == (status, True), told
+        found, answer = await server.ask(ask, ADMIN, **question)
+        assert (found, says in answer["message"]) == (status, True), answer
     finally:
         await server.fleet.close()
 
@@ -242,7 +242,7 @@ def test_paths(path: str, found: str) -> None:
 def test_openapi_declares_fields_that_are_read(ask: str) -> None:
     kind = QUERY_TYPES.get(ask, PlanQuery)
     assert {*SHARED_PROPERTIES, *QUERY_PROPERTIES[ask]} == {
-        each.encode_name for each in msgspec.structs.fields(kind)
+        field.encode_name for field in msgspec.structs.fields(kind)
     }
 
 

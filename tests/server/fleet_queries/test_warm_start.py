@@ -1,4 +1,4 @@
-"""The process that answers is started when somebody looks at the page: once, and not after the end."""
+"""Opening the page starts the query process once, and not after close."""
 
 import asyncio
 

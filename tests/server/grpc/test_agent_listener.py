@@ -1,4 +1,5 @@
-"""The road over real connections: a machine joins with a token, connects with its certificate, is told what to run and runs it."""
+"""Agents over real connections: a machine joins with a token, connects with its certificate and runs its
+orders."""
 
 import asyncio
 import socket
@@ -127,7 +128,7 @@ async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
             node = context.cache(LatticeNode).get("/n1")
             assert node is not None
             assert node.status.allocatable["cpu"] == 4000
-            assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
+            assert [instance.state for instance in await agent.executor.runtime.list()] == ["Running"]
 
 
 async def test_renewed_certificate_opens_new_connection(tmp_path: Path) -> None:
@@ -231,7 +232,7 @@ async def test_agent_rejects_server_of_another_authority(tmp_path: Path) -> None
 async def test_no_channel_is_opened_to_unreachable_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
 ) -> None:
-    """gRPC would go on trying after the channel is closed, and keep what it gets."""
+    """gRPC would retry after the channel is closed and keep its sockets."""
     channels: list[Any] = []
     monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))
 

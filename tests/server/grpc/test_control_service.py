@@ -1,4 +1,5 @@
-"""The control service over a real connection: the same checks and rights as over HTTP, by the user's certificate."""
+"""The control service over a real connection: the same validation and access as over HTTP, by the user's
+certificate."""
 
 import json
 from collections.abc import AsyncIterator, Awaitable
@@ -101,18 +102,18 @@ async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
         assert (again.created, again.workload.desired_state) == (False, "Stopped")
         whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
         assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
-        code, told = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
-        assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
+        code, message = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
+        assert (code, "is to be stopped" in message) == (CODE.ABORTED, True)
         await applied(stub)
         retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
         assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
         listed = await stub.ListWorkloads(pb.ListRequest())
-        assert [each.name for each in listed.workloads] == ["job"]
+        assert [workload.name for workload in listed.workloads] == ["job"]
         code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
         assert code == CODE.ABORTED
         assert (await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))).gone
-        code, told = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
-        assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
+        code, message = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
+        assert (code, message) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
 
 
 async def test_yaml_dry_run_writes_nothing(tmp_path: Path) -> None:
@@ -166,8 +167,8 @@ async def test_invalid_apply_is_refused_without_write(case: str, tmp_path: Path)
     async with control_service(tmp_path) as world:
         before = await world.api.store.revision()
         async with world.user() as stub:
-            found, told = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
-            assert (found, words in told) == (code, True), told
+            found, message = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
+            assert (found, words in message) == (code, True), message
         assert await world.api.store.revision() == before
 
 
@@ -202,14 +203,14 @@ async def test_rights_equal_those_of_the_rest_api(
         before = await world.api.store.revision()
         async with world.user(user, *groups) as stub:
             for name, request in WRITES.items():
-                code, told = await refused(getattr(stub, name)(request))
-                assert (name, code) == (name, CODE.PERMISSION_DENIED), told
+                code, message = await refused(getattr(stub, name)(request))
+                assert (name, code) == (name, CODE.PERMISSION_DENIED), message
             for name, request in READS.items():
                 if may_read:
                     await getattr(stub, name)(request)
                 else:
-                    code, told = await refused(getattr(stub, name)(request))
-                    assert (name, code) == (name, CODE.PERMISSION_DENIED), told
+                    code, message = await refused(getattr(stub, name)(request))
+                    assert (name, code) == (name, CODE.PERMISSION_DENIED), message
             if not may_read:
                 code, _ = await refused(stub.WatchEvents(pb.WatchEventsRequest()).read())
                 assert code == CODE.PERMISSION_DENIED
@@ -281,8 +282,8 @@ async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
                 {"Pending": 1},
             )
             assert (await stub.GetClusterSummary(pb.ClusterSummaryRequest())).nodes == 2
-            code, told = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
-            assert (code, told) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
+            code, message = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
+            assert (code, message) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
 
 
 async def tell(world: ControlWorld, name: str, reason: str, *, warning: bool = False) -> None:

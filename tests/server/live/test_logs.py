@@ -1,4 +1,4 @@
-"""GET …/log: what a workload printed, from its node over the leader, or the last lines that were heard of it."""
+"""GET …/log: the output of a workload from its node through the leader, or its last known lines."""
 
 import asyncio
 from collections.abc import AsyncIterator

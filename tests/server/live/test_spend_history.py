@@ -1,4 +1,4 @@
-"""What was paid per hour over time: a point for each change, sums that add up, and nothing of another term."""
+"""Hourly cost over time: one point per change, and sums that match."""
 
 import pytest
 from build.costs import a_cluster, a_service
@@ -50,7 +50,7 @@ def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
 
 
 def rate_at(second: int, series: dict[str, Points]) -> int:
-    """Micro-dollars per hour of all of them: the last point of each that was not later."""
+    """Micro-dollars per hour of all series at a second."""
     return sum(([0] + [rate for at, rate in points if at <= second])[-1] for points in series.values())
 
 

@@ -1,4 +1,4 @@
-"""What was paid is kept in the store: it outlives the server that saw it, and is written only when there is something new."""
+"""The spend history is kept in the store: it survives the leader and is written only on change."""
 
 import asyncio
 import itertools

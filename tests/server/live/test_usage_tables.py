@@ -1,4 +1,4 @@
-"""What is used, summed by pool, cluster, node and service: from what nodes measured and what is stored."""
+"""Usage by pool, cluster, node and service, from measurements of nodes and stored objects."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -261,7 +261,7 @@ def test_workload_counts_in_cluster_of_its_node() -> None:
         spec={"containers": {"m": {"command": ["x"]}}},
         status={"binding": {"node": "n4"}},
     )
-    assert [each.metadata.name for each in summarize_cluster(FLEET.nodes, [bare], "aws-001").workloads] == [
-        "job"
-    ]  # type: ignore[list-item]
+    assert [
+        workload.metadata.name for workload in summarize_cluster(FLEET.nodes, [bare], "aws-001").workloads
+    ] == ["job"]  # type: ignore[list-item]
     assert summarize_cluster(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]

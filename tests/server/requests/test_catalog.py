@@ -1,4 +1,4 @@
-"""Parts of workloads that are no kinds of their own are where clients look for them: in discovery, in OpenAPI, in the routes."""
+"""Subresources of workloads are in discovery, in OpenAPI and in the routes."""
 
 import json
 
@@ -45,7 +45,7 @@ def test_openapi_describes_workload_subresources() -> None:
     )
     paths = json.loads(documents[HOME.removeprefix("/")])["paths"]
     item = f"{HOME}/namespaces/{{namespace}}/latticeworkloads/{{name}}"
-    assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {
+    assert {parameter["name"] for parameter in paths[f"{item}/log"]["get"]["parameters"]} == {
         "container",
         "tail",
         "follow",

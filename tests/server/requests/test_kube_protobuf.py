@@ -1,4 +1,4 @@
-"""Protobuf bodies say what JSON bodies say, and a bad one is the sender's mistake, never ours."""
+"""Protobuf bodies equal JSON bodies, and a bad body is a client error."""
 
 import base64
 import contextlib

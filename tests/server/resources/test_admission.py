@@ -1,4 +1,4 @@
-"""What is wrong with an object is told all at once, whichever part of the checks finds it."""
+"""Validation reports all errors of an object at once, of the schema and of the classes."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The short addresses mean what the long ones mean, and nothing else."""
+"""Short paths are aliases of the full API paths."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""POST …/retry: a mark on the stored workload, and nothing else changes."""
+"""POST …/retry sets an annotation on the stored workload and changes nothing else."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""The verbs, driven as plain functions on a store in memory: no HTTP, no clock, no randomness."""
+"""The verbs of the API as plain functions on a store in memory: no HTTP, no clock, no randomness."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the page is told as it happens: rows, many changes in one note, nothing missed, and only what one may see."""
+"""The event stream of the page: lists, batched changes, resumption and access."""
 
 import asyncio
 import json
@@ -36,12 +36,12 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Delete, Key, Put
 
 NOTE = {"event": "change"}
-PROMISED = 10  # seconds until whoever is not known any more hears nothing
+REVOCATION_LIMIT_S = 10  # a stream of a revoked token ends within this
 
 
 @dataclass
 class Listener:
-    """What came through a stream, piece by piece."""
+    """The pieces of one stream, as they arrive."""
 
     pieces: AsyncIterator[bytes]
     heard: list[bytes] = field(default_factory=list)
@@ -54,7 +54,7 @@ class Listener:
             self.heard.append(piece)
 
     def take(self) -> list[tuple[str, Any]]:
-        """Events since the last look, by name and data; a beat is without either."""
+        """Events since the last call, by name and data; a keepalive has neither."""
         said, self.heard = b"".join(self.heard).decode(), []
         return [_parsed(block) for block in said.split("\n\n") if block]
 
@@ -221,7 +221,7 @@ async def test_revoked_token_ends_stream(restless: bool) -> None:
             await tokens.user_of_token(token), lambda: tokens.user_of_token(token), kinds="latticenodes"
         )
         await world.api.store.commit([Delete(key)])
-        for second in range(PROMISED):
+        for second in range(REVOCATION_LIMIT_S):
             if restless:
                 await world.put(a_node(f"n{second}"))
             await world.clock.advance(1)

@@ -1,4 +1,4 @@
-"""Signing in: codes that are good once and not for long, tokens, guessing, and what a session leaves behind."""
+"""Signing in: one-time codes, tokens, rate limits, cookies and sessions."""
 
 import itertools
 import json
@@ -56,7 +56,7 @@ class SignInWorld:
         return self.sign_in.new_code(User("ada", frozenset({ADMINS})))
 
     async def token(self, group: str = VIEWERS) -> str:
-        """One that somebody was given, without an end."""
+        """A token without expiry."""
         token, name = new_token()
         secret = new_object(
             token_secret(token, "vic", [group]), uid="u", now=format_timestamp(self.clock.now())
@@ -67,7 +67,7 @@ class SignInWorld:
         return token
 
     async def enter(self, address: str = "10.0.0.1", **proof: str) -> str:
-        """The cookie's value."""
+        """Sign in; returns the value of the session cookie."""
         reply = await self.ask("POST", json.dumps(proof).encode(), address=address)
         return reply.headers["Set-Cookie"].partition(";")[0].removeprefix(f"{SESSION_COOKIE}=")
 
@@ -127,7 +127,7 @@ async def test_code_and_session_expire() -> None:
         await world.who(token)
     assert len(await world.secrets()) == 1
     await world.enter("10.0.0.2", code=world.code())
-    assert len(await world.secrets()) == 1, "what is over goes when the next one begins"
+    assert len(await world.secrets()) == 1, "expired sessions are deleted at the next sign-in"
 
 
 async def test_token_signs_in_its_owner_and_outlives_session() -> None:
@@ -137,7 +137,7 @@ async def test_token_signs_in_its_owner_and_outlives_session() -> None:
     assert (await world.who(given)).name == "vic"
     reply = await world.ask("DELETE", X_Lattice_Page="1", Cookie=f"{SESSION_COOKIE}={given}")
     assert "Max-Age=0" in reply.headers["Set-Cookie"]
-    assert (await world.who(given)).name == "vic", "it is theirs, not the page's"
+    assert (await world.who(given)).name == "vic", "the token belongs to its user, not to the session"
 
 
 async def test_signing_out_ends_code_session() -> None:

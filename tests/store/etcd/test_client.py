@@ -1,4 +1,4 @@
-"""How long one waits for etcd: no answer is an answer, and comes soon enough for whoever writes."""
+"""Timeouts of the etcd client: unanswered requests fail soon enough for writers."""
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager

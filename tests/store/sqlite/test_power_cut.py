@@ -1,4 +1,4 @@
-"""The power goes at any moment while the store writes: nothing acknowledged is lost, nothing is there by half."""
+"""Power cuts at any moment of a write: no acknowledged commit is lost, and no commit is partial."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ def _remembering() -> Iterator[RecordingDisk]:
 
 
 async def _write(path: Path, disk: RecordingDisk, commits: int) -> Acknowledged:
-    """Several at once, each of three objects that say the same."""
+    """Concurrent commits, each of three objects with the same value."""
     store = await SqliteStore.open(path, SystemClock())
     acknowledged: Acknowledged = []
 
@@ -68,7 +68,7 @@ async def _found(path: Path) -> tuple[int, dict[str, bytes]]:
 
 
 def _check(folder: Path, moment: int, acknowledged: Acknowledged) -> str:
-    """What is wrong; nothing if all is well."""
+    """The violated guarantee, or ""."""
     db = apsw.Connection(str(folder / "state.db"))
     if db.pragma("integrity_check") != "ok":
         return "the file is damaged"
@@ -93,7 +93,7 @@ def _check(folder: Path, moment: int, acknowledged: Acknowledged) -> str:
 
 
 def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
-    """What went wrong in power cuts: one at every moment from before the file was there, or `count` of them over all that time."""
+    """Problems found after power cuts at every moment since before the file existed, or at `count` of them."""
     state = tmp_path / "state" / "state.db"
     state.parent.mkdir()
     with _remembering() as disk:
@@ -126,7 +126,7 @@ def test_power_cut_at_any_moment_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("moment", range(OPENING))
 def test_power_cut_during_creation_is_recovered(moment: int, tmp_path: Path) -> None:
-    """Some of its first moments, when there is a journal and not yet a log: whatever is left is opened, or made anew."""
+    """The first moments, with a journal and no log yet: the file is opened or created anew."""
     state = tmp_path / "state" / "state.db"
     state.parent.mkdir()
     with _remembering() as disk:

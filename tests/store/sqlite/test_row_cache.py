@@ -1,4 +1,4 @@
-"""What the writer remembers and writes in bulk is what the file would say, row by row."""
+"""The row cache and its bulk writes equal the rows in the file."""
 
 import apsw
 import pytest

@@ -1,3 +1,5 @@
+"""Behaviour that only the SQLite store has: reopening, locks, full disks, failed syncs and kills."""
+
 import asyncio
 import os
 import re
@@ -183,7 +185,7 @@ async def test_newer_schema_is_rejected(tmp_path: Path) -> None:
 
 
 async def fill(store: SqliteStore) -> int:
-    """Write until it is refused; how many writes were acknowledged."""
+    """Write until the store is full; returns the number of acknowledged writes."""
     for number in range(10_000):
         try:
             await store.commit([Put(pod(f"n{number:05}"), os.urandom(20_000))])

@@ -1,4 +1,4 @@
-"""Somebody else writes between what a verb read and what it writes."""
+"""Conflicting writes between the read and the commit of a verb."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ ROLE = {
 
 
 def raced(world: ApiWorld, rival: Any) -> None:
-    """Before the next commit, somebody else's."""
+    """Let the rival write before the next commit."""
     commit = world.api.store.commit
 
     async def after_another(*words: Any, **rest: Any) -> int:

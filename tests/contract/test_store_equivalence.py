@@ -1,4 +1,4 @@
-"""The same operations on every store get the same answers, the same errors and the same watches.
+"""The same operations on every store give the same answers, errors and watches.
 
 Revisions differ in number from store to store, so commits are numbered by the test and revisions compared by that number.
 """
@@ -103,7 +103,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Close and open again what can be: everything durable must be there."""
+    """Close and reopen the durable stores: everything durable must be there."""
 
 
 Operation = Commit | Get | List | Open | Read | Compact | Campaign | Keep | Reopen

@@ -1,4 +1,4 @@
-"""A node that is a part of a machine uses what its workloads use: what its neighbours do is not its business."""
+"""A node that shares its machine reports the usage of its own workloads only."""
 
 import pytest
 from build.agent_world import a_leader, a_machine, a_workload, applied

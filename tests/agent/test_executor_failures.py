@@ -1,4 +1,5 @@
-"""What really goes wrong on a machine, as the control plane hears of it: no such command, a port that is taken, a disk that is full."""
+"""Failures of real processes as they are reported to the control plane: missing command, taken port, full
+disk."""
 
 import asyncio
 import contextlib
@@ -104,7 +105,8 @@ async def test_taken_port_is_reported(tmp_path: Path) -> None:
 
 
 async def test_start_waits_for_port_of_stopping_instance(tmp_path: Path) -> None:
-    """A node that was cut off comes back: what it still runs is not wanted any more, and its port was given to another."""
+    """A node reconnects after a partition: a dropped instance still holds the port that another workload was
+    given."""
     with socket.socket() as free:
         free.bind(("", 0))
         number = free.getsockname()[1]
