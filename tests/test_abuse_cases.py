@@ -21,60 +21,60 @@ SOURCE = TESTS.parent / "src" / "lattice"
 
 CASES: dict[str, list[str]] = {
     "1: a node reports on, reads or deletes what is bound to another": [
-        "server/agents/test_sessions.py::test_a_report_about_anothers_workload_counts_for_the_reporter_only",
-        "server/agents/test_sessions.py::test_a_node_is_told_of_its_own_workloads_only",
-        "server/agents/test_node_scope.py::test_saying_that_one_has_it_does_not_make_it_ones_own",
+        "server/agents/test_sessions.py::test_foreign_report_counts_as_orphan_of_reporter",
+        "server/agents/test_sessions.py::test_node_receives_only_its_own_workloads",
+        "server/agents/test_node_scope.py::test_report_does_not_grant_a_workload",
     ],
     "2: a node says that it is another": [
-        "server/agents/test_sessions.py::test_the_name_is_in_the_certificate_and_nowhere_else",
-        "server/agents/test_registration_messages.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key",
+        "server/agents/test_sessions.py::test_node_name_comes_from_certificate_only",
+        "server/agents/test_registration_messages.py::test_certificate_is_valid_for_its_own_node_only",
     ],
     "3: a node gives itself labels that attract work": [
-        "server/agents/test_registration_messages.py::test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing",
-        "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/agents/test_registration_messages.py::test_invalid_hello_is_refused_without_write",
+        "server/agents/test_registration_messages.py::test_registration_writes_allowed_fields_once",
     ],
     "4: a node claims room that it does not have, or another each time": [
-        "server/agents/test_implausible_capacity.py::test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better",
-        "server/agents/test_implausible_capacity.py::test_nobody_quarantines_another_node",
+        "server/agents/test_implausible_capacity.py::test_node_is_quarantined_while_capacity_is_implausible",
+        "server/agents/test_implausible_capacity.py::test_agent_cannot_quarantine_another_node",
         "controllers/nodes/test_quarantine.py::test_quarantined_node_gets_no_workloads_and_one_event",
-        "server/agents/test_registration_messages.py::test_a_machine_of_a_class_has_no_more_room_than_that_class",
-        "server/agents/test_implausible_capacity.py::test_a_node_that_says_something_else_each_time_is_refused",
+        "server/agents/test_registration_messages.py::test_capacity_is_capped_by_node_class",
+        "server/agents/test_implausible_capacity.py::test_node_with_flapping_capacity_is_quarantined",
     ],
     "5: a node asks for what it does not hold": [
-        "server/agents/test_node_scope.py::test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anything",
-        "server/agents/test_node_scope.py::test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other",
-        "server/agents/test_node_scope.py::test_what_a_log_says_is_heard_from_the_node_that_was_asked",
-        "server/agents/test_node_scope.py::test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why",
+        "server/agents/test_node_scope.py::test_agent_protocol_has_no_query_messages",
+        "server/agents/test_node_scope.py::test_only_bound_node_receives_workload_secrets",
+        "server/agents/test_node_scope.py::test_log_is_accepted_from_requested_node_only",
+        "server/agents/test_node_scope.py::test_removed_node_is_refused_and_logged",
         "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_kind_by_no_verb",
         "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_question_and_no_figures",
         "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_call_of_the_control_service",
     ],
     "6: a join token is used twice, too late, guessed, or for another name": [
-        "server/agents/test_join.py::test_of_many_machines_with_one_token_one_becomes_a_node",
-        "server/agents/test_join.py::test_a_token_that_is_not_right_is_refused",
-        "server/agents/test_join.py::test_an_expired_token_is_refused_and_was_good_a_moment_before",
-        "server/agents/test_join.py::test_a_token_for_one_node_makes_no_other_and_an_open_one_takes_no_name_that_is_there",
-        "server/agents/test_join.py::test_guessing_is_limited_per_address_and_only_guessing",
-        "server/agents/test_join.py::test_only_a_digest_of_a_token_is_stored_and_nothing_shows_it",
+        "server/agents/test_join.py::test_one_of_many_concurrent_joins_wins",
+        "server/agents/test_join.py::test_wrong_token_is_rejected",
+        "server/agents/test_join.py::test_token_is_rejected_once_expired",
+        "server/agents/test_join.py::test_token_takes_no_other_or_existing_name",
+        "server/agents/test_join.py::test_failed_joins_are_rate_limited_per_address",
+        "server/agents/test_join.py::test_only_digest_of_token_is_stored",
     ],
     "7: a signing request asks to be more than a node": [
-        "server/agents/test_join.py::test_a_request_that_asks_for_more_than_a_node_may_be_is_refused",
-        "server/agents/test_join.py::test_a_request_that_is_signed_by_another_key_is_refused",
-        "server/agents/test_join.py::test_who_is_not_exactly_a_node_is_none",
+        "server/agents/test_join.py::test_signing_request_beyond_node_rights_is_denied",
+        "server/agents/test_join.py::test_signing_request_of_another_key_is_rejected",
+        "server/agents/test_join.py::test_only_exact_node_subject_is_a_node_identity",
     ],
     "8: a certificate that is over, foreign or a server's; a stream that outlives its own; old TLS": [
-        "server/grpc/test_agent_listener.py::test_who_is_no_node_is_not_let_in",
-        "server/agents/test_sessions.py::test_a_connection_ends_with_its_certificate",
-        "server/agents/test_sessions.py::test_a_connection_ends_with_its_node",
+        "server/grpc/test_agent_listener.py::test_peer_without_node_certificate_is_rejected",
+        "server/agents/test_sessions.py::test_connection_ends_when_certificate_expires",
+        "server/agents/test_sessions.py::test_connection_ends_when_node_is_deleted",
         "e2e/test_abuse.py::test_old_tls_is_refused_by_the_server",
-        "agent/test_removed_node.py::test_whom_a_machine_believes_that_it_is_no_node_any_more",
+        "agent/test_removed_node.py::test_removal_is_trusted_from_own_servers_only",
     ],
     "9: a former leader writes, a former order is sent": [
         "contract/test_store.py::test_terms_grow_and_fence",
-        "store/test_election.py::test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway",
-        "server/agents/test_registration_messages.py::test_a_former_leader_registers_nobody",
-        "agent/test_executor.py::test_older_orders_are_not_obeyed",
-        "agent/test_executor.py::test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either",
+        "store/test_election.py::test_paused_leader_is_fenced_on_wake",
+        "server/agents/test_registration_messages.py::test_fenced_leader_registers_no_node",
+        "agent/test_executor.py::test_older_orders_are_ignored",
+        "agent/test_executor.py::test_older_term_is_ignored_after_restart",
     ],
     "16: a webhook that is to call something inside": [
         "controllers/automation/test_webhook_client.py::test_private_addresses_are_refused",
@@ -110,7 +110,9 @@ def test_no_case_is_left_out() -> None:
 def test_the_proof_is_there(case: str, test: str) -> None:
     path, _, name = test.partition("::")
     functions = {
-        node.name for node in ast.parse((TESTS / path).read_text()).body if isinstance(node, ast.FunctionDef)
+        node.name
+        for node in ast.parse((TESTS / path).read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     }
     assert name in functions, (
         f"case {case} was proved by {test}, which is gone: name the test that proves it now"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
-from build import links
+from build import agent_world
 from build.apis import ADMIN, VIEWER, about, an_api, asked
 from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
 from build.virtual import VirtualClock, settle
@@ -123,11 +123,11 @@ def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
 ) -> None:
     async def main() -> None:
         clock = VirtualClock()
-        async with links.a_leader(clock, 10.0, "n1") as leader:
-            machine = links.a_machine(clock, {"here": leader})
+        async with agent_world.a_leader(clock, 10.0, "n1") as leader:
+            machine = agent_world.a_machine(clock, {"here": leader})
             machine.start()
-            await leader.add(links.a_workload())
-            await leader.bind("web", links.applied("n1"))
+            await leader.add(agent_world.a_workload())
+            await leader.bind("web", agent_world.applied("n1"))
             await clock.advance(5)
             await settle()
             await machine.kill()
@@ -139,7 +139,7 @@ def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
     assert len(started) == 1
     assert {key: started[0][key] for key in ("workload", "revision", "container", "term", "failure")} == {
         "workload": "default/web",
-        "revision": links.REVISION,
+        "revision": agent_world.REVISION,
         "container": "main",
         "term": 1,
         "failure": "",

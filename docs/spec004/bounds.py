@@ -9,7 +9,7 @@ OUT_OF_SCOPE = (
     Row(
         "no images are built: one is named, and a node that has no use for it says so",
         "agent.runtimes.router:RuntimeRouter",
-        "agent/runtimes/test_container.py::test_a_node_without_containers_refuses_images_and_runs_the_rest",
+        "agent/runtimes/test_container.py::test_node_without_podman_rejects_images_only",
         (
             "agent/runtimes/router.py",
             'return "container" if container.image else "process"',
@@ -19,7 +19,7 @@ OUT_OF_SCOPE = (
     Row(
         "no runtime is driven by the server: it sends what is wanted, and its nodes do it",
         "server.agents.codec:encode_assignment",
-        "server/agents/test_sessions.py::test_an_order_carries_what_the_node_needs",
+        "server/agents/test_sessions.py::test_order_carries_ports_limits_and_environment",
         ("server/agents/codec.py", "        revision=run.revision,", ""),
     ),
     Row(
@@ -35,7 +35,7 @@ OUT_OF_SCOPE = (
     Row(
         "agents do not reconcile by themselves: they do what they were told, and nothing before they were told",
         "agent.executor:Executor",
-        f"{AGENT}::test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard",
+        f"{AGENT}::test_restarted_agent_waits_for_orders",
         (
             "agent/executor.py",
             "self._wake = asyncio.Event()",
@@ -47,7 +47,7 @@ KNOWN_GAPS = (
     Row(
         "events are streamed",
         "server.grpc.control_service:ControlService.WatchEvents",
-        "server/grpc/test_control_service.py::test_events_are_told_as_they_come",
+        "server/grpc/test_control_service.py::test_events_are_streamed_as_they_occur",
         (
             "server/grpc/control_service.py",
             'requirements = {"involvedObject.kind": request.kind, "involvedObject.name": request.name}',
@@ -67,7 +67,7 @@ KNOWN_GAPS = (
     Row(
         "retrying is a part of the API, with a version like the rest of it",
         "server.resources.subresources:retry",
-        "server/resources/test_subresources.py::test_an_administrator_may_retry_what_a_service_owns",
+        "server/resources/test_subresources.py::test_admin_may_retry_owned_workload",
         ("lifecycle/retry.py", "RETRY_REQUESTED_ANNOTATION: now}}", "RETRY_REQUESTED_ANNOTATION: now[:4]}}"),
     ),
 )
@@ -92,7 +92,7 @@ ACCEPTANCE = (
     Row(
         "idempotent by revision, and agents insist on it",
         "agent.plan:plan",
-        "agent/test_plan.py::test_plan[an update first stops the old one]",
+        "agent/test_plan.py::test_plan[an update first stops the old revision]",
         (
             "agent/plan.py",
             "instance.is_live and _stop_reason(instance, assignment) for instance in instances",
@@ -136,7 +136,7 @@ PRIORITIES = (
     Row(
         "disk-aware scheduling, and nodes that say how much they have",
         "agent.host.usage:capacity",
-        "agent/host/test_usage.py::test_the_machine_itself",
+        "agent/host/test_usage.py::test_node_meter_reads_this_machine",
         ("agent/host/usage.py", '"disk": disk.f_blocks * disk.f_frsize,', '"disk": 0,'),
     ),
     Row(
@@ -152,7 +152,7 @@ PRIORITIES = (
     Row(
         "optimistic writes to etcd: one transaction that compares and swaps",
         "store.etcd.store:EtcdStore.commit",
-        "contract/test_store.py::test_of_concurrent_writers_exactly_one_wins_each_round[etcd]",
+        "contract/test_store.py::test_one_of_concurrent_writers_wins_each_round[etcd]",
         ("store/etcd/store.py", "            if write.expect is not None:", "            if False:"),
     ),
     Row(
@@ -174,7 +174,7 @@ PRIORITIES = (
     Row(
         "leadership is handed over",
         "store.election:Election",
-        "store/test_election.py::test_a_stopped_leader_hands_over_within_a_second",
+        "store/test_election.py::test_stopped_leader_hands_over_within_a_second",
         ("store/election.py", "await self._with_timeout(self.store.resign(term), RESIGN_TIMEOUT_S)", "pass"),
     ),
 )

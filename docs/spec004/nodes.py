@@ -12,7 +12,7 @@ NODE_MANAGER = (
     Row(
         "registration",
         "server.agents.registration:Registrar.register",
-        "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/agents/test_registration_messages.py::test_registration_writes_allowed_fields_once",
         (
             "server/agents/registration.py",
             '"runtimes": tuple(sorted(registration.runtimes)),',

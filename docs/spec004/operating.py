@@ -8,13 +8,13 @@ SECURITY = (
     Row(
         "mTLS: a server takes a node for what its certificate says",
         "server.access.node_certificates:node_identity",
-        f"{JOINING}::test_who_is_not_exactly_a_node_is_none",
+        f"{JOINING}::test_only_exact_node_subject_is_a_node_identity",
         ("server/access/node_certificates.py", "groups != [NODES_GROUP]", "False"),
     ),
     Row(
         "mTLS: and only while it has the key that joined",
         "server.agents.join:verify_joined_key",
-        "server/agents/test_registration_messages.py::test_a_certificate_counts_only_for_the_node_that_joined_with_its_key[a key that did not join as it]",
+        "server/agents/test_registration_messages.py::test_certificate_is_valid_for_its_own_node_only[a key of another machine]",
         (
             "server/agents/join.py",
             '    if node["metadata"].get("annotations", {}).get(AGENT_KEY_ANNOTATION) != peer.key_digest:',
@@ -24,7 +24,7 @@ SECURITY = (
     Row(
         "certificates are issued",
         "server.access.node_certificates:sign_node_certificate",
-        f"{JOINING}::test_a_token_makes_a_node_with_what_it_grants",
+        f"{JOINING}::test_join_creates_node_with_granted_fields",
         (
             "server/access/node_certificates.py",
             ".not_valid_after(now + NODE_CERTIFICATE_LIFETIME)",
@@ -34,19 +34,19 @@ SECURITY = (
     Row(
         "and rotated, when a third of their life is left",
         "agent.certificate_renewal:CertificateRenewal",
-        "agent/test_identity.py::test_a_certificate_is_renewed_when_a_third_of_its_life_is_left",
+        "agent/test_identity.py::test_certificate_renews_at_two_thirds_of_lifetime",
         ("agent/identity.py", "lifetime / RENEWAL_LIFETIME_DIVISOR - now", "lifetime / 2 - now"),
     ),
     Row(
         "RBAC: viewers only look",
         "server.access.authorization:check_access",
-        "server/grpc/test_control_service.py::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
+        "server/grpc/test_control_service.py::test_rights_equal_those_of_the_rest_api[a viewer reads]",
         ("server/access/authorization.py", "        if request.verb not in READ_VERBS:", "        if False:"),
     ),
     Row(
         "RBAC: nodes have no rights in the API",
         "server.access.authorization:check_access",
-        f"{JOINING}::test_nodes_have_no_rights_in_the_api",
+        f"{JOINING}::test_nodes_have_no_api_access",
         (
             "server/access/authorization.py",
             'return AuthorizationDecision(False, f"the user is in none',
@@ -127,7 +127,7 @@ SCALE = (
     Row(
         "hundreds of nodes",
         "agent.session:Agent",
-        "agent/test_session.py::test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute",
+        "agent/test_session.py::test_hundred_agents_reconnect_within_30_seconds",
         (
             "agent/session.py",
             "FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0",

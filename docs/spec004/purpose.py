@@ -41,7 +41,7 @@ PURPOSE = (
     Row(
         "workloads are run by agents, never by the control plane",
         "server.grpc.listener:AgentListener",
-        "server/test_spec004_server.py::test_a_server_has_no_runtime_to_run_anything_with",
+        "server/test_spec004_server.py::test_server_imports_no_agent_runtime",
         ("server/grpc/listener.py", "import asyncio", "import asyncio, lattice.agent.runtimes.process"),
     ),
 )
@@ -65,13 +65,13 @@ PRINCIPLES = (
     Row(
         "idempotent by workload and revision, on the agent too",
         "agent.plan:plan",
-        "agent/test_plan.py::test_plan[what runs is left alone]",
+        "agent/test_plan.py::test_plan[a running instance is kept]",
         ("agent/plan.py", "for spec in specs if spec.id not in settled]", "for spec in specs]"),
     ),
     Row(
         "the control plane alone decides what is started again",
         "agent.host.runtime_protocol:Instance.covers_attempt",
-        "agent/test_plan.py::test_plan[what failed waits for the control plane]",
+        "agent/test_plan.py::test_plan[a failed instance waits for the control plane]",
         (
             "agent/host/runtime_protocol.py",
             "return self.is_live or (self.attempt >= attempt and not self.asked)",
@@ -103,7 +103,7 @@ ARCHITECTURE = (
     Row(
         "agents are reached over gRPC",
         "agent.transport:GrpcTransport",
-        f"{AGENTS}::test_a_machine_joins_and_runs_what_it_is_told",
+        f"{AGENTS}::test_machine_joins_and_runs_its_orders",
         (
             "server/grpc/listener.py",
             "await self.sessions.serve(peer, _GrpcStream(context))",
@@ -113,7 +113,7 @@ ARCHITECTURE = (
     Row(
         "mTLS, without a mode that is insecure",
         "server.grpc.listener:AgentListener",
-        f"{AGENTS}::test_who_is_no_node_is_not_let_in[none]",
+        f"{AGENTS}::test_peer_without_node_certificate_is_rejected[no certificate]",
         ("server/grpc/listener.py", "require_client_auth=True", "require_client_auth=False"),
     ),
 )

@@ -10,13 +10,13 @@ API = (
     Row(
         "requests are validated",
         "kinds.workload:LatticeWorkload.problems",
-        f"{SERVER}::test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written[nothing to run]",
+        f"{SERVER}::test_invalid_workload_is_rejected_without_write[nothing to run]",
         ("kinds/workload.py", '*container_problems(spec.containers, "spec.containers"),', ""),
     ),
     Row(
         "desired state is persisted before anything is done",
         "server.resources.write:write",
-        f"{SERVER}::test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken",
+        f"{SERVER}::test_workload_is_stored_before_it_is_accepted",
         ("server/resources/write.py", "if pending.options.dry_run:", "if pending.old is None:"),
     ),
     Row(
@@ -32,7 +32,7 @@ API = (
     Row(
         "read: GetNode",
         "server.grpc.control_service:ControlService.GetNode",
-        f"{CONTROL}::test_rights_are_those_of_the_rest_of_the_api[a viewer reads]",
+        f"{CONTROL}::test_rights_equal_those_of_the_rest_api[a viewer reads]",
         (
             "server/grpc/control_service.py",
             'Target(self._nodes, "", _require_name(request.name))',
@@ -62,7 +62,7 @@ API = (
     Row(
         "read: GetClusterSummary",
         "server.live.usage_tables:summarize_cluster",
-        f"{CONTROL}::test_a_cluster_in_figures",
+        f"{CONTROL}::test_cluster_summary_counts_resources",
         (
             "server/grpc/control_service.py",
             "summarize_cluster, nodes, workloads, request.cluster)",
@@ -80,7 +80,7 @@ STORE = (
     Row(
         "/nodes",
         "kinds.node:LatticeNode",
-        "server/agents/test_registration_messages.py::test_registration_is_written_once_and_only_what_an_agent_may_say",
+        "server/agents/test_registration_messages.py::test_registration_writes_allowed_fields_once",
         ("server/agents/registration.py", '"capacity": capacity,', '"capacity": {},'),
     ),
     Row(

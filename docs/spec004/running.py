@@ -107,7 +107,7 @@ SERVERS = (
     Row(
         "leader election",
         "store.election:Election",
-        "store/test_election.py::test_a_dead_leader_is_followed_within_its_lease_and_two_seconds",
+        "store/test_election.py::test_dead_leader_is_replaced_after_lease",
         (
             "store/election.py",
             "await self.clock.sleep(min(CAMPAIGN_INTERVAL_S, self.ttl / 3) *",

@@ -20,7 +20,7 @@ EVENTS = (
     Row(
         "immutable: nobody changes what was told",
         "server.access.authorization:reject_event_change",
-        "server/test_spec004_server.py::test_what_lattice_told_is_changed_by_nobody",
+        "server/test_spec004_server.py::test_events_are_immutable",
         ("server/resources/write.py", "    reject_event_change(call.user, served.resource, old)", "    pass"),
     ),
     Row(

@@ -1,13 +1,13 @@
-"""What an agent makes of what a server says, word by word: in which order, of which term, and how long it waits for an answer."""
+"""The agent's handling of single server messages: their order, their term, and its timeouts."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from build.links import REVISION, Node, a_machine, running
+from build.agent_world import REVISION, Node, a_machine, running
 from build.virtual import VirtualClock, settle
 
 from lattice.agent.host.runtime_protocol import Failure, Instance
@@ -19,8 +19,8 @@ from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection, MemoryCon
 
 
 @dataclass
-class Script:
-    """A server that says exactly what the test lets it say."""
+class ScriptedServer:
+    """A server that sends exactly the messages of the test."""
 
     ends: list[MemoryConnection[pb.ToAgent, pb.FromAgent]] = field(default_factory=list)
     said: list[pb.FromAgent] = field(default_factory=list)
@@ -54,25 +54,17 @@ class Script:
 
     @property
     def beats(self) -> list[pb.Beat]:
-        return [each.beat for each in self.said if each.WhichOneof("said") == "beat"]
+        return [message.beat for message in self.said if message.WhichOneof("said") == "beat"]
 
 
 @asynccontextmanager
-async def scripted() -> AsyncIterator[tuple[Script, Node, VirtualClock]]:
-    clock, script = VirtualClock(), Script()
+async def scripted_server() -> AsyncIterator[tuple[ScriptedServer, Node, VirtualClock]]:
+    clock, server = VirtualClock(), ScriptedServer()
     node = a_machine(clock, {}, addresses=["s"])
-    node.agent.transport = script
+    node.agent.transport = server
     async with running(node):
         await clock.advance(0.1)
-        yield script, node, clock
-
-
-def by_script(story: Callable[[Script, Node, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        async with scripted() as (script, node, clock):
-            await story(script, node, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+        yield server, node, clock
 
 
 def orders(
@@ -85,34 +77,32 @@ def orders(
     return {"orders": pb.Orders(term=term, number=number, is_whole=whole, assignments=assignments)}
 
 
-async def killed_at_work(script: Script, node: Node, clock: VirtualClock) -> Node:
-    """The same machine, with its next agent; it runs what the one before was told to in term 5."""
-    await script.welcome(term=5)
-    await script.say(**orders(5, 1, "web", whole=True))
+async def restarted_agent(server: ScriptedServer, node: Node, clock: VirtualClock) -> Node:
+    """The same machine with a new agent; it runs the orders that the former agent got in term 5."""
+    await server.welcome(term=5)
+    await server.say(**orders(5, 1, "web", whole=True))
     await clock.advance(2)
     await node.kill()
     again = a_machine(clock, {}, former=node, addresses=["s"])
-    again.agent.transport = script
+    again.agent.transport = server
     return again
 
 
-def live(node: Node) -> list[str]:
-    return [each.uid for each in node.machine.live_instances()]
+def live_uids(node: Node) -> list[str]:
+    return [instance.uid for instance in node.machine.live_instances()]
 
 
-def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_another() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        assert script.said[0].hello.protocol == PROTOCOL_VERSION
-        await script.welcome(protocol=PROTOCOL_VERSION + 1)
-        await script.say(**orders(5, 1, "web", whole=True))
+async def test_agent_rejects_server_with_other_protocol() -> None:
+    async with scripted_server() as (server, node, clock):
+        assert server.said[0].hello.protocol == PROTOCOL_VERSION
+        await server.welcome(protocol=PROTOCOL_VERSION + 1)
+        await server.say(**orders(5, 1, "web", whole=True))
         await clock.advance(5)
         assert not node.agent.is_connected.is_set()
-        assert live(node) == []
-        assert len(script.ends) == 1
+        assert live_uids(node) == []
+        assert len(server.ends) == 1
         await clock.advance(DENIED_RETRY_DELAY_S)
-        assert len(script.ends) == 2
-
-    by_script(story)
+        assert len(server.ends) == 2
 
 
 @pytest.mark.parametrize(
@@ -120,54 +110,48 @@ def test_the_agent_says_its_protocol_first_and_refuses_a_server_that_speaks_anot
     [
         pytest.param(orders(4, 2, "old"), ["web"], id="a lower term"),
         pytest.param(orders(5, 1, "old", whole=True), ["web"], id="the same number again"),
-        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next one"),
+        pytest.param(orders(5, 2, "new"), ["new", "web"], id="the next number"),
         pytest.param(orders(5, 2, "new", whole=True), ["new"], id="a whole list"),
     ],
 )
-def test_older_orders_are_not_obeyed(then: dict[str, Any], runs: list[str]) -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome()
-        await script.say(**orders(5, 1, "web", whole=True))
+async def test_older_orders_are_ignored(then: dict[str, Any], runs: list[str]) -> None:
+    async with scripted_server() as (server, node, clock):
+        await server.welcome()
+        await server.say(**orders(5, 1, "web", whole=True))
         await clock.advance(2)
-        assert live(node) == ["web"]
-        await script.say(**then)
+        assert live_uids(node) == ["web"]
+        await server.say(**then)
         await clock.advance(2)
-        assert live(node) == runs
-
-    by_script(story)
+        assert live_uids(node) == runs
 
 
-def test_changes_before_a_whole_list_are_not_obeyed() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome()
-        await script.say(**orders(5, 2, "web"))
+async def test_deltas_before_full_orders_are_ignored() -> None:
+    async with scripted_server() as (server, node, clock):
+        await server.welcome()
+        await server.say(**orders(5, 2, "web"))
         await clock.advance(2)
-        assert live(node) == []
-
-    by_script(story)
+        assert live_uids(node) == []
 
 
-def test_a_leader_of_an_earlier_term_is_not_obeyed_after_a_restart_either() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        again = await killed_at_work(script, node, clock)
+async def test_older_term_is_ignored_after_restart() -> None:
+    async with scripted_server() as (server, node, clock):
+        again = await restarted_agent(server, node, clock)
         async with running(again):
             await clock.advance(1)
-            assert script.said[-1].hello.term == 5
+            assert server.said[-1].hello.term == 5
             before = again.machine.last_contact_at
-            await script.welcome(term=4)
+            await server.welcome(term=4)
             assert again.machine.last_contact_at == before, "it is no contact either"
-            await script.say(**orders(4, 1, whole=True))
+            await server.say(**orders(4, 1, whole=True))
             await clock.advance(2)
-            assert live(again) == ["web"]
+            assert live_uids(again) == ["web"]
             assert not again.agent.is_connected.is_set()
         node.start()
 
-    by_script(story)
 
-
-def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        again = await killed_at_work(script, node, clock)
+async def test_first_report_is_complete_despite_slow_runtime() -> None:
+    async with scripted_server() as (server, node, clock):
+        again = await restarted_agent(server, node, clock)
         runtime = again.agent.executor.runtime
         quick = runtime.list
 
@@ -176,75 +160,65 @@ def test_what_is_said_first_is_true_however_long_it_takes_to_find_out() -> None:
             return await quick()
 
         runtime.list = slow  # type: ignore[method-assign]
-        heard, known = len(script.beats), len(script.ends)
+        heard, known = len(server.beats), len(server.ends)
         async with running(again):
-            while len(script.ends) == known:
+            while len(server.ends) == known:
                 await clock.advance(0.5)
-            await script.welcome(term=5)
+            await server.welcome(term=5)
             await clock.advance(1)
-            first = script.beats[heard]
+            first = server.beats[heard]
             assert first.is_whole
-            assert [each.workload for each in first.reports] == ["default/web"]
+            assert [report.workload for report in first.reports] == ["default/web"]
         node.start()
 
-    by_script(story)
 
-
-def test_silence_counts_from_when_the_answered_beat_was_sent() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_contact_counts_from_sent_heartbeat() -> None:
+    async with scripted_server() as (server, node, clock):
         await clock.advance(4)
-        await script.welcome()
-        assert node.machine.last_contact_at == 0.0, "when hello was said, not when it was answered"
+        await server.welcome()
+        assert node.machine.last_contact_at == 0.0, "when hello was sent, not when it was answered"
         await clock.advance(6)
         sent = clock.monotonic()
         await clock.advance(4)
-        first, second = script.beats[-2:]
+        first, second = server.beats[-2:]
         assert first.is_whole
         assert not second.is_whole
         await clock.advance(5)
-        await script.say(heard=pb.Heard(beat=second.number))
+        await server.say(heard=pb.Heard(beat=second.number))
         assert node.machine.last_contact_at is not None
         assert sent <= node.machine.last_contact_at <= sent + 5
 
-    by_script(story)
 
-
-def test_a_server_that_does_not_answer_is_left() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome()
+async def test_unresponsive_server_is_left() -> None:
+    async with scripted_server() as (server, _node, clock):
+        await server.welcome()
         await clock.advance(29)
-        assert len(script.ends) == 1
+        assert len(server.ends) == 1
         await clock.advance(15)
-        assert len(script.ends) > 1
-
-    by_script(story)
+        assert len(server.ends) > 1
 
 
-def test_a_beat_that_would_be_too_large_goes_without_logs() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
+async def test_oversized_heartbeat_omits_logs() -> None:
+    async with scripted_server() as (server, node, clock):
         node.machine.behaviours[""] = Behaviour(
             start_fails=Failure("RUNTIME_ERROR", "broken"), prints="x" * 1999 + "\n"
         )
-        await script.welcome()
-        await script.say(**orders(5, 1, *(f"w{number}" for number in range(400)), whole=True))
+        await server.welcome()
+        await server.say(**orders(5, 1, *(f"w{number}" for number in range(400)), whole=True))
         await clock.advance(3)
-        failed = [report for beat in script.beats for report in beat.reports if report.state == "Failed"]
+        failed = [report for beat in server.beats for report in beat.reports if report.state == "Failed"]
         assert len(failed) == 400
-        assert max(beat.ByteSize() for beat in script.beats) < MAX_HEARTBEAT_BYTES
-
-    by_script(story)
+        assert max(beat.ByteSize() for beat in server.beats) < MAX_HEARTBEAT_BYTES
 
 
-def test_what_did_not_change_is_said_once_and_a_beat_comes_every_ten_seconds() -> None:
-    async def story(script: Script, node: Node, clock: VirtualClock) -> None:
-        await script.welcome()
-        await script.say(**orders(5, 1, "web", whole=True))
+async def test_unchanged_reports_are_sent_once() -> None:
+    async with scripted_server() as (server, _node, clock):
+        await server.welcome()
+        await server.say(**orders(5, 1, "web", whole=True))
         for _ in range(6):
             await clock.advance(10)
-            await script.say(heard=pb.Heard(beat=script.beats[-1].number))
-        spoken = [len(beat.reports) for beat in script.beats]
+            await server.say(heard=pb.Heard(beat=server.beats[-1].number))
+        spoken = [len(beat.reports) for beat in server.beats]
         assert sum(spoken) <= 2, "starting, running"
-        assert 7 <= len(script.beats) <= 10
-        assert script.beats[-1].order == 1
-
-    by_script(story)
+        assert 7 <= len(server.beats) <= 10
+        assert server.beats[-1].order == 1

@@ -1,4 +1,4 @@
-"""A node's key and certificate: kept for its owner's eyes, renewed in time, and used on a new connection."""
+"""A node's key and certificate: private files, renewal in time, and use on a new connection."""
 
 import asyncio
 import random
@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from build.links import AUTHORITY, a_machine
+from build.agent_world import AUTHORITY, a_machine
 from build.virtual import VirtualClock
 
 from lattice.agent.certificate_renewal import CertificateRenewal
@@ -30,7 +30,7 @@ def _signed(request: bytes, now: datetime) -> bytes:
     return sign_node_certificate(AUTHORITY, parse_signing_request(request), "n1", now)
 
 
-def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_path: Path) -> None:
+def test_identity_survives_restart_with_private_files(tmp_path: Path) -> None:
     first = joined(tmp_path / "a", datetime.now(UTC))
     again = Identity.load(tmp_path / "a")
     assert again.has_joined
@@ -44,63 +44,55 @@ def test_what_was_joined_is_there_after_a_restart_and_nobody_else_reads_it(tmp_p
     assert stat.S_IMODE((tmp_path / "a").stat().st_mode) == 0o700
 
 
-def test_the_key_stays_when_an_answer_was_lost(tmp_path: Path) -> None:
+def test_key_is_kept_before_join(tmp_path: Path) -> None:
     assert Identity.load(tmp_path).key == Identity.load(tmp_path).key
     assert not Identity.load(tmp_path).has_joined
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_damaged_identity_file_says_join_again(tmp_path: Path) -> None:
     joined(tmp_path, datetime.now(UTC))
     (tmp_path / "place.json").write_text("{")
     with pytest.raises(Invalid, match="join again"):
         Identity.load(tmp_path)
 
 
-def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left(tmp_path: Path) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        identity = joined(tmp_path, clock.now())
-        agent = a_machine(clock, {}, addresses=["s"]).agent
-        asked: list[float] = []
+async def test_certificate_renews_at_two_thirds_of_lifetime(tmp_path: Path) -> None:
+    clock = VirtualClock()
+    identity = joined(tmp_path, clock.now())
+    agent = a_machine(clock, {}, addresses=["s"]).agent
+    asked: list[float] = []
 
-        async def renew(address: str, request: bytes) -> bytes:
-            asked.append(clock.monotonic())
-            if len(asked) == 1:
-                raise Denied("not just now")
-            return _signed(request, clock.now())
+    async def renew(address: str, request: bytes) -> bytes:
+        asked.append(clock.monotonic())
+        if len(asked) == 1:
+            raise Denied("not just now")
+        return _signed(request, clock.now())
 
-        agent.transport.renew_certificate = renew  # type: ignore[method-assign]
-        task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1)).run())
-        await clock.advance(24 * 3600)
-        first, second, *later = asked
-        assert 15.9 * 3600 <= first <= 16.1 * 3600
-        assert 30 <= second - first <= 90, "asked again a minute later"
-        assert later == []
-        assert agent.certificate_renewed.is_set()
-        assert identity.expires_at > clock.now() + timedelta(hours=10)
-        assert Identity.load(tmp_path).certificate == identity.certificate
-        task.cancel()
-
-    asyncio.run(story())
+    agent.transport.renew_certificate = renew  # type: ignore[method-assign]
+    task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1)).run())
+    await clock.advance(24 * 3600)
+    first, second, *later = asked
+    assert 15.9 * 3600 <= first <= 16.1 * 3600
+    assert 30 <= second - first <= 90, "asked again a minute later"
+    assert later == []
+    assert agent.certificate_renewed.is_set()
+    assert identity.expires_at > clock.now() + timedelta(hours=10)
+    assert Identity.load(tmp_path).certificate == identity.certificate
+    task.cancel()
 
 
-def test_a_machine_that_slept_asks_by_its_key_when_its_certificate_opens_nothing_any_more(
+async def test_expired_certificate_is_renewed_by_key(
     tmp_path: Path,
 ) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        identity = joined(tmp_path, clock.now() - timedelta(hours=72))
-        agent = a_machine(clock, {}, addresses=["s"]).agent
+    clock = VirtualClock()
+    identity = joined(tmp_path, clock.now() - timedelta(hours=72))
+    agent = a_machine(clock, {}, addresses=["s"]).agent
 
-        async def come_back() -> bytes:
-            return _signed(identity.signing_request(), clock.now())
+    async def come_back() -> bytes:
+        return _signed(identity.signing_request(), clock.now())
 
-        task = asyncio.create_task(
-            CertificateRenewal(identity, agent, clock, random.Random(1), come_back).run()
-        )
-        await clock.advance(1)
-        assert identity.expires_at > clock.now()
-        assert agent.certificate_renewed.is_set()
-        task.cancel()
-
-    asyncio.run(story())
+    task = asyncio.create_task(CertificateRenewal(identity, agent, clock, random.Random(1), come_back).run())
+    await clock.advance(1)
+    assert identity.expires_at > clock.now()
+    assert agent.certificate_renewed.is_set()
+    task.cancel()

@@ -1,11 +1,11 @@
-"""What an agent does next: never two copies, nothing that was not asked for, and an end to it."""
+"""The agent's plan: no duplicate instances, no unassigned instances, and convergence."""
 
 from collections.abc import Iterable
 from typing import Any
 
 import msgspec
 import pytest
-from build.orders import an_instance, an_order, which
+from build.assignments import an_assignment, an_instance, instance_id
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +17,7 @@ from lattice.kinds.workload import WorkloadSpec
 FAILED = Failure("RUNTIME_ERROR", "ended with code 1")
 
 
-def told(actions: Iterable[Action]) -> list[str]:
+def planned(actions: Iterable[Action]) -> list[str]:
     return [
         f"start {action.spec.id} #{action.spec.attempt}"
         if isinstance(action, Start)
@@ -31,119 +31,121 @@ def told(actions: Iterable[Action]) -> list[str]:
 @pytest.mark.parametrize(
     ("wanted", "running", "expected"),
     [
-        pytest.param([an_order()], [], ["start u1.a1.main #0"], id="what is missing is started"),
-        pytest.param([an_order()], [an_instance()], [], id="what runs is left alone"),
-        pytest.param([an_order(attempt=3)], [an_instance()], [], id="a retry of what runs is nothing to do"),
+        pytest.param([an_assignment()], [], ["start u1.a1.main #0"], id="a missing instance is started"),
+        pytest.param([an_assignment()], [an_instance()], [], id="a running instance is kept"),
         pytest.param(
-            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="what nobody ordered is stopped"
+            [an_assignment(attempt=3)], [an_instance()], [], id="a retry of a running instance does nothing"
+        ),
+        pytest.param(
+            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="an unassigned instance is stopped"
         ),
         pytest.param(
             [],
             [an_instance(state="Exited")],
             ["remove u1.a1.main"],
-            id="what nobody ordered and has ended is removed",
+            id="an exited unassigned instance is removed",
         ),
         pytest.param(
-            [an_order(desired="Stopped")],
+            [an_assignment(desired="Stopped")],
             [an_instance()],
             ["stop u1.a1.main: to be stopped"],
             id="Stopped stops",
         ),
         pytest.param(
-            [an_order(desired="Stopped")],
+            [an_assignment(desired="Stopped")],
             [an_instance(state="Exited", asked=True)],
             [],
-            id="a stopped one keeps its logs",
+            id="a stopped instance keeps its logs",
         ),
         pytest.param(
-            [an_order()],
+            [an_assignment()],
             [an_instance(state="Exited", asked=True)],
             ["start u1.a1.main #0"],
-            id="a stopped one may run again",
+            id="a stopped instance may run again",
         ),
         pytest.param(
-            [an_order(desired="Deleted")],
+            [an_assignment(desired="Deleted")],
             [an_instance()],
             ["stop u1.a1.main: to be deleted"],
             id="Deleted stops",
         ),
         pytest.param(
-            [an_order(desired="Deleted")],
+            [an_assignment(desired="Deleted")],
             [an_instance(state="Exited")],
             ["remove u1.a1.main"],
             id="then Deleted removes",
         ),
         pytest.param(
-            [an_order()],
+            [an_assignment()],
             [an_instance(state="Exited", failure=FAILED)],
             [],
-            id="what failed waits for the control plane",
+            id="a failed instance waits for the control plane",
         ),
         pytest.param(
-            [an_order(attempt=1)],
+            [an_assignment(attempt=1)],
             [an_instance(state="Exited", failure=FAILED)],
             ["start u1.a1.main #1"],
-            id="a retry starts it again",
+            id="a retry restarts a failed instance",
         ),
         pytest.param(
-            [an_order(revision="b2")],
+            [an_assignment(revision="b2")],
             [an_instance()],
             ["stop u1.a1.main: other revision"],
-            id="an update first stops the old one",
+            id="an update first stops the old revision",
         ),
         pytest.param(
-            [an_order(revision="b2")],
+            [an_assignment(revision="b2")],
             [an_instance(state="Exited", asked=True)],
             ["remove u1.a1.main", "start u1.b2.main #0"],
-            id="and starts the new one when the old one is dead",
+            id="and starts the new revision once the old one exited",
         ),
         pytest.param(
-            [an_order(uid="u2")],
+            [an_assignment(uid="u2")],
             [an_instance()],
             ["stop u1.a1.main: not wanted here"],
             id="a namesake waits for its predecessor's end",
         ),
         pytest.param(
-            [an_order(containers={"new": Container(command=("a",))})],
+            [an_assignment(containers={"new": Container(command=("a",))})],
             [an_instance()],
             ["stop u1.a1.main: other revision"],
             id="a container that is no longer in the workload is stopped first",
         ),
         pytest.param(
-            [an_order(containers={"b": Container(command=("b",)), "a": Container(command=("a",))})],
-            [an_instance(id=which(container="a"), state="Exited", failure=FAILED)],
+            [an_assignment(containers={"b": Container(command=("b",)), "a": Container(command=("a",))})],
+            [an_instance(id=instance_id(container="a"), state="Exited", failure=FAILED)],
             ["start u1.a1.b #0"],
             id="each container has its own fate",
         ),
         pytest.param(
-            [an_order(uid="u1", term=4), an_order(uid="u2", term=5)],
+            [an_assignment(uid="u1", term=4), an_assignment(uid="u2", term=5)],
             [],
             ["start u2.a1.main #0"],
-            id="of two orders for one name the later leader's",
+            id="of two assignments of one name the later term wins",
         ),
         pytest.param(
-            [an_order(uid="u1"), an_order(uid="u2", desired="Deleted")],
+            [an_assignment(uid="u1"), an_assignment(uid="u2", desired="Deleted")],
             [],
             ["start u1.a1.main #0"],
-            id="one that is to run beats one that goes",
+            id="a running assignment wins over a stopping one",
         ),
     ],
 )
 def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[str]) -> None:
-    assert told(plan(wanted, running)) == expected
+    assert planned(plan(wanted, running)) == expected
 
 
 @pytest.mark.parametrize(
     ("order", "field", "expected"),
     [
         pytest.param(
-            an_order(limits=Limits(500, 64)),
+            an_assignment(limits=Limits(500, 64)),
             "limits",
             Limits(500, 64),
             id="limits of the workload hold when containers state none",
         ),
         pytest.param(
-            an_order(
+            an_assignment(
                 limits=Limits(500, 64),
                 containers={
                     "main": Container(command=("a",), resources=ContainerResources(limits={"cpu": "250m"}))
@@ -154,16 +156,16 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
             id="a container's own limits go first",
         ),
         pytest.param(
-            an_order(disconnect=Disconnect(policy="stop", stop_after="45s")),
+            an_assignment(disconnect=Disconnect(policy="stop", stop_after="45s")),
             "stop_after",
             45.0,
             id="stop gives a deadline",
         ),
         pytest.param(
-            an_order(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"
+            an_assignment(disconnect=Disconnect(policy="keep")), "stop_after", None, id="keep gives none"
         ),
         pytest.param(
-            an_order(
+            an_assignment(
                 ports={"http": 31000, "other": 1},
                 containers={
                     "main": Container(
@@ -174,15 +176,15 @@ def test_plan(wanted: list[Assignment], running: list[Instance], expected: list[
             ),
             "ports",
             {"http": 31000, "fixed": 80},
-            id="allocated ports, fixed ones, and none that nobody chose",
+            id="allocated and fixed ports only",
         ),
     ],
 )
-def test_what_a_container_is_started_with(order: Assignment, field: str, expected: Any) -> None:
+def test_run_spec_of_a_container(order: Assignment, field: str, expected: Any) -> None:
     assert getattr(run_spec(order, "main"), field) == expected
 
 
-def test_a_workload_becomes_an_order() -> None:
+def test_assignment_is_made_from_workload() -> None:
     spec = WorkloadSpec(
         containers={"main": Container(command=("a",))},
         revision="a" * 24,
@@ -195,7 +197,7 @@ def test_a_workload_becomes_an_order() -> None:
 
 NAMES = st.sampled_from(["default/web", "default/api"])
 orders = st.builds(
-    an_order,
+    an_assignment,
     workload=NAMES,
     uid=st.sampled_from(["u1", "u2"]),
     revision=st.sampled_from(["a1", "b2"]),
@@ -210,7 +212,7 @@ instances = st.builds(
     an_instance,
     workload=NAMES,
     id=st.builds(
-        which,
+        instance_id,
         uid=st.sampled_from(["u1", "u2", "u3"]),
         revision=st.sampled_from(["a1", "b2"]),
         container=st.sampled_from(["main", "side"]),
@@ -223,7 +225,7 @@ instances = st.builds(
 
 
 def one_each(found: list[Instance]) -> list[Instance]:
-    """What can really be there: one instance per id, and live ones of one uid and revision only, as nothing else was ever allowed."""
+    """A possible set of instances: one per id, and live instances of one uid and revision only."""
     kept: dict[Any, Instance] = {}
     live: dict[str, tuple[str, str]] = {}
     owner: dict[str, str] = {}
@@ -240,10 +242,10 @@ def one_each(found: list[Instance]) -> list[Instance]:
 
 
 class Slow:
-    """The obvious machine: does one action at a time and complains about a second copy."""
+    """A reference machine: executes one action at a time and rejects a duplicate instance."""
 
     def __init__(self, there: list[Instance]) -> None:
-        self.there = {each.id: each for each in there}
+        self.there = {instance.id: instance for instance in there}
 
     def do(self, action: Action) -> None:
         if isinstance(action, Remove):
@@ -261,17 +263,18 @@ class Slow:
         self.check()
 
     def check(self) -> None:
-        for name in {each.workload for each in self.there.values()}:
+        for name in {instance.workload for instance in self.there.values()}:
             copies = {
-                (each.id.uid, each.id.revision)
-                for each in self.there.values()
-                if each.is_live and each.workload == name
+                (instance.id.uid, instance.id.revision)
+                for instance in self.there.values()
+                if instance.is_live and instance.workload == name
             }
             assert len(copies) <= 1, f"two copies of {name}: {copies}"
 
 
 def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
-    """The obvious oracle: of each name the order with the highest term (running ones first) runs, but for what failed in this attempt."""
+    """The reference answer: of each name the assignment with the highest term runs (running ones first),
+    unless it failed in this attempt."""
     best: dict[str, Assignment] = {}
     for order in wanted:
         rank = (order.term, order.desired == "Running", order.uid, order.revision, order.attempt)
@@ -282,14 +285,14 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
         ):
             best[order.workload] = order
     spent = {
-        each.id
-        for each in there
-        if not each.is_live and not each.asked
-        for order in [best.get(each.workload)]
-        if order and each.attempt >= order.attempt
+        instance.id
+        for instance in there
+        if not instance.is_live and not instance.asked
+        for order in [best.get(instance.workload)]
+        if order and instance.attempt >= order.attempt
     }
     alive = {
-        which(o.uid, o.revision, name)
+        instance_id(o.uid, o.revision, name)
         for o in best.values()
         if o.desired == "Running"
         for name in o.containers
@@ -298,14 +301,14 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
 
 
 def with_uids_of_one_name(wanted: list[Assignment], there: list[Instance]) -> list[Assignment]:
-    """A uid is one object's: orders whose uid bears another name elsewhere cannot come."""
-    names = {each.id.uid: each.workload for each in there}
+    """Assignments in which each uid belongs to one name."""
+    names = {instance.id.uid: instance.workload for instance in there}
     return [order for order in wanted if names.setdefault(order.uid, order.workload) == order.workload]
 
 
 @given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), data=st.data())
 @settings(max_examples=300, deadline=None)
-def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
+def test_plan_converges_without_duplicate_instances(
     wanted: list[Assignment], found: list[Instance], data: st.DataObject
 ) -> None:
     there = one_each(found)
@@ -325,14 +328,14 @@ def test_doing_what_is_planned_never_makes_two_copies_and_comes_to_rest(
         for order in wanted
     ]
     if len(set(ranks)) == len(ranks):  # two orders that differ in containers only: either will do
-        assert {each.id for each in machine.there.values() if each.is_live} == should_live(
+        assert {instance.id for instance in machine.there.values() if instance.is_live} == should_live(
             wanted, list(machine.there.values())
         )
 
 
 @given(wanted=st.lists(orders, max_size=4), found=st.lists(instances, max_size=6), seed=st.randoms())
 @settings(max_examples=200, deadline=None)
-def test_the_order_in_which_things_are_told_does_not_matter(
+def test_plan_does_not_depend_on_input_order(
     wanted: list[Assignment], found: list[Instance], seed: Any
 ) -> None:
     there = one_each(found)
@@ -343,9 +346,11 @@ def test_the_order_in_which_things_are_told_does_not_matter(
     assert plan(wanted, there) == first
 
 
-def test_ports_of_the_same_name_in_two_containers_are_told_apart() -> None:
+def test_same_port_name_in_two_containers_is_distinct() -> None:
     container = Container(command=("true",), ports=(Port(name="http"), Port(name="fixed", port=80)))
-    alone = an_order(containers={"a": container}, ports={"http": 31000})
+    alone = an_assignment(containers={"a": container}, ports={"http": 31000})
     assert run_spec(alone, "a").ports == {"http": 31000, "fixed": 80}
-    both = an_order(containers={"a": container, "b": container}, ports={"a.http": 31000, "b.http": 31001})
+    both = an_assignment(
+        containers={"a": container, "b": container}, ports={"a.http": 31000, "b.http": 31001}
+    )
     assert (run_spec(both, "a").ports["http"], run_spec(both, "b").ports["http"]) == (31000, 31001)

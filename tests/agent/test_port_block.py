@@ -1,4 +1,5 @@
-"""Agents on one machine and their ports: each has a block of its own, and none gets one where something of a killed agent still listens."""
+"""Port blocks of agents on one machine: each agent has its own block, and a block with a listening port is
+not reassigned."""
 
 import socket
 import subprocess
@@ -32,7 +33,7 @@ def a_block(folder: Path) -> Iterator[tuple[int, int]]:
 
 
 def killed_agent(folder: Path) -> tuple[int, int]:
-    """The block of an agent that was killed a moment ago."""
+    """The port block of an agent that was just killed."""
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, str(folder)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -51,7 +52,7 @@ def listening(number: int, kind: int = socket.SOCK_STREAM, host: str = "127.0.0.
         yield
 
 
-def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Path) -> None:
+def test_agents_keep_distinct_port_blocks(folders: Path) -> None:
     with a_block(folders / "a") as one, a_block(folders / "b") as two:
         assert one != two
         assert {(each[0] - FIRST_PORT) % BLOCK_SIZE for each in (one, two)} == {0}
@@ -67,9 +68,7 @@ def test_agents_of_one_machine_have_different_ports_and_keep_theirs(folders: Pat
         pytest.param(socket.SOCK_DGRAM, "127.0.0.1", id="udp"),
     ],
 )
-def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nobody_else(
-    folders: Path, kind: int, host: str
-) -> None:
+def test_block_with_listening_port_is_not_reassigned(folders: Path, kind: int, host: str) -> None:
     first, last = killed_agent(folders / "a")
     with ExitStack() as stack:
         try:
@@ -82,16 +81,16 @@ def test_a_block_where_something_of_a_killed_agent_still_listens_is_given_to_nob
             assert again == (first, last), "what listens there is its own"
 
 
-def test_a_block_of_a_killed_agent_where_nothing_is_left_can_be_had_again(folders: Path) -> None:
+def test_unused_block_of_killed_agent_is_reassigned(folders: Path) -> None:
     first, last = killed_agent(folders / "a")
     (folders / "b" / "ports").write_text(str(first))
     with a_block(folders / "b") as other:
         assert other == (first, last)
         with a_block(folders / "a") as again:
-            assert again != other, "somebody else has it by now"
+            assert again != other, "another agent has it"
 
 
-def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_all_the_same(
+def test_unowned_block_is_taken_when_all_have_listeners(
     folders: Path,
 ) -> None:
     heard = [frozenset(STARTS)]
@@ -105,11 +104,11 @@ def test_where_something_listens_in_every_block_one_that_no_agent_has_is_taken_a
         other.close()
 
 
-def test_what_listens_on_this_machine_is_found() -> None:
+def test_listening_ports_are_found() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as caller,
     ):
         found = listening_ports()
         assert server.getsockname()[1] in found
-        assert caller.getsockname()[1] not in found, "who only calls somebody does not listen"
+        assert caller.getsockname()[1] not in found, "a client port does not listen"

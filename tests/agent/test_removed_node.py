@@ -1,4 +1,5 @@
-"""A machine whose node is gone stops what it runs, and says how to join again; nobody but the leader of its own control plane can make it."""
+"""An agent whose node was removed stops its instances and says how to rejoin; only the leader of its control
+plane can declare that."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.links import (
+from build.agent_world import (
     AUTHORITY,
     FOREVER,
     Leader,
@@ -21,6 +22,7 @@ from build.links import (
     a_rng,
     a_workload,
     applied,
+    leading_server,
 )
 from build.virtual import VirtualClock
 
@@ -47,34 +49,24 @@ async def delete_node(leader: Leader) -> None:
 
 
 async def replace_node(leader: Leader) -> None:
-    """Somebody else joined under its name."""
+    """Another machine joins under the node's name."""
     await delete_node(leader)
     await leader.add(a_node("n1", "key-of-another"))
 
 
 @asynccontextmanager
 async def at_work(clock: VirtualClock, leader: Leader, **rest: Any) -> AsyncIterator[Node]:
-    """A machine that runs something, which it keeps while it is cut off."""
+    """A machine that runs the workload web, which it keeps while it is disconnected."""
     node = a_machine(clock, {HOME: leader}, **rest)
     node.start()
     await leader.add(a_workload())
     await leader.bind("web", applied("n1"))
     await clock.advance(3)
-    assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
+    assert [instance.uid for instance in node.machine.live_instances()] == ["uid-web"]
     try:
         yield node
     finally:
         await node.kill()
-
-
-def play(story: Callable[[VirtualClock, Leader], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1") as leader:
-            await clock.advance(0.1)
-            await story(clock, leader)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
 
 
 def outcome(node: Node) -> BaseException | None:
@@ -84,48 +76,42 @@ def outcome(node: Node) -> BaseException | None:
 
 @pytest.mark.parametrize(
     "befalls",
-    [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="another machine's by now")],
+    [pytest.param(delete_node, id="deleted"), pytest.param(replace_node, id="replaced by another machine")],
 )
 @pytest.mark.parametrize(
     "is_cut_off",
     [pytest.param(False, id="while it is connected"), pytest.param(True, id="while it is cut off")],
 )
-def test_what_runs_on_a_node_that_is_no_more_is_stopped(
+async def test_instances_of_removed_node_are_stopped(
     befalls: Callable[[Leader], Awaitable[None]], is_cut_off: bool
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            if is_cut_off:
-                node.net.cut()
-                await clock.advance(300)
-            await befalls(leader)
-            await clock.advance(60)
-            if is_cut_off:
-                assert node.machine.live_instances() != [], "nobody has told it yet"
-                node.net.is_cut = False
-                await clock.advance(30)
-            assert node.machine.live_instances() == []
-            assert (node.memory.state.wanted, node.memory.state.records) == ((), ())
-            why = outcome(node)
-            assert isinstance(why, NodeRemoved)
-            assert why.exit_code != 0
-            assert "lattice tokens create" in why.fix
-
-    play(story)
-
-
-def test_it_is_given_time_to_end() -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
-            await delete_node(leader)
-            await clock.advance(20)
-            assert node.machine.live_instances() != []
-            assert outcome(node) is None
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        if is_cut_off:
+            node.net.cut()
+            await clock.advance(300)
+        await befalls(leader)
+        await clock.advance(60)
+        if is_cut_off:
+            assert node.machine.live_instances() != [], "it does not know yet"
+            node.net.is_cut = False
             await clock.advance(30)
-            assert isinstance(outcome(node), NodeRemoved)
+        assert node.machine.live_instances() == []
+        assert (node.memory.state.wanted, node.memory.state.records) == ((), ())
+        why = outcome(node)
+        assert isinstance(why, NodeRemoved)
+        assert why.exit_code != 0
+        assert "lattice tokens create" in why.fix
 
-    play(story)
+
+async def test_removed_node_stops_with_grace_period() -> None:
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        node.machine.behaviours[""] = node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
+        await delete_node(leader)
+        await clock.advance(20)
+        assert node.machine.live_instances() != []
+        assert outcome(node) is None
+        await clock.advance(30)
+        assert isinstance(outcome(node), NodeRemoved)
 
 
 async def _cut(leader: Leader, node: Node, clock: VirtualClock) -> None:
@@ -133,13 +119,13 @@ async def _cut(leader: Leader, node: Node, clock: VirtualClock) -> None:
 
 
 async def _end_certificate(leader: Leader, node: Node, clock: VirtualClock) -> None:
-    """By the server's clock; the connection that there is is ended."""
+    """The certificate expires by the server's clock, which ends the connection."""
     node.net.peer = NodeIdentity("n1", "key-n1", clock.now() + timedelta(seconds=1))
     node.agent.certificate_renewed.set()
 
 
 async def _step_down(leader: Leader, node: Node, clock: VirtualClock) -> None:
-    """It deletes the node in its thoughts only: it leads no more."""
+    """The server steps down; it no longer leads when it deletes the node."""
     leader.step_down()
     await delete_node(leader)
 
@@ -159,41 +145,35 @@ async def _lead_in_an_earlier_term(leader: Leader, node: Node, clock: VirtualClo
         pytest.param(_lead_in_an_earlier_term, id="a leader of an earlier term"),
     ],
 )
-def test_anything_less_than_a_leaders_word_leaves_it_alone(
+async def test_only_leader_can_declare_node_removed(
     befalls: Callable[[Leader, Node, VirtualClock], Awaitable[None]],
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            await befalls(leader, node, clock)
-            await clock.advance(400)
-            assert not node.agent.is_connected.is_set()
-            assert [each.uid for each in node.machine.live_instances()] == ["uid-web"]
-            assert outcome(node) is None
-
-    play(story)
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        await befalls(leader, node, clock)
+        await clock.advance(400)
+        assert not node.agent.is_connected.is_set()
+        assert [instance.uid for instance in node.machine.live_instances()] == ["uid-web"]
+        assert outcome(node) is None
 
 
-def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            asked: list[float] = []
+async def test_rejoin_is_retried_while_unavailable() -> None:
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        asked: list[float] = []
 
-            async def rejoin() -> bool:
-                asked.append(clock.monotonic())
-                if len(asked) == 1:
-                    raise Unavailable("nobody answers")
-                await leader.add(a_node("n1", "key-of-now"))
-                node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
-                return True
+        async def rejoin() -> bool:
+            asked.append(clock.monotonic())
+            if len(asked) == 1:
+                raise Unavailable("nobody answers")
+            await leader.add(a_node("n1", "key-of-now"))
+            node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
+            return True
 
-            node.agent.rejoin = rejoin
-            await delete_node(leader)
-            await clock.advance(90)
-            assert len(asked) == 2
-            assert node.agent.is_connected.is_set()
-            assert outcome(node) is None
-
-    play(story)
+        node.agent.rejoin = rejoin
+        await delete_node(leader)
+        await clock.advance(90)
+        assert len(asked) == 2
+        assert node.agent.is_connected.is_set()
+        assert outcome(node) is None
 
 
 @pytest.mark.parametrize(
@@ -202,37 +182,32 @@ def test_while_nobody_can_be_asked_to_join_again_it_goes_on_trying() -> None:
         pytest.param(
             NotFound("there is no node n1 (fix: let the machine join again)"), True, id="its node is gone"
         ),
-        pytest.param(NotFound("there is no such path"), False, id="something else is not there"),
+        pytest.param(NotFound("there is no such path"), False, id="another object is missing"),
         pytest.param(Denied("the certificate ended too long ago"), False, id="too long ago"),
-        pytest.param(Unavailable("no connection"), False, id="nobody answers"),
+        pytest.param(Unavailable("no connection"), False, id="no server answers"),
     ],
 )
-def test_a_machine_whose_certificate_has_ended_learns_it_when_it_asks_for_another(
+async def test_expired_agent_learns_removal_on_renewal(
     tmp_path: Path, answer: Exception, is_final: bool
 ) -> None:
-    async def story(clock: VirtualClock, leader: Leader) -> None:
-        async with at_work(clock, leader) as node:
-            identity = Identity.load(tmp_path)
-            certificate = sign_node_certificate(
-                AUTHORITY,
-                parse_signing_request(identity.signing_request()),
-                "n1",
-                clock.now() - timedelta(hours=72),
-            )
-            identity.save_credentials(
-                certificate, AUTHORITY.pem, JoinRecord("n1", "https://s:7443", ("s:7444",))
-            )
-            node.net.cut()
+    async with leading_server("n1") as (leader, clock), at_work(clock, leader) as node:
+        identity = Identity.load(tmp_path)
+        certificate = sign_node_certificate(
+            AUTHORITY,
+            parse_signing_request(identity.signing_request()),
+            "n1",
+            clock.now() - timedelta(hours=72),
+        )
+        identity.save_credentials(certificate, AUTHORITY.pem, JoinRecord("n1", "https://s:7443", ("s:7444",)))
+        node.net.cut()
 
-            async def come_back() -> bytes:
-                raise answer
+        async def come_back() -> bytes:
+            raise answer
 
-            assert not await CertificateRenewal(identity, node.agent, clock, a_rng(), come_back).renew()
-            await clock.advance(60)
-            assert isinstance(outcome(node), NodeRemoved) == is_final
-            assert (node.machine.live_instances() == []) == is_final
-
-    play(story)
+        assert not await CertificateRenewal(identity, node.agent, clock, a_rng(), come_back).renew()
+        await clock.advance(60)
+        assert isinstance(outcome(node), NodeRemoved) == is_final
+        assert (node.machine.live_instances() == []) == is_final
 
 
 def _servers(own: CertificateKeyPair) -> CertificateKeyPair:
@@ -260,44 +235,40 @@ def _users(own: CertificateKeyPair) -> CertificateKeyPair:
         pytest.param(_users, False, id="a user who pretends to be a server"),
     ],
 )
-def test_whom_a_machine_believes_that_it_is_no_node_any_more(
+async def test_removal_is_trusted_from_own_servers_only(
     tmp_path: Path, shown: Callable[[CertificateKeyPair], CertificateKeyPair], is_believed: bool
 ) -> None:
     clock = SystemClock()
-
-    async def story() -> None:
-        async with a_leader(clock, 0.5) as leader:  # it knows no node
-            identity = Identity.load(tmp_path)
-            certificate = sign_node_certificate(
-                AUTHORITY, parse_signing_request(identity.signing_request()), "n1", clock.now()
+    async with a_leader(clock, 0.5) as leader:  # it knows no node
+        identity = Identity.load(tmp_path)
+        certificate = sign_node_certificate(
+            AUTHORITY, parse_signing_request(identity.signing_request()), "n1", clock.now()
+        )
+        pair = shown(CertificateKeyPair(certificate, identity.key))
+        joining = a_joining(leader.store, clock)
+        async with AgentListener(
+            leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
+        ) as server:
+            identity.save_credentials(
+                certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
             )
-            pair = shown(CertificateKeyPair(certificate, identity.key))
-            joining = a_joining(leader.store, clock)
-            async with AgentListener(
-                leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)
-            ) as server:
-                identity.save_credentials(
-                    certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
-                )
-                node = a_machine(
-                    clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
-                )
-                link = _Counted(GrpcTransport(lambda: identity))
-                node.agent.transport = link
-                node.start()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(30):
-                        while outcome(node) is None and link.attempts < 3:
-                            await asyncio.sleep(0.02)
-                assert isinstance(outcome(node), NodeRemoved) == is_believed
-                assert link.attempts >= (1 if is_believed else 3)
-                await node.kill()
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+            node = a_machine(
+                clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
+            )
+            link = _Counted(GrpcTransport(lambda: identity))
+            node.agent.transport = link
+            node.start()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(30):
+                    while outcome(node) is None and link.attempts < 3:
+                        await asyncio.sleep(0.02)
+            assert isinstance(outcome(node), NodeRemoved) == is_believed
+            assert link.attempts >= (1 if is_believed else 3)
+            await node.kill()
 
 
 class _Counted:
-    """How often somebody was asked."""
+    """A transport that counts its connection attempts."""
 
     def __init__(self, link: GrpcTransport) -> None:
         self._link = link

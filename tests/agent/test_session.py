@@ -1,12 +1,22 @@
-"""A whole agent on a simulated machine, in virtual time: it obeys the leader and nobody else, and loses nothing when anybody dies."""
+"""A whole agent on a simulated machine in virtual time: orders, restarts, leader changes, partitions and
+probes."""
 
-import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import msgspec
 import pytest
-from build.links import FOREVER, REVISION, Leader, Node, a_leader, a_machine, a_workload, applied, running
+from build.agent_world import (
+    FOREVER,
+    REVISION,
+    Leader,
+    Node,
+    a_leader,
+    a_machine,
+    a_workload,
+    applied,
+    leading_server,
+    running,
+)
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId
@@ -21,22 +31,11 @@ from lattice.store.protocol import Key
 from lattice.wire import agent_pb2 as pb
 
 HOME = "leader:7444"
-Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
-
-
-def play(story: Story, *nodes: str) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, *(nodes or ("n1",))) as leader:
-            await clock.advance(0.1)
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 100))
 
 
 def heard(leader: Leader, node: str = "n1") -> LastHeartbeat:
-    assert leader.office is not None
-    found = leader.office.presence.get(node)
+    assert leader.context is not None
+    found = leader.context.presence.get(node)
     assert found is not None
     return found
 
@@ -58,29 +57,26 @@ def _key(name: str) -> Key:
 
 
 def starts(node: Node) -> list[str]:
-    return [str(each.instance_id.uid) for each in node.machine.history if each.action == "start"]
+    return [str(event.instance_id.uid) for event in node.machine.history if event.action == "start"]
 
 
-def test_it_runs_what_it_is_told_and_says_so() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(1)
-            assert heard(leader).has_full_report
-            await order(leader, clock)
-            assert state(leader) == ("Running", 1, True, "")
-            assert heard(leader).applied_sequence == 2
-            assert starts(node) == ["uid-web"]
-            assert [each.workload for each in node.memory.state.wanted] == ["default/web"]
-            await leader.bind("web", applied("n1", action="Delete"))
-            await clock.advance(3)
-            assert state(leader) is None
-            assert node.machine.live_instances() == []
-
-    play(story)
+async def test_agent_runs_orders_and_reports() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(1)
+        assert heard(leader).has_full_report
+        await order(leader, clock)
+        assert state(leader) == ("Running", 1, True, "")
+        assert heard(leader).applied_sequence == 2
+        assert starts(node) == ["uid-web"]
+        assert [assignment.workload for assignment in node.memory.state.wanted] == ["default/web"]
+        await leader.bind("web", applied("n1", action="Delete"))
+        await clock.advance(3)
+        assert state(leader) is None
+        assert node.machine.live_instances() == []
 
 
-def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_failed_workload_restarts_on_new_run_only() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(exits_after=5, exit_code=3, prints="one\ntwo\n")
         async with running(node):
@@ -94,11 +90,9 @@ def test_a_new_run_starts_what_failed_again_and_the_same_order_does_not() -> Non
             assert state(leader) == ("Running", 2, True, "")
             assert len(starts(node)) == 2
 
-    play(story)
 
-
-def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_restarted_agent_adopts_instances() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
@@ -109,18 +103,16 @@ def test_an_agent_that_is_killed_finds_what_it_ran_and_starts_nothing_twice() ->
             assert state(leader) == ("Running", 1, True, "")
             assert len(starts(second)) == 1
 
-    play(story)
 
-
-def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_restarted_agent_waits_for_orders() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
             await order(leader, clock, "api")
         forgetful = msgspec.structs.replace(
             first.memory.state, wanted=()
-        )  # it could not write down what it was told last
+        )  # its last orders were not written to disk
         first.memory.state = forgetful
         second = a_machine(clock, {HOME: leader}, former=first)
         second.net.is_cut = True
@@ -130,13 +122,11 @@ def test_after_a_restart_nothing_is_done_before_the_control_plane_was_heard() ->
             await leader.bind("api", applied("n1", action="Delete"))
             second.net.is_cut = False
             await clock.advance(30)
-            assert [each.uid for each in second.machine.live_instances()] == ["uid-web"]
-
-    play(story)
+            assert [instance.uid for instance in second.machine.live_instances()] == ["uid-web"]
 
 
-def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_told() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_agent_reports_failure_after_power_loss() -> None:
+    async with leading_server("n1") as (leader, clock):
         first = a_machine(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
@@ -146,18 +136,16 @@ def test_a_machine_that_lost_its_power_says_that_nothing_runs_and_waits_to_be_to
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert second.machine.live_instances() == []
 
-    play(story)
 
-
-def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_agent_follows_new_leader_without_restart() -> None:
+    async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
         async with running(a_machine(clock, servers, addresses=[HOME])) as node:
             await order(leader, clock)
             leader.step_down("other:7444")
             assert (await leader.store.campaign("controllers", "other", 15.0)) is None
-            await clock.advance(16)  # the lease ends; until then nobody leads
+            await clock.advance(16)  # the lease expires; until then no server leads
             await other.lead("other")
             await clock.advance(25)
             assert state(other) == ("Running", 1, True, "")
@@ -167,11 +155,9 @@ def test_when_another_server_leads_agents_go_there_and_nothing_is_restarted() ->
             assert node.agent.addresses[0] == "other:7444"
         await other.close()
 
-    play(story)
 
-
-def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_still_names_it() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
+    async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         other.elsewhere = HOME
         node = a_machine(clock, {HOME: leader, "other:7444": other}, addresses=[HOME, "other:7444"])
@@ -182,8 +168,8 @@ def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_st
             node.net.cut()
             node.net.is_cut = False
             before = len(node.net.dialled)
-            assert leader.office is not None
-            await leader.store.resign(leader.office.term)
+            assert leader.context is not None
+            await leader.store.resign(leader.context.term)
             leader.step_down()
             await clock.advance(4)
             asked = node.net.dialled[before:]
@@ -193,19 +179,17 @@ def test_a_leader_that_fell_silent_is_not_gone_back_to_because_another_server_st
             await clock.advance(10)
             assert heard(other).is_connected
             node.net.servers[HOME] = leader
-            assert other.office is not None
-            await leader.store.resign(other.office.term)
+            assert other.context is not None
+            await leader.store.resign(other.context.term)
             await leader.lead()
             other.step_down(HOME)
             await clock.advance(1)
             assert heard(leader).is_connected, "what was silent once is not doubted for ever"
         await other.close()
 
-    play(story)
 
-
-def test_a_node_that_was_made_anew_is_joined_anew() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_recreated_node_is_rejoined() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader}, key="a-former-key")
 
         async def rejoin() -> bool:
@@ -217,13 +201,10 @@ def test_a_node_that_was_made_anew_is_joined_anew() -> None:
             await clock.advance(3)
             assert heard(leader).is_connected
 
-    play(story)
 
-
-def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
+async def test_hundred_agents_reconnect_within_30_seconds() -> None:
     names = [f"n{number}" for number in range(100)]
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server(*names) as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
         nodes = [a_machine(clock, servers, name, addresses=[HOME]) for name in names]
@@ -239,45 +220,40 @@ def test_a_storm_of_a_hundred_agents_is_over_within_half_a_minute() -> None:
         begin = [len(node.net.dialled) for node in nodes]
         await clock.advance(30)
         assert len(other.links.sessions) == 100
-        assert other.office is not None
-        assert max(other.office.presence.heartbeat_age(name) for name in names) < 40
+        assert other.context is not None
+        assert max(other.context.presence.heartbeat_age(name) for name in names) < 40
         assert max(len(node.net.dialled) - before for node, before in zip(nodes, begin, strict=True)) <= 6
         for node in nodes:
             await node.kill()
         await other.close()
 
-    play(story, *names)
-
 
 @pytest.mark.parametrize(
     ("disconnect", "survives"),
     [
-        pytest.param(Disconnect(), True, id="keep: it runs on"),
-        pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop: it is dead in time"),
+        pytest.param(Disconnect(), True, id="keep"),
+        pytest.param(Disconnect(policy="stop", stop_after="60s"), False, id="stop"),
     ],
 )
-def test_a_node_that_is_cut_off_keeps_or_stops_as_it_was_told(disconnect: Disconnect, survives: bool) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await order(leader, clock, disconnect=disconnect)
-            last = heard(leader).received_at
-            node.net.cut()
-            await clock.advance(200)
-            assert bool(node.machine.live_instances()) == survives
-            if not survives:
-                stop = next(each.at for each in node.machine.history if each.action == "stop")
-                assert stop - last <= 60.0
-                assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
-            node.net.is_cut = False
-            await clock.advance(30)
-            assert state(leader) == (
-                ("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED")
-            )
-
-    play(story)
+async def test_disconnect_policy_keeps_or_stops(disconnect: Disconnect, survives: bool) -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await order(leader, clock, disconnect=disconnect)
+        last = heard(leader).received_at
+        node.net.cut()
+        await clock.advance(200)
+        assert bool(node.machine.live_instances()) == survives
+        if not survives:
+            stop = next(event.at for event in node.machine.history if event.action == "stop")
+            assert stop - last <= 60.0
+            assert stop - last >= 49.0, "not before a heartbeat's worth of its time"
+        node.net.is_cut = False
+        await clock.advance(30)
+        assert state(leader) == (
+            ("Running", 1, True, "") if survives else ("Failed", 1, False, "DISCONNECTED")
+        )
 
 
-def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
+async def test_probes_decide_ready_and_unhealthy() -> None:
     probe = Probe(exec=ExecProbe(command=("check",)), period_seconds=1, failure_threshold=2)
     container = Container(
         command=("serve",),
@@ -286,8 +262,7 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             liveness=Probe(exec=probe.exec, period_seconds=5, failure_threshold=2, initial_delay_seconds=10),
         ),
     )
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(ready_after=5, unhealthy_after=60)
         async with running(node):
@@ -303,11 +278,9 @@ def test_probes_say_when_it_is_ready_and_when_it_is_lost() -> None:
             await clock.advance(5)
             assert state(leader) == ("Running", 2, True, "")
 
-    play(story)  # fmt: skip
 
-
-def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_slow_stop_blocks_no_other_workload() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/slow"] = Behaviour(stop_takes=25)
         async with running(node):
@@ -319,11 +292,9 @@ def test_one_that_takes_long_to_stop_keeps_no_other_waiting() -> None:
             await clock.advance(30)
             assert state(leader, "default/slow") is None
 
-    play(story)
 
-
-def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_workload_is_stopped_once_at_a_time() -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
         stop, asked = node.agent.executor.runtime.stop, []
@@ -339,19 +310,17 @@ def test_one_workload_is_worked_on_by_one_at_a_time() -> None:
             await clock.advance(30)
             assert len(asked) == 1
 
-    play(story)
 
-
-def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again() -> None:
+async def test_failed_container_restarts_its_workload() -> None:
     two = {"main": Container(command=("serve",)), "side": Container(command=("help",))}
-
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+    async with leading_server("n1") as (leader, clock):
         node = a_machine(clock, {HOME: leader})
         async with running(node):
             await order(leader, clock, containers=two)
             assert len(node.machine.live_instances()) == 2
             node.machine.end(
-                next(each for each in node.machine.live_instances() if each.container == "side"), killed=True
+                next(instance for instance in node.machine.live_instances() if instance.container == "side"),
+                killed=True,
             )
             copy = next(copy for which, copy in node.machine.processes.items() if which.container == "side")
             copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
@@ -361,87 +330,73 @@ def test_a_container_that_fails_takes_its_workload_with_it_and_both_start_again(
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")
 
-    play(story)
+
+async def test_invalid_order_fails_alone() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(1)
+        good = pb.Assignment(
+            workload="default/web",
+            uid="u1",
+            state="Running",
+            revision=REVISION,
+            run=1,
+            containers=b'{"main":{"command":["x"]}}',
+            disconnect="keep",
+            stop_after_ms=90000,
+        )
+        bad = pb.Assignment(
+            workload="default/odd",
+            uid="u2",
+            state="Running",
+            revision=REVISION,
+            run=7,
+            containers=b'{"main":{"newer":1}}',
+            disconnect="keep",
+        )
+        node.agent.executor.accept_orders(pb.Orders(term=1, number=9, assignments=[good, bad]))
+        await clock.advance(3)
+        assert state(leader) == ("Running", 1, True, "")
+        assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
 
 
-def test_an_order_that_makes_no_sense_fails_alone() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(1)
-            good = pb.Assignment(
-                workload="default/web",
-                uid="u1",
-                state="Running",
-                revision=REVISION,
-                run=1,
-                containers=b'{"main":{"command":["x"]}}',
-                disconnect="keep",
-                stop_after_ms=90000,
-            )
-            bad = pb.Assignment(
-                workload="default/odd",
-                uid="u2",
-                state="Running",
-                revision=REVISION,
-                run=7,
-                containers=b'{"main":{"newer":1}}',
-                disconnect="keep",
-            )
-            node.agent.executor.accept_orders(pb.Orders(term=1, number=9, assignments=[good, bad]))
-            await clock.advance(3)
-            assert state(leader) == ("Running", 1, True, "")
-            assert state(leader, "default/odd") == ("Failed", 7, False, "INVALID_SPEC")
+async def test_full_disk_does_not_prevent_stops() -> None:
+    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+        await order(leader, clock)
 
-    play(story)  # fmt: skip
+        def full(wanted: tuple[Assignment, ...], term: int) -> None:
+            raise Full("no room to write the agent's state")
+
+        kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
+        await leader.bind("web", applied("n1", action="Delete"))
+        await clock.advance(3)
+        assert node.machine.live_instances() == []
+        assert len(node.memory.state.wanted) == 1
+        node.memory.save_assignments = kept  # type: ignore[method-assign]
+        await clock.advance(2)
+        assert node.memory.state.wanted == (), "written down once there is room"
 
 
-def test_a_disk_that_is_full_does_not_keep_it_from_stopping_things() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        async with running(a_machine(clock, {HOME: leader})) as node:
-            await order(leader, clock)
+async def test_server_discovery_is_rate_limited() -> None:
+    clock = VirtualClock()
+    node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
 
-            def full(wanted: tuple[Assignment, ...], term: int) -> None:
-                raise Full("no room to write the agent's state")
+    async def look_up() -> list[str]:
+        asked.append(clock.monotonic())
+        return ["c", "d"]
 
-            kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
-            await leader.bind("web", applied("n1", action="Delete"))
-            await clock.advance(3)
-            assert node.machine.live_instances() == []
-            assert len(node.memory.state.wanted) == 1
-            node.memory.save_assignments = kept  # type: ignore[method-assign]
-            await clock.advance(2)
-            assert node.memory.state.wanted == (), "written down once there is room"
-
-    play(story)
+    node.agent.discover_addresses = look_up
+    async with running(node):
+        await clock.advance(100)
+    assert len(asked) <= len(node.net.dialled) / FAILURES_PER_DISCOVERY
+    assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
 
 
-def test_where_to_connect_is_asked_now_and_then_only() -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
-
-        async def look_up() -> list[str]:
-            asked.append(clock.monotonic())
-            return ["c", "d"]
-
-        node.agent.discover_addresses = look_up
-        async with running(node):
-            await clock.advance(100)
-        assert len(asked) <= len(node.net.dialled) / FAILURES_PER_DISCOVERY
-        assert {"c", "d"} <= set(node.net.dialled), "every server that answered is tried"
-
-    asyncio.run(story())
-
-
-def test_where_nodes_are_missed_soon_an_agent_tries_to_come_back_as_often() -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
-            await clock.advance(2)
-            node.net.cut()
-            await clock.advance(30)
-            node.net.is_cut = False
-            await clock.advance(1)
-            assert heard(leader).is_connected
-
-    asyncio.run(asyncio.wait_for(story(), 100))
+async def test_reconnect_interval_follows_heartbeat() -> None:
+    clock = VirtualClock()
+    async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
+        await clock.advance(2)
+        node.net.cut()
+        await clock.advance(30)
+        node.net.is_cut = False
+        await clock.advance(1)
+        assert heard(leader).is_connected

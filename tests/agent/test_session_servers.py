@@ -1,4 +1,5 @@
-"""An agent finds a server whichever of them is down: those that it was given, those that they name, and those that came later."""
+"""Server discovery of agents: the servers given at the start, the servers that these name, and servers added
+later."""
 
 import asyncio
 import ssl
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from build.links import AUTHORITY, Leader, Node, a_leader, a_machine
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine
 from build.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, JoinRecord
@@ -20,10 +21,10 @@ HOME, OTHER = "leader:7444", "other:7444"
 
 
 @asynccontextmanager
-async def an_api(
+async def discovery_server(
     folder: Path, agents: str, authority: CertificateAuthority = AUTHORITY
 ) -> AsyncIterator[tuple[str, list[str]]]:
-    """One that only says where agents connect, and which servers it knows."""
+    """A server that only answers where agents connect and which servers it knows."""
     named: list[str] = []
 
     async def answer(_: web.BaseRequest) -> web.Response:
@@ -43,31 +44,28 @@ async def an_api(
         await runner.cleanup()
 
 
-def test_those_that_it_was_given_are_asked_and_then_those_that_they_name(tmp_path: Path) -> None:
-    async def story() -> None:
-        identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
-        async with AsyncExitStack() as stack:
-            (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
-                await stack.enter_async_context(an_api(tmp_path, f"{name}:7444")) for name in "abc"
-            ]
-            foreign, _ = await stack.enter_async_context(an_api(tmp_path, "foreign:7444", new_authority()[0]))
-            named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
-            named_by_b += [c, a]
-            named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
+async def test_discovery_asks_given_then_named_servers(tmp_path: Path) -> None:
+    identity = Identity(tmp_path, authority=AUTHORITY.pem, join_record=JoinRecord("n1"))
+    async with AsyncExitStack() as stack:
+        (a, named_by_a), (b, named_by_b), (c, named_by_c) = [
+            await stack.enter_async_context(discovery_server(tmp_path, f"{name}:7444")) for name in "abc"
+        ]
+        foreign, _ = await stack.enter_async_context(
+            discovery_server(tmp_path, "foreign:7444", new_authority()[0])
+        )
+        named_by_a += [a, b, foreign, "https://127.0.0.1:1"]
+        named_by_b += [c, a]
+        named_by_c += [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED)]
 
-            async def found(servers: str) -> list[str]:
-                return await asyncio.to_thread(discover_agent_addresses, identity, servers)
+        async def found(servers: str) -> list[str]:
+            return await asyncio.to_thread(discover_agent_addresses, identity, servers)
 
-            assert await found(a) == ["a:7444", "b:7444", "c:7444"]
-            assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], (
-                "the first of them names more than are asked"
-            )
-            assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
-                "the first that it was given is down"
-            )
-            assert await found(foreign) == [], "nobody vouches for that one"
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+        assert await found(a) == ["a:7444", "b:7444", "c:7444"]
+        assert await found(f"{c}, {b}") == ["c:7444", "b:7444"], "the first of them names more than are asked"
+        assert await found(f"https://127.0.0.1:1,{b}") == ["b:7444", "c:7444", "a:7444"], (
+            "the first that it was given is down"
+        )
+        assert await found(foreign) == [], "its authority is not trusted"
 
 
 @asynccontextmanager
@@ -81,9 +79,9 @@ async def two_servers(clock: VirtualClock) -> AsyncIterator[tuple[Leader, Leader
 
 
 async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: Node) -> bool:
-    """Whether the agent goes to the other server when the leader is killed, and with it whatever it could have said."""
-    assert leader.office is not None
-    term = leader.office.term
+    """Whether the agent connects to the other server after the leader is killed."""
+    assert leader.context is not None
+    term = leader.context.term
     del node.net.servers[HOME]
     node.net.cut()
     node.net.is_cut = False
@@ -97,28 +95,25 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
 @pytest.mark.parametrize(
     ("comes_after", "is_found"),
     [
-        pytest.param(0.0, True, id="a server that was there"),
-        pytest.param(DISCOVERY_INTERVAL_S, True, id="a server that came while it was connected"),
-        pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server that nobody has told it of"),
+        pytest.param(0.0, True, id="a server known at the start"),
+        pytest.param(DISCOVERY_INTERVAL_S, True, id="a server added while connected"),
+        pytest.param(2 * DISCOVERY_INTERVAL_S + 1, False, id="a server added after the last discovery"),
     ],
 )
-def test_an_agent_that_loses_its_server_goes_to_another(comes_after: float, is_found: bool) -> None:
-    async def story() -> None:
-        clock = VirtualClock()
-        async with two_servers(clock) as (leader, other):
-            node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
+async def test_agent_fails_over_to_known_server(comes_after: float, is_found: bool) -> None:
+    clock = VirtualClock()
+    async with two_servers(clock) as (leader, other):
+        node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
 
-            async def asked() -> list[str]:
-                if HOME not in node.net.servers:
-                    return []
-                return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
+        async def discover() -> list[str]:
+            if HOME not in node.net.servers:
+                return []
+            return [HOME] if clock.monotonic() < comes_after else [HOME, OTHER]
 
-            node.agent.discover_addresses = asked
-            await node.agent.discover_servers()
-            node.start()
-            await clock.advance(2 * DISCOVERY_INTERVAL_S)
-            assert "n1" in leader.links.sessions
-            assert await fails_over(clock, leader, other, node) == is_found
-            await node.kill()
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+        node.agent.discover_addresses = discover
+        await node.agent.discover_servers()
+        node.start()
+        await clock.advance(2 * DISCOVERY_INTERVAL_S)
+        assert "n1" in leader.links.sessions
+        assert await fails_over(clock, leader, other, node) == is_found
+        await node.kill()

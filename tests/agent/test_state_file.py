@@ -1,4 +1,5 @@
-"""The state file: whole after a kill at any moment, one agent per folder, and clear words when it cannot be used."""
+"""The state file: consistent after a kill at any moment, one agent per folder, and clear errors when it is
+unusable."""
 
 import os
 import subprocess
@@ -7,8 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
-from build.nodes import written
-from build.orders import a_spec, an_order, which
+from build.assignments import a_spec, an_assignment, instance_id
+from build.process_node import written
 
 from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
 from lattice.agent.state_file import AgentState, StateFile
@@ -17,37 +18,37 @@ from lattice.errors import Conflict, Full, Invalid
 WRITER = """
 import sys
 from pathlib import Path
-from build.orders import a_spec, which
+from build.assignments import a_spec, instance_id
 from lattice.agent.host.runtime_protocol import Handle, InstanceRecord, new_instance
 from lattice.agent.state_file import StateFile
 file = StateFile(Path(sys.argv[1]))
 for number in range(1, 1_000_000):
-    spec = a_spec("x" * 2000, id=which(uid=f"u{number % 20}"))
+    spec = a_spec("x" * 2000, id=instance_id(uid=f"u{number % 20}"))
     file.write_record(InstanceRecord(spec, new_instance(spec, "Running"), Handle(pid=number)))
     print(number, flush=True)
 """
 
 
 def a_record(uid: str = "u1") -> InstanceRecord:
-    spec = a_spec("sleep", "60", id=which(uid=uid))
+    spec = a_spec("sleep", "60", id=instance_id(uid=uid))
     return InstanceRecord(
         spec, new_instance(spec, "Running"), Handle(42, 4711, "boot", ("/sys/fs/cgroup/x",))
     )
 
 
-def test_what_was_written_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_state_survives_restart(tmp_path: Path) -> None:
     file = StateFile(tmp_path)
     file.write_record(a_record("u1"))
     file.write_record(a_record("u2"))
-    file.delete_record(which(uid="u1"))
-    file.save_assignments((an_order(term=7),), 7)
+    file.delete_record(instance_id(uid="u1"))
+    file.save_assignments((an_assignment(term=7),), 7)
     file.close()
     again = StateFile(tmp_path)
-    assert again.state == AgentState(term=7, wanted=(an_order(term=7),), records=(a_record("u2"),))
+    assert again.state == AgentState(term=7, wanted=(an_assignment(term=7),), records=(a_record("u2"),))
     again.close()
 
 
-def test_nobody_else_can_read_it(tmp_path: Path) -> None:
+def test_state_is_readable_by_owner_only(tmp_path: Path) -> None:
     file = StateFile(tmp_path / "agent")
     file.write_record(a_record())
     assert (file.path.stat().st_mode & 0o777, (tmp_path / "agent").stat().st_mode & 0o777) == (0o600, 0o700)
@@ -55,7 +56,7 @@ def test_nobody_else_can_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after_ms", [0, 3, 9, 21, 37, 64])
-def test_killed_at_any_moment_nothing_acknowledged_is_lost(tmp_path: Path, after_ms: int) -> None:
+def test_kill_loses_no_acknowledged_record(tmp_path: Path, after_ms: int) -> None:
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
     with subprocess.Popen(
         [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True, env=env
@@ -87,7 +88,7 @@ def test_two_agents_cannot_share_a_folder(tmp_path: Path) -> None:
         pytest.param(b'{"format": 9}', "has format 9, this agent reads 1", id="a file of a later version"),
     ],
 )
-def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, content: bytes, says: str) -> None:
+def test_unreadable_state_is_not_overwritten(tmp_path: Path, content: bytes, says: str) -> None:
     (tmp_path / "state.json").write_bytes(content)
     for _ in range(2):
         with pytest.raises(Invalid, match=says):
@@ -95,7 +96,7 @@ def test_a_file_that_cannot_be_read_is_not_overwritten(tmp_path: Path, content: 
     assert (tmp_path / "state.json").read_bytes() == content
 
 
-def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
+def test_full_disk_keeps_previous_state(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -106,7 +107,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path: Path) -> None:
         file = StateFile(disk / "agent")
         file.write_record(a_record("u1"))
         (disk / "filler").write_bytes(bytes(40_000))
-        big = a_spec("x" * 40_000, id=which(uid="u2"))
+        big = a_spec("x" * 40_000, id=instance_id(uid="u2"))
         with pytest.raises(Full, match="no room to write the agent's state"):
             file.write_record(InstanceRecord(big, new_instance(big, "Running")))
         assert file.state.records == (a_record("u1"),)

@@ -1,9 +1,9 @@
-"""What a node says of its workloads, for every mixture of what it was told and what is there."""
+"""Status reports of workloads for every combination of assignment and instances."""
 
 from typing import Any
 
 import pytest
-from build.orders import an_instance, an_order, which
+from build.assignments import an_assignment, an_instance, instance_id
 
 from lattice.agent.host.probes import Health
 from lattice.agent.host.runtime_protocol import Failure, Instance
@@ -34,21 +34,21 @@ def short(report: pb.Report | None) -> tuple[Any, ...] | None:
 @pytest.mark.parametrize(
     ("order", "there", "expected"),
     [
-        pytest.param(an_order(attempt=2), [], ("Starting", 2, False, ""), id="told and not there yet: it is starting, in the run that was ordered"),
-        pytest.param(an_order(attempt=2), [an_instance(attempt=2)], ("Running", 2, True, ""), id="it runs"),
-        pytest.param(an_order(attempt=2), [an_instance(attempt=1)], ("Running", 1, True, ""), id="what runs since an earlier start says so"),
-        pytest.param(an_order(attempt=1), [an_instance(attempt=1, state="Starting")], ("Starting", 1, False, ""), id="its runtime is starting it"),
-        pytest.param(an_order(attempt=1), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="it failed"),
-        pytest.param(an_order(attempt=2), [ended(attempt=1, failure=BROKEN)], ("Starting", 2, False, ""), id="it failed before: the next run has begun"),
-        pytest.param(an_order(attempt=1), [ended(attempt=1, exit_code=0)], ("Stopped", 1, False, ""), id="it ended by itself, without a failure"),
-        pytest.param(an_order(attempt=1), [ended(attempt=1, asked=True)], ("Starting", 1, False, ""), id="it was asked to end and is started again"),
-        pytest.param(an_order(attempt=2, desired="Stopped"), [an_instance(attempt=1)], ("Running", 1, False, ""), id="to be stopped and still there"),
-        pytest.param(an_order(attempt=2, desired="Stopped"), [ended(attempt=1, asked=True)], ("Stopped", 1, False, ""), id="stopped"),
-        pytest.param(an_order(attempt=2, desired="Stopped"), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="failed, and to stay stopped: the run is the one that failed"),
-        pytest.param(an_order(attempt=2, desired="Stopped"), [], ("Stopped", 0, False, ""), id="to be stopped and never there"),
-        pytest.param(None, [an_instance(attempt=1)], ("Running", 1, False, ""), id="not told of and still there"),
-        pytest.param(None, [ended(attempt=1)], None, id="not told of and over: it is not there"),
-        pytest.param(an_order(containers={"main": PROBED}), [an_instance()], ("Running", 0, False, ""), id="not ready before its probe was asked"),
+        pytest.param(an_assignment(attempt=2), [], ("Starting", 2, False, ""), id="assigned without an instance: Starting, in the assigned run"),
+        pytest.param(an_assignment(attempt=2), [an_instance(attempt=2)], ("Running", 2, True, ""), id="running"),
+        pytest.param(an_assignment(attempt=2), [an_instance(attempt=1)], ("Running", 1, True, ""), id="running since an earlier run"),
+        pytest.param(an_assignment(attempt=1), [an_instance(attempt=1, state="Starting")], ("Starting", 1, False, ""), id="starting in the runtime"),
+        pytest.param(an_assignment(attempt=1), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="failed"),
+        pytest.param(an_assignment(attempt=2), [ended(attempt=1, failure=BROKEN)], ("Starting", 2, False, ""), id="failed in an earlier run: Starting"),
+        pytest.param(an_assignment(attempt=1), [ended(attempt=1, exit_code=0)], ("Stopped", 1, False, ""), id="exited without a failure"),
+        pytest.param(an_assignment(attempt=1), [ended(attempt=1, asked=True)], ("Starting", 1, False, ""), id="stopped on request and restarting"),
+        pytest.param(an_assignment(attempt=2, desired="Stopped"), [an_instance(attempt=1)], ("Running", 1, False, ""), id="stopping"),
+        pytest.param(an_assignment(attempt=2, desired="Stopped"), [ended(attempt=1, asked=True)], ("Stopped", 1, False, ""), id="stopped"),
+        pytest.param(an_assignment(attempt=2, desired="Stopped"), [ended(attempt=1, failure=BROKEN)], ("Failed", 1, False, "RUNTIME_ERROR"), id="failed while stopping: the run that failed"),
+        pytest.param(an_assignment(attempt=2, desired="Stopped"), [], ("Stopped", 0, False, ""), id="stopped without an instance"),
+        pytest.param(None, [an_instance(attempt=1)], ("Running", 1, False, ""), id="unassigned and running"),
+        pytest.param(None, [ended(attempt=1)], None, id="unassigned and exited: no report"),
+        pytest.param(an_assignment(containers={"main": PROBED}), [an_instance()], ("Running", 0, False, ""), id="not ready before its first probe"),
     ],
 )  # fmt: skip
 def test_one_state_per_workload(
@@ -65,29 +65,29 @@ def test_one_state_per_workload(
         pytest.param(Health(started=False, ready=False), ("Starting", 0, False, ""), id="not started"),
     ],
 )
-def test_probes_have_their_say(health: Health, expected: tuple[Any, ...]) -> None:
+def test_probes_decide_reported_state(health: Health, expected: tuple[Any, ...]) -> None:
     assert (
-        short(said(an_order(containers={"main": PROBED}), an_instance(), health={which(): health}))
+        short(said(an_assignment(containers={"main": PROBED}), an_instance(), health={instance_id(): health}))
         == expected
     )
 
 
-def test_what_has_to_go_first_is_what_is_said_to_be_there() -> None:
-    old = an_instance(id=which(revision="old"), attempt=4)
-    report = said(an_order(revision="new", attempt=5), old)
+def test_old_instance_is_reported_until_gone() -> None:
+    old = an_instance(id=instance_id(revision="old"), attempt=4)
+    report = said(an_assignment(revision="new", attempt=5), old)
     assert report is not None
     assert (report.revision, report.run, report.state, report.ready) == ("old", 4, "Running", False)
-    earlier = said(an_order(uid="u2"), an_instance(id=which("u1")))
+    earlier = said(an_assignment(uid="u2"), an_instance(id=instance_id("u1")))
     assert earlier is not None
     assert earlier.uid == "u1"
 
 
-def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
-    order = an_order(containers=TWO)
-    main, side = an_instance(), an_instance(id=which(container="side"))
+def test_workload_state_is_its_worst_container() -> None:
+    order = an_assignment(containers=TWO)
+    main, side = an_instance(), an_instance(id=instance_id(container="side"))
     assert short(said(order, main)) == ("Starting", 0, False, "")
     assert short(said(order, main, side)) == ("Running", 0, True, "")
-    dead = ended(id=which(container="side"), failure=BROKEN)
+    dead = ended(id=instance_id(container="side"), failure=BROKEN)
     assert short(said(order, main, dead, logs={dead.id: "no such table"})) == (
         "Failed",
         0,
@@ -99,12 +99,12 @@ def test_a_workload_is_as_well_as_the_least_of_its_containers() -> None:
     assert report.log == "no such table"
 
 
-def test_containers_end_with_the_one_that_their_workload_lost() -> None:
-    order = an_order(containers=TWO)
-    main, dead = an_instance(), ended(id=which(container="side"), failure=BROKEN)
+def test_siblings_of_failed_container_are_stopped() -> None:
+    order = an_assignment(containers=TWO)
+    main, dead = an_instance(), ended(id=instance_id(container="side"), failure=BROKEN)
     found = siblings_to_stop({order.workload: order}, [main, dead])
     assert {one: why.reason for one, why in found.items()} == {main.id: "RUNTIME_ERROR"}
-    again = an_order(containers=TWO, attempt=1)
+    again = an_assignment(containers=TWO, attempt=1)
     assert siblings_to_stop({again.workload: again}, [main, dead]) == {}, (
         "the next run starts the one that is missing"
     )

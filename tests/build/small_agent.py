@@ -1,6 +1,6 @@
-"""A whole agent without its link: adopts what the state file says, starts what it is given, and lives until it is killed.
+"""An agent without a session: adopts the instances of its state file, starts the given ones, and runs until it is killed.
 
-`python small_agent.py FOLDER CONTACT_EVERY [SPEC...]`: specs are JSON; CONTACT_EVERY 0 means that the control plane is never heard again.
+`python small_agent.py FOLDER CONTACT_EVERY [SPEC...]`: specs are JSON; CONTACT_EVERY 0 means no further contact with the control plane.
 """
 
 import asyncio

@@ -1,6 +1,5 @@
-"""Two binders on one store: in each mode, each way to break a tie chooses the nodes that it must, and what one binds the other does not."""
+"""Two binders on one store: in each mode, each tie-breaker chooses its nodes, and no workload is bound twice."""
 
-import asyncio
 import random
 from collections import Counter
 from contextlib import AsyncExitStack
@@ -38,7 +37,8 @@ LIKES = {
 
 @dataclass
 class Oracle:
-    """What one binder must choose, node after node, when all nodes are equally good. It knows what was bound so far."""
+    """The nodes that one binder must choose, in order, when all nodes score equally, given the bindings so
+    far."""
 
     breaker: TieBreaker
     bound: "Counter[str]"
@@ -73,7 +73,7 @@ class Oracle:
 
 
 def profile(mode: BindingMode, breaker: TieBreaker) -> ProfileSpec:
-    """Of the scores none has anything to say about these workloads."""
+    """A scheduling profile whose scores are equal for these workloads."""
     return parse_profile(
         {
             "name": "ties",
@@ -142,19 +142,15 @@ async def story(store: Store, mode: BindingMode, breaker: TieBreaker) -> None:
 @pytest.mark.parametrize("breaker", list(TieBreaker))
 @pytest.mark.parametrize("mode", list(BindingMode))
 @pytest.mark.parametrize("kind", ["sqlite", "etcd"])
-def test_each_mode_and_each_tie_breaker_with_a_second_binder(
+async def test_rival_binders_in_each_mode_and_tie_breaker(
     kind: str, mode: BindingMode, breaker: TieBreaker, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     server = request.getfixturevalue("etcd") if kind == "etcd" else None
-
-    async def run() -> None:
-        async with opened(kind, tmp_path, server) as store:
-            await story(store, mode, breaker)
-
-    asyncio.run(run())
+    async with opened(kind, tmp_path, server) as store:
+        await story(store, mode, breaker)
 
 
 def test_the_tie_breakers_choose_differently() -> None:
-    """Or the others could not be told apart."""
+    """Otherwise the other tests could not distinguish the tie-breakers."""
     chosen = {breaker: Oracle(breaker, Counter()).choose(9) for breaker in TieBreaker}
     assert len(set(map(tuple, chosen.values()))) == len(TieBreaker)

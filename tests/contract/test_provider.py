@@ -1,4 +1,5 @@
-"""What every provider promises, on each of them: machines by the name of their node, made once, found again, gone for good."""
+"""The contract of providers: idempotent create and delete, machines found after a restart, and clean-up on
+close."""
 
 import asyncio
 import contextlib
@@ -6,39 +7,28 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build.assignments import until
+from build.machine_specs import a_machine_spec
 
 from lattice.clock import SystemClock
 from lattice.errors import Unavailable
-from lattice.kinds.node_class import MachineSize
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
-from lattice.providers.protocol import MachineSpec, Provider, ProvisioningUnavailable
+from lattice.providers.protocol import Provider, ProvisioningUnavailable
 
-AGENT = Path(__file__).parents[1] / "build" / "paper_agent.py"
+AGENT = Path(__file__).parents[1] / "build" / "fake_agent.py"
 SOON = 0.02  # seconds
 clock = SystemClock()
 
 
-def a_machine(node: str, cluster: str = "rack-001") -> MachineSpec:
-    return MachineSpec(node, cluster, "here", "a", "small", MachineSize(1000, 1 << 30, 0, 0, {}))
-
-
-async def until(found: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if found():
-            return
-        await asyncio.sleep(SOON)
-    raise AssertionError("waited in vain")
-
-
 class Rig:
-    """Machines, and a server that asks for them and can be replaced by a new one."""
+    """Machines, and a provider that can be replaced by a new one on the same state."""
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.kind, self.folder = kind, folder
@@ -46,7 +36,7 @@ class Rig:
         self.provider = self.begun()
 
     def begun(self) -> Provider:
-        """As a server has it that has just started."""
+        """The provider of a server that has just started."""
         if self.kind == "fake":
             return FakeProvider(
                 clock,
@@ -62,12 +52,12 @@ class Rig:
         )
 
     async def create(self, node: str) -> str:
-        name = await self.provider.create(a_machine(node))
+        name = await self.provider.create(a_machine_spec(node))
         await until(lambda: self.kind == "fake" or (self.home(node) / "state.json").exists())
         return name
 
     async def starts(self, node: str) -> int:
-        """How often this machine was started, or something that tells two starts apart."""
+        """The number of starts of this machine, or a value that differs between two starts."""
         return self.made.count(node) if self.kind == "fake" else self.agent(node)
 
     def home(self, node: str) -> Path:
@@ -81,16 +71,18 @@ class Rig:
         return pid
 
     async def lose(self, node: str) -> None:
-        """It ends without anybody having asked for it."""
+        """The machine ends without a request."""
         if isinstance(self.provider, FakeProvider):
             return self.provider.end_machine(node)
         os.kill(self.agent(node), signal.SIGKILL)
-        while [each.state for each in await self.provider.list() if each.node == node] == ["Running"]:
+        while [machine.state for machine in await self.provider.list() if machine.node == node] == [
+            "Running"
+        ]:
             await asyncio.sleep(SOON)
         return None
 
     async def states(self) -> list[tuple[str, str, str]]:
-        return [(each.node, each.cluster, each.state) for each in await self.provider.list()]
+        return [(machine.node, machine.cluster, machine.state) for machine in await self.provider.list()]
 
     def sweep(self) -> None:
         for path in self.folder.glob("*/agent.pid"):
@@ -109,28 +101,20 @@ def lives(pid: int) -> bool:
 
 
 @asynccontextmanager
-async def rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
-    found = Rig(kind, folder)
+async def provider_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
+    rig = Rig(kind, folder)
     try:
-        yield found
+        yield rig
     finally:
-        found.sweep()
-
-
-def play(kind: str, folder: Path, story: Callable[[Rig], Awaitable[None]]) -> None:
-    async def run() -> None:
-        async with rig(kind, folder) as found:
-            await story(found)
-
-    asyncio.run(run())
+        rig.sweep()
 
 
 each_provider = pytest.mark.parametrize("kind", ["fake", "local"])
 
 
 @each_provider
-def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_create_is_idempotent(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         name = await rig.create("n1")
         before = await rig.starts("n1")
         assert await rig.create("n1") == name
@@ -138,23 +122,19 @@ def test_a_machine_that_is_asked_for_twice_is_made_once(kind: str, tmp_path: Pat
         assert await rig.starts("n1") == before
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_machines_are_listed_in_the_order_of_their_names(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         assert await rig.states() == []
         for node in ("n2", "n1", "n10"):
             await rig.create(node)
         assert [node for node, _, _ in await rig.states()] == ["n1", "n10", "n2"]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_delete_is_idempotent(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         await rig.create("n2")
         await asyncio.gather(rig.provider.delete("n1"), rig.provider.delete("n1"))
@@ -164,12 +144,10 @@ def test_what_is_deleted_is_gone_and_may_be_deleted_again(kind: str, tmp_path: P
         await rig.create("n1")
         assert [node for node, _, _ in await rig.states()] == ["n1", "n2"]
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_new_server_finds_existing_machines(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
         rig.provider = rig.begun()
@@ -179,12 +157,10 @@ def test_a_new_server_finds_the_machines_of_the_one_before(kind: str, tmp_path: 
         await rig.provider.delete("n1")
         assert await rig.states() == []
 
-    play(kind, tmp_path, story)
-
 
 @each_provider
-def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_ended_machine_is_reported_and_restarted(kind: str, tmp_path: Path) -> None:
+    async with provider_rig(kind, tmp_path) as rig:
         await rig.create("n1")
         before = await rig.starts("n1")
         await rig.lose("n1")
@@ -194,26 +170,24 @@ def test_one_that_ended_says_so_and_is_started_again(kind: str, tmp_path: Path) 
         assert await rig.starts("n1") != before
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play(kind, tmp_path, story)
 
-
-def test_a_machine_that_cannot_be_had_is_refused_with_the_reason_and_the_others_stay(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_unavailable_machine_is_rejected_with_reason(
+    tmp_path: Path,
+) -> None:
+    async with provider_rig("fake", tmp_path) as rig:
         assert isinstance(rig.provider, FakeProvider)
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
         with pytest.raises(ProvisioningUnavailable, match="its quota of machines is used up"):
-            await rig.provider.create(a_machine("n2"))
+            await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
         with pytest.raises(ProvisioningUnavailable, match="region there is not offered; there are here"):
-            await rig.provider.create(replace(a_machine("n2"), region="there"))
+            await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
-    play("fake", tmp_path, story)
 
-
-def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_close_stops_agents_and_restart_resumes(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         for node in ("n1", "n2"):
             await rig.create(node)
         pids = [found(node) for node in ("n1", "n2") for found in (rig.agent, rig.work)]
@@ -224,19 +198,17 @@ def test_closing_ends_agents_and_what_they_run_and_a_later_start_goes_on(tmp_pat
         await rig.create("n1")
         assert (await rig.states())[0] == ("n1", "rack-001", "Running")
 
-    play("local", tmp_path, story)
-
 
 @pytest.mark.parametrize(
     "case", ["does not hear that it is to end", "was killed before", "was started by an earlier server"]
 )
-def test_closing_ends_also_what_an_agent_has_left(
+async def test_close_stops_leftovers_of_agents(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if case == "does not hear that it is to end":
         monkeypatch.setenv("DEAF", "1")
 
-    async def story(rig: Rig) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         agent, work = rig.agent("n1"), rig.work("n1")
         if case == "was killed before":
@@ -249,11 +221,9 @@ def test_closing_ends_also_what_an_agent_has_left(
         await rig.provider.close()
         await until(lambda: not lives(agent) and not lives(work))
 
-    play("local", tmp_path, story)
 
-
-def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         agent = rig.agent("n1")
         other = await asyncio.create_subprocess_exec("sleep", "1000")
@@ -266,11 +236,9 @@ def test_a_number_of_a_process_that_is_somebody_elses_by_now_is_left_alone(tmp_p
         other.kill()
         await other.wait()
 
-    play("local", tmp_path, story)
 
-
-def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_unstoppable_machine_is_reported_and_listed(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         await rig.lose("n1")
         work = rig.work("n1")
@@ -281,11 +249,9 @@ def test_what_cannot_be_stopped_is_told_and_the_machine_stays_listed(tmp_path: P
         os.kill(work, signal.SIGKILL)
         (rig.home("n1") / "state.json").unlink()
 
-    play("local", tmp_path, story)
 
-
-def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
+async def test_agents_get_address_of_moved_server(tmp_path: Path) -> None:
+    async with provider_rig("local", tmp_path) as rig:
         await rig.create("n1")
         words = Path(f"/proc/{rig.agent('n1')}/cmdline").read_bytes().decode().split("\0")
         told = Path(words[words.index("--server-file") + 1])
@@ -295,5 +261,3 @@ def test_agents_are_told_where_a_server_is_that_has_moved(tmp_path: Path) -> Non
         rig.provider.server_address = lambda: "https://elsewhere.invalid"
         assert await rig.states() == [("n1", "rack-001", "Running")]
         assert told.read_text() == "https://elsewhere.invalid"
-
-    play("local", tmp_path, story)

@@ -1,4 +1,4 @@
-"""What every runtime promises, on each of them: start, stop, list, adopt, logs and usage, each instance at most once."""
+"""The contract of runtimes: start, stop, list, adopt, logs and usage, each instance at most once."""
 
 import asyncio
 import os
@@ -6,13 +6,13 @@ import random
 import shutil
 import subprocess
 import tarfile
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from build.orders import a_spec, until, which
+from build.assignments import a_spec, instance_id, until
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -87,7 +87,12 @@ class Rig:
     async def ended(self, one: InstanceId) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
+                (
+                    instance
+                    for instance in await self.runtime.list()
+                    if instance.id == one and not instance.is_live
+                ),
+                None,
             )
 
         found: Instance = await until(look)
@@ -95,7 +100,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def a_node(kind: str, folder: Path) -> AsyncIterator[Rig]:
+async def runtime_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
     rig = Rig(kind, folder)
     await rig.begin()
     try:
@@ -130,36 +135,28 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     subprocess.run([*found.command_prefix, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
-Case = Callable[[Callable[[Rig], Coroutine[Any, Any, None]]], None]
+OpenNode = Callable[[], AbstractAsyncContextManager[Rig]]
 
 
 @pytest.fixture(params=["fake", "process", "combined", "container"])
-def on_node(request: pytest.FixtureRequest, tmp_path: Path) -> Case:
-    """Runs a case on a node of each kind; nothing of it is left afterwards."""
+def open_node(request: pytest.FixtureRequest, tmp_path: Path) -> OpenNode:
+    """Opens a node with each runtime; its instances are removed afterwards."""
     if request.param == "container":
         request.getfixturevalue("image")
-
-    def run(case: Callable[[Rig], Coroutine[Any, Any, None]]) -> None:
-        async def whole() -> None:
-            async with a_node(request.param, tmp_path / "node") as rig:
-                await case(rig)
-
-        asyncio.run(asyncio.wait_for(whole(), 120))
-
-    return run
+    return lambda: runtime_rig(request.param, tmp_path / "node")
 
 
-def test_what_is_started_runs_and_is_listed(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_started_instance_runs_and_is_listed(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         begun = await rig.runtime.start(rig.spec("runs"))
         assert begun.is_live, begun.failure
-        assert [(each.id, each.state) for each in await rig.runtime.list()] == [(which(), "Running")]
+        assert [(instance.id, instance.state) for instance in await rig.runtime.list()] == [
+            (instance_id(), "Running")
+        ]
 
-    on_node(case)
 
-
-def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_start_of_running_instance_is_idempotent(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         first = await rig.runtime.start(rig.spec("runs"))
         again, other = await asyncio.gather(
             rig.runtime.start(rig.spec("runs", attempt=4)), rig.runtime.start(rig.spec("runs"))
@@ -167,34 +164,28 @@ def test_starting_what_runs_changes_nothing(on_node: Case) -> None:
         assert again == other == first
         assert len(await rig.runtime.list()) == 1
 
-    on_node(case)
 
-
-def test_two_starts_at_once_make_one_copy(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_concurrent_starts_make_one_instance(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         both = await asyncio.gather(rig.runtime.start(rig.spec("runs")), rig.runtime.start(rig.spec("runs")))
         assert both[0].started_at == both[1].started_at
         assert len(await rig.runtime.list()) == 1
-
-    on_node(case)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(which(revision="b2"), id="another revision"),
-        pytest.param(which(uid="u2"), id="an earlier workload of the same name"),
+        pytest.param(instance_id(revision="b2"), id="another revision"),
+        pytest.param(instance_id(uid="u2"), id="an earlier workload of the same name"),
     ],
 )
-def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> None:
-    async def case(rig: Rig) -> None:
+async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         with pytest.raises(Conflict, match="must not start beside it"):
             await rig.runtime.start(rig.spec("runs", id=other))
-        await rig.runtime.stop(which(), 0)
+        await rig.runtime.stop(instance_id(), 0)
         assert (await rig.runtime.start(rig.spec("runs", id=other))).is_live
-
-    on_node(case)
 
 
 @pytest.mark.parametrize(
@@ -204,199 +195,167 @@ def test_no_second_copy_beside_a_live_one(on_node: Case, other: InstanceId) -> N
         pytest.param("ends", 0, None, id="code 0 is no failure"),
     ],
 )
-def test_the_exit_code_is_told(on_node: Case, what: str, code: int, reason: str | None) -> None:
-    async def case(rig: Rig) -> None:
+async def test_exit_code_is_reported(open_node: OpenNode, what: str, code: int, reason: str | None) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
         assert end.failure is None or end.failure.is_retryable
 
-    on_node(case)
 
-
-def test_a_command_that_cannot_start_is_an_answer(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_failed_start_is_a_result_not_an_error(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         assert not end.is_live
         assert end.failure
         assert (end.failure.reason, end.failure.is_retryable) == ("COMMAND_NOT_FOUND", False)
-        assert [each.state for each in await rig.runtime.list()] == ["Exited"]
-
-    on_node(case)
+        assert [instance.state for instance in await rig.runtime.list()] == ["Exited"]
 
 
-def test_what_ended_starts_again_only_in_a_new_attempt(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_exited_instance_restarts_in_new_attempt_only(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert await rig.runtime.start(rig.spec("runs")) == end
         again = await rig.runtime.start(rig.spec("runs", attempt=1))
         assert again.is_live
         assert again.attempt == 1
 
-    on_node(case)
 
-
-def test_what_was_stopped_starts_again_in_the_same_attempt(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_stopped_instance_restarts_in_same_attempt(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        end = await rig.runtime.stop(which(), 0)
+        end = await rig.runtime.stop(instance_id(), 0)
         assert end
         assert (end.state, end.asked, end.failure) == ("Exited", True, None)
         assert (await rig.runtime.start(rig.spec("runs"))).is_live
 
-    on_node(case)
 
-
-def test_stopping_what_is_gone_succeeds(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
-        assert await rig.runtime.stop(which(), 1) is None
-        await rig.runtime.remove(which())
+async def test_stop_of_missing_instance_succeeds(open_node: OpenNode) -> None:
+    async with open_node() as rig:
+        assert await rig.runtime.stop(instance_id(), 1) is None
+        await rig.runtime.remove(instance_id())
         await rig.runtime.start(rig.spec("runs"))
-        first = await rig.runtime.stop(which(), 0)
-        assert await rig.runtime.stop(which(), 0) == first
-
-    on_node(case)
+        first = await rig.runtime.stop(instance_id(), 0)
+        assert await rig.runtime.stop(instance_id(), 0) == first
 
 
-def test_the_stubborn_are_killed_after_the_grace(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_stubborn_instance_is_killed_after_grace_period(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("is stubborn"))
         await asyncio.sleep(0.3)  # until the shell has set its trap
         before = clock.monotonic()
-        end = await rig.runtime.stop(which(), 1)
+        end = await rig.runtime.stop(instance_id(), 1)
         assert end
         assert (end.exit_code, end.signal) == (137, "SIGKILL")
         assert 0.9 < clock.monotonic() - before < 10
 
-    on_node(case)
 
-
-def test_one_that_is_ended_for_a_reason_bears_it(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        end = await rig.runtime.stop(which(), 0, Failure("UNHEALTHY", "liveness: no answer"))
+        end = await rig.runtime.stop(instance_id(), 0, Failure("UNHEALTHY", "liveness: no answer"))
         assert end
         assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
 
-    on_node(case)
 
-
-def test_removed_means_nothing_is_left(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_remove_leaves_nothing(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        await rig.runtime.remove(which())
+        await rig.runtime.remove(instance_id())
         assert await rig.runtime.list() == []
-        assert await rig.runtime.logs(which(), 5) == ""
+        assert await rig.runtime.logs(instance_id(), 5) == ""
         assert rig.state.state.records == ()
         assert not list(rig.folder.glob("instances/*"))
 
-    on_node(case)
 
-
-def test_the_last_lines_are_kept(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_last_log_lines_are_kept(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("prints"))
 
         async def printed() -> bool:
-            return await rig.runtime.logs(which(), 2) == "line 4\nline 5\n"
+            return await rig.runtime.logs(instance_id(), 2) == "line 4\nline 5\n"
 
         await until(printed)
-        await rig.runtime.stop(which(), 2)
-        assert await rig.runtime.logs(which(), 1) == "line 5\n"
-        assert await rig.runtime.logs(which(), 0) == ""
-
-    on_node(case)
+        await rig.runtime.stop(instance_id(), 2)
+        assert await rig.runtime.logs(instance_id(), 1) == "line 5\n"
+        assert await rig.runtime.logs(instance_id(), 0) == ""
 
 
-def test_a_new_agent_adopts_what_runs(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_new_agent_adopts_running_instance(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
         before = await rig.runtime.list()
         await rig.restart()
         assert await rig.runtime.list() == before
         assert await rig.runtime.start(rig.spec("runs")) == before[0]
-        end = await rig.runtime.stop(which(), 0)
+        end = await rig.runtime.stop(instance_id(), 0)
         assert end
         assert end.state == "Exited"
 
-    on_node(case)
 
-
-def test_a_new_agent_remembers_what_failed(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_new_agent_remembers_failure(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.start(rig.spec("fails"))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         await rig.restart()
         assert await rig.runtime.list() == [end]
         assert await rig.runtime.start(rig.spec("runs")) == end
 
-    on_node(case)
 
-
-def test_a_new_agent_remembers_what_could_not_start(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_new_agent_remembers_failed_start(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         end = await rig.runtime.start(rig.spec("cannot start"))
         await rig.restart()
         assert await rig.runtime.list() == [end]
 
-    on_node(case)
 
-
-def test_usage_is_of_the_living(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
-        assert await rig.runtime.usage(which()) is None
+async def test_usage_covers_live_instances_only(open_node: OpenNode) -> None:
+    async with open_node() as rig:
+        assert await rig.runtime.usage(instance_id()) is None
         await rig.runtime.start(rig.spec("runs"))
-        await rig.runtime.usage(which())
+        await rig.runtime.usage(instance_id())
         await asyncio.sleep(0.2)
-        used = await rig.runtime.usage(which())
+        used = await rig.runtime.usage(instance_id())
         assert used
         assert used.memory > 0
         assert 0 <= used.cpu < 1000 * (os.cpu_count() or 1) + 500
-        await rig.runtime.stop(which(), 0)
-        assert await rig.runtime.usage(which()) is None
-
-    on_node(case)
+        await rig.runtime.stop(instance_id(), 0)
+        assert await rig.runtime.usage(instance_id()) is None
 
 
-def test_a_probe_reaches_the_living_only(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_probe_reaches_live_instances_only(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         well = Probe(exec=ExecProbe(command=("/bin/true",)), timeout_seconds=10)
-        assert not (await rig.runtime.run_probe(which(), well)).ok
+        assert not (await rig.runtime.run_probe(instance_id(), well)).ok
         await rig.runtime.start(rig.spec("runs"))
-        assert (await rig.runtime.run_probe(which(), well)).ok
-        await rig.runtime.stop(which(), 0)
-        assert not (await rig.runtime.run_probe(which(), well)).ok
-
-    on_node(case)
+        assert (await rig.runtime.run_probe(instance_id(), well)).ok
+        await rig.runtime.stop(instance_id(), 0)
+        assert not (await rig.runtime.run_probe(instance_id(), well)).ok
 
 
-def test_silence_ends_those_who_may_not_run_alone(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_lost_contact_stops_strict_instances(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", workload="default/strict", stop_after=1.5))
-        kept = which(uid="u2")
+        kept = instance_id(uid="u2")
         await rig.runtime.start(rig.spec("runs", workload="default/kept", id=kept))
-        end = await rig.ended(which())
+        end = await rig.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
-        assert [each.id for each in await rig.runtime.list() if each.is_live] == [kept]
+        assert [instance.id for instance in await rig.runtime.list() if instance.is_live] == [kept]
         refused = await rig.runtime.start(
             rig.spec("runs", workload="default/strict", stop_after=1.5, attempt=1)
         )
         assert refused.failure
         assert refused.failure.reason == "DISCONNECTED"
 
-    on_node(case)
 
-
-def test_contact_keeps_them_running(on_node: Case) -> None:
-    async def case(rig: Rig) -> None:
+async def test_contact_keeps_strict_instances_running(open_node: OpenNode) -> None:
+    async with open_node() as rig:
         await rig.runtime.record_contact(clock.monotonic())
         await rig.runtime.start(rig.spec("runs", stop_after=2.5))
         for _ in range(12):
             await rig.runtime.record_contact(clock.monotonic())
             await asyncio.sleep(0.25)
-        assert [each.is_live for each in await rig.runtime.list()] == [True]
-
-    on_node(case)
+        assert [instance.is_live for instance in await rig.runtime.list()] == [True]

@@ -1,13 +1,13 @@
-"""What every store promises, on every store."""
+"""The contract of stores: reads, commits, lists, watches, request ids, terms and compaction."""
 
 import asyncio
 import contextlib
 import random
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 
 import pytest
+from build.store_keys import PODS, pod
 
 from lattice.clock import SystemClock
 from lattice.errors import Fenced, Gone, LatticeError, Malformed, RevisionTooNew, TooLarge
@@ -29,24 +29,10 @@ from lattice.store.protocol import (
 from tests.contract.conftest import OpenStore
 
 POOLS = "latticepools.lattice.dev"
-PODS = "pods"
 
 
 def pool(name: str) -> Key:
     return Key(POOLS, "", name)
-
-
-def pod(path: str) -> Key:
-    namespace, _, name = path.partition("/")
-    return Key(PODS, namespace, name)
-
-
-def run(open_store: OpenStore, scenario: Callable[[Store], Awaitable[None]]) -> None:
-    async def go() -> None:
-        async with open_store() as store:
-            await scenario(store)
-
-    asyncio.run(asyncio.wait_for(go(), 60))
 
 
 async def take(watch: Watch, count: int, timeout: float = 5.0) -> list[Batch]:
@@ -64,18 +50,16 @@ def names(page: Page) -> list[str]:
     return [entry.key.path for entry in page.entries]
 
 
-def test_an_empty_store_is_at_revision_one(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_an_empty_store_is_at_revision_one(open_store: OpenStore) -> None:
+    async with open_store() as store:
         assert await store.get(pool("a")) is None
         page = await store.list(POOLS)
         assert (page.entries, page.has_more) == ([], False)
         assert page.revision == await store.revision() >= 1
 
-    run(open_store, scenario)
 
-
-def test_what_is_committed_is_read(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_committed_object_is_read(open_store: OpenStore) -> None:
+    async with open_store() as store:
         first = await store.commit([Put(pool("a"), b"1", ABSENT), Put(pod("x/y"), b"2")])
         entry = await store.get(pool("a"))
         other = await store.get(pod("x/y"))
@@ -93,33 +77,34 @@ def test_what_is_committed_is_read(open_store: OpenStore) -> None:
         assert third > second
         assert await store.get(pool("a")) is None
 
-    run(open_store, scenario)
 
-
-def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_concurrent_gets_return_their_own_objects(open_store: OpenStore) -> None:
+    async with open_store() as store:
         await store.commit([Put(pool(f"n{i}"), b"%d" % i) for i in range(100)])
         found = await asyncio.gather(*(store.get(pool(f"n{i}")) for i in range(250)))
         assert [entry.value if entry else None for entry in found] == [
             b"%d" % i if i < 100 else None for i in range(250)
         ]
 
-    run(open_store, scenario)
-
 
 @pytest.mark.parametrize(
     ("writes", "checks", "clashing", "expected", "found_it"),
     [
         pytest.param(
-            [Put(pool("here"), b"", ABSENT)], [], pool("here"), ABSENT, True, id="create of what is there"
+            [Put(pool("here"), b"", ABSENT)],
+            [],
+            pool("here"),
+            ABSENT,
+            True,
+            id="create of an existing object",
         ),
         pytest.param(
-            [Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of what is not there"
+            [Put(pool("none"), b"", 7)], [], pool("none"), 7, False, id="replace of a missing object"
         ),
         pytest.param(
             [Put(pool("here"), b"", 999)], [], pool("here"), 999, True, id="replace of another revision"
         ),
-        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of what is not there"),
+        pytest.param([Delete(pool("none"))], [], pool("none"), None, False, id="delete of a missing object"),
         pytest.param(
             [Delete(pool("here"), 999)], [], pool("here"), 999, True, id="delete of another revision"
         ),
@@ -137,7 +122,7 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
             pool("none"),
             5,
             False,
-            id="check of what is not there",
+            id="check of a missing object",
         ),
         pytest.param(
             [Put(pool("new"), b"")],
@@ -145,7 +130,7 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
             pool("here"),
             ABSENT,
             True,
-            id="check of absence of what is there",
+            id="check of absence of an existing object",
         ),
         pytest.param(
             [Put(pool("none"), b"", 7)],
@@ -165,7 +150,7 @@ def test_many_gets_at_once_each_get_their_own_answer(open_store: OpenStore) -> N
         ),
     ],
 )
-def test_a_clash_names_its_object_and_leaves_nothing(
+async def test_conflict_names_object_and_writes_nothing(
     open_store: OpenStore,
     writes: list[Put | Delete],
     checks: list[Check],
@@ -173,7 +158,7 @@ def test_a_clash_names_its_object_and_leaves_nothing(
     expected: int | None,
     found_it: bool,
 ) -> None:
-    async def scenario(store: Store) -> None:
+    async with open_store() as store:
         here = await store.commit([Put(pool("here"), b"old")])
         with pytest.raises(RevisionConflict) as clash:
             await store.commit(writes, checks=checks)
@@ -185,11 +170,9 @@ def test_a_clash_names_its_object_and_leaves_nothing(
         assert await store.revision() == here
         assert names(await store.list(POOLS)) == ["/here"]
 
-    run(open_store, scenario)
 
-
-def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_passing_check_allows_commit(open_store: OpenStore) -> None:
+    async with open_store() as store:
         node = await store.commit([Put(pool("node"), b"")])
         done = await store.commit(
             [Put(pod("a/b"), b"")], checks=[Check(pool("node"), node), Check(pool("ghost"), ABSENT)]
@@ -198,8 +181,6 @@ def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
         kept = await store.get(pool("node"))
         assert kept is not None
         assert kept.revision == node
-
-    run(open_store, scenario)
 
 
 @pytest.mark.parametrize(
@@ -211,20 +192,18 @@ def test_a_check_that_holds_lets_the_write_pass(open_store: OpenStore) -> None:
         pytest.param([Put(pool("a"), b"x" * MAX_COMMIT_BYTES)], TooLarge, id="more than a mebibyte"),
     ],
 )
-def test_what_no_store_takes(
+async def test_invalid_commits_are_rejected(
     open_store: OpenStore, writes: list[Put | Delete], error: type[LatticeError]
 ) -> None:
-    async def scenario(store: Store) -> None:
+    async with open_store() as store:
         before = await store.revision()
         with pytest.raises(error):
             await store.commit(writes)
         assert await store.revision() == before
 
-    run(open_store, scenario)
 
-
-def test_the_largest_commit_passes(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_the_largest_commit_passes(open_store: OpenStore) -> None:
+    async with open_store() as store:
         first = await store.commit([Put(pool(f"n{i:03}"), b"x" * 10_000, ABSENT) for i in range(100)])
         term = await store.campaign("big", "me", 10)
         assert term is not None
@@ -236,13 +215,10 @@ def test_the_largest_commit_passes(open_store: OpenStore) -> None:
         )
         assert await store.commit([Put(pool("one"), b"x" * (MAX_COMMIT_BYTES - 100))]) > first
 
-    run(open_store, scenario)
 
-
-def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore) -> None:
+async def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore) -> None:
     paths = ["a/x", "a-b/x", "a/x-1", "a/x1", "a.b/c", "b/a", "b/é", "b/a.a", "/cluster-scoped"]
-
-    async def scenario(store: Store) -> None:
+    async with open_store() as store:
         at = await store.commit([Put(pod(path), path.encode()) for path in paths])
         whole = await store.list(PODS)
         assert names(whole) == sorted(paths)
@@ -263,22 +239,18 @@ def test_lists_are_in_path_order_and_page_at_one_revision(open_store: OpenStore)
         assert names(await store.list(PODS, "b", limit=1, after="b/a", revision=at)) == ["b/a.a"]
         assert names(await store.list(PODS, "b", after="a/zzz", revision=at)) == ["b/a", "b/a.a", "b/é"]
 
-    run(open_store, scenario)
 
-
-def test_a_list_that_ends_exactly_at_the_limit_has_no_more(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_a_list_that_ends_exactly_at_the_limit_has_no_more(open_store: OpenStore) -> None:
+    async with open_store() as store:
         await store.commit([Put(pod(f"a/{i}"), b"") for i in range(4)])
         await store.commit([Put(Key("podsmore", "a", "x"), b""), Put(Key("pod", "a", "x"), b"")])
         assert not (await store.list(PODS, limit=4)).has_more
         assert (await store.list(PODS, limit=3)).has_more
         assert not (await store.list(PODS, limit=3, after="a/0")).has_more
 
-    run(open_store, scenario)
 
-
-def test_long_lists_come_whole(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_long_lists_are_complete(open_store: OpenStore) -> None:
+    async with open_store() as store:
         for start in range(0, 1300, 100):
             await store.commit([Put(pod(f"a/{i:05}"), b"%d" % i) for i in range(start, start + 100)])
         at = await store.revision()
@@ -290,11 +262,9 @@ def test_long_lists_come_whole(open_store: OpenStore) -> None:
         page = await store.list(PODS, revision=at, limit=700, after="a/00009")
         assert (names(page), page.has_more) == ([f"a/{i:05}" for i in range(10, 710)], True)
 
-    run(open_store, scenario)
 
-
-def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
+    async with open_store() as store:
         first = await store.commit([Put(pod("a/b"), b"1")])
         second = await store.commit([Delete(pod("a/b"))])
         third = await store.commit([Put(pod("a/b"), b"3"), Put(pod("a/c"), b"3")])
@@ -311,11 +281,9 @@ def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
         with pytest.raises(RevisionTooNew):
             await store.compact(third + 10)
 
-    run(open_store, scenario)
 
-
-def test_a_watch_tells_every_change_once_in_order_with_what_was_before(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_watch_delivers_each_change_once_in_order(open_store: OpenStore) -> None:
+    async with open_store() as store:
         start = await store.revision()
         watch = await store.watch(PODS, start)
         one = await store.commit([Put(pod("a/2"), b"v1"), Put(pool("other"), b""), Put(pod("a/1"), b"w1")])
@@ -343,22 +311,18 @@ def test_a_watch_tells_every_change_once_in_order_with_what_was_before(open_stor
         again = await store.watch(PODS, start)
         assert await take(again, 3) == batches
 
-    run(open_store, scenario)
 
-
-def test_watchers_share_the_very_same_changes(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_watchers_share_change_objects(open_store: OpenStore) -> None:
+    async with open_store() as store:
         start = await store.revision()
         watches = [await store.watch(PODS, start) for _ in range(3)]
         await store.commit([Put(pod("a/b"), b"")])
         seen = [(await take(watch, 1))[0].changes[0] for watch in watches]
         assert seen[0] is seen[1] is seen[2]
 
-    run(open_store, scenario)
 
-
-def test_progress_moves_with_other_resources_and_empty_waits_end(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_progress_follows_other_resources(open_store: OpenStore) -> None:
+    async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         assert list(await watch.next(0.01)) == []
         other = await store.commit([Put(pool("other"), b"")])
@@ -371,11 +335,9 @@ def test_progress_moves_with_other_resources_and_empty_waits_end(open_store: Ope
         mine = await store.commit([Put(pod("a/b"), b"")])
         assert [batch.revision for batch in await take(resumed, 1)] == [mine]
 
-    run(open_store, scenario)
 
-
-def test_a_waiting_watch_wakes_and_a_closed_one_ends(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_waiting_watch_wakes_and_closed_watch_ends(open_store: OpenStore) -> None:
+    async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         waiting = asyncio.ensure_future(watch.next())
         await asyncio.sleep(0)
@@ -392,11 +354,9 @@ def test_a_waiting_watch_wakes_and_a_closed_one_ends(open_store: OpenStore) -> N
             await cancelled
         assert cancelled.cancelled()
 
-    run(open_store, scenario)
 
-
-def test_watches_from_compacted_or_future_revisions_are_gone(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_watches_from_compacted_or_future_revisions_are_gone(open_store: OpenStore) -> None:
+    async with open_store() as store:
         first = await store.commit([Put(pod("a/b"), b"1")])
         second = await store.commit([Delete(pod("a/b"))])
         third = await store.commit([Put(pod("a/b"), b"3")])
@@ -409,11 +369,9 @@ def test_watches_from_compacted_or_future_revisions_are_gone(open_store: OpenSto
         batch = (await take(watch, 1))[0]
         assert (batch.revision, batch.changes[0].previous) == (third, None)
 
-    run(open_store, scenario)
 
-
-def test_a_watch_that_began_before_a_compaction_goes_on(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_a_watch_that_began_before_a_compaction_goes_on(open_store: OpenStore) -> None:
+    async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         first = await store.commit([Put(pod("a/b"), b"1")])
         await take(watch, 1)
@@ -424,11 +382,9 @@ def test_a_watch_that_began_before_a_compaction_goes_on(open_store: OpenStore) -
         assert batch.changes[0].previous is not None
         assert batch.changes[0].previous.value == b"1"
 
-    run(open_store, scenario)
 
-
-def test_a_request_asked_again_is_applied_once(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_repeated_request_is_applied_once(open_store: OpenStore) -> None:
+    async with open_store() as store:
         first = await store.commit([Put(pod("a/b"), b"1", ABSENT)], request_id="r1")
         assert await store.commit([Put(pod("a/b"), b"1", ABSENT)], request_id="r1") == first
         assert await store.commit([Put(pod("a/c"), b"other")], request_id="r1") == first
@@ -440,11 +396,9 @@ def test_a_request_asked_again_is_applied_once(open_store: OpenStore) -> None:
         second = await store.commit([Put(pod("a/b"), b"2", first)], request_id="r2")
         assert second > first
 
-    run(open_store, scenario)
 
-
-def test_terms_grow_and_fence(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_terms_grow_and_fence(open_store: OpenStore) -> None:
+    async with open_store() as store:
         with pytest.raises(Fenced):
             await store.commit([Put(pod("a/b"), b"")], fence=Term("role", 1, "ghost"))
         old = await store.campaign("role", "one", 10)
@@ -467,11 +421,9 @@ def test_terms_grow_and_fence(open_store: OpenStore) -> None:
         await store.resign(old)
         assert await store.renew(new)
 
-    run(open_store, scenario)
 
-
-def test_the_same_holder_may_begin_a_new_term_and_the_old_one_ends(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_new_term_of_same_holder_ends_old_one(open_store: OpenStore) -> None:
+    async with open_store() as store:
         before = await store.campaign("role", "one", 10)
         after = await store.campaign("role", "one", 10)
         assert before is not None
@@ -482,19 +434,15 @@ def test_the_same_holder_may_begin_a_new_term_and_the_old_one_ends(open_store: O
         with pytest.raises(Fenced):
             await store.commit([Put(pod("a/b"), b"")], fence=before)
 
-    run(open_store, scenario)
 
-
-def test_only_one_of_many_candidates_wins(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_only_one_of_many_candidates_wins(open_store: OpenStore) -> None:
+    async with open_store() as store:
         terms = await asyncio.gather(*(store.campaign("role", f"server-{i}", 10) for i in range(8)))
         assert len([term for term in terms if term is not None]) == 1
 
-    run(open_store, scenario)
 
-
-def test_renewing_leaves_no_history(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_renewal_leaves_no_history(open_store: OpenStore) -> None:
+    async with open_store() as store:
         term = await store.campaign("role", "one", 10)
         assert term is not None
         before = await store.revision()
@@ -502,35 +450,31 @@ def test_renewing_leaves_no_history(open_store: OpenStore) -> None:
             assert await store.renew(term)
         assert await store.revision() == before
 
-    run(open_store, scenario)
 
-
-def test_of_concurrent_writers_exactly_one_wins_each_round(open_store: OpenStore) -> None:
-    async def attempt(store: Store, expect: int, who: int) -> int | None:
+async def test_one_of_concurrent_writers_wins_each_round(open_store: OpenStore) -> None:
+    async def attempt(store: Store, expect: int, writer: int) -> int | None:
         try:
-            return await store.commit([Put(pod("a/b"), b"%d" % who, expect)])
+            return await store.commit([Put(pod("a/b"), b"%d" % writer, expect)])
         except RevisionConflict:
             return None
 
-    async def scenario(store: Store) -> None:
+    async with open_store() as store:
         expect = ABSENT
         for _ in range(5):
-            results = await asyncio.gather(*(attempt(store, expect, who) for who in range(10)))
+            results = await asyncio.gather(*(attempt(store, expect, writer) for writer in range(10)))
             won = [revision for revision in results if revision is not None]
             assert len(won) == 1
             expect = won[0]
 
-    run(open_store, scenario)
 
-
-def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> None:
+async def test_page_is_consistent_during_writes(open_store: OpenStore) -> None:
     """Two objects always change together, so every list and every batch shows them equal."""
 
     async def writing(store: Store) -> None:
         for number in range(60):
             await store.commit([Put(pod("a/left"), b"%d" % number), Put(pod("z/right"), b"%d" % number)])
 
-    async def scenario(store: Store) -> None:
+    async with open_store() as store:
         watch = await store.watch(PODS, await store.revision())
         writer = asyncio.ensure_future(writing(store))
         while not writer.done():
@@ -541,11 +485,9 @@ def test_a_page_is_one_state_while_others_write(open_store: OpenStore) -> None:
         await writer
         assert all(len({change.value for change in batch.changes}) == 1 for batch in await take(watch, 60))
 
-    run(open_store, scenario)
 
-
-def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
-    async def scenario(store: Store) -> None:
+async def test_cache_is_complete_up_to_its_revision(open_store: OpenStore) -> None:
+    async with open_store() as store:
         await store.commit([Put(pod(f"a/{i:03}"), b"0") for i in range(50)])
         cache: Cache[bytes] = Cache(
             store, PODS, lambda entry: entry.value, SystemClock(), random.Random(1), freeze=False
@@ -566,8 +508,6 @@ def test_a_cache_on_any_store_is_complete_up_to_its_revision(open_store: OpenSto
             await cache.wait_for(other)
             await store.commit([Put(pod(f"a/{number:03}"), b"back")])
         task.cancel()
-
-    run(open_store, scenario)
 
 
 def test_stores_without_etcd_do_not_load_grpc() -> None:

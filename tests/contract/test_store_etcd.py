@@ -1,4 +1,4 @@
-"""What only etcd can do to us: restarts, dead members, foreign writers, quotas, leases that really expire, TLS."""
+"""Behaviour that only etcd has: restarts, dead members, foreign writers, quotas, expiring leases and TLS."""
 
 import asyncio
 import contextlib
@@ -6,11 +6,13 @@ import datetime
 import ipaddress
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from build.etcd_server import EtcdServer, free_port, running_etcd, running_etcds
+from build.store_keys import PODS, pod
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -21,28 +23,20 @@ from lattice.errors import Fenced, Full, Gone, Invalid, Unavailable
 from lattice.store.election import Election
 from lattice.store.etcd.client import Address, reject_lossy_version
 from lattice.store.etcd.store import EtcdStore
-from lattice.store.protocol import ABSENT, Key, Put, Term, Watch
-
-PODS = "pods"
+from lattice.store.protocol import ABSENT, Put, Term, Watch
 
 
-def pod(name: str) -> Key:
-    return Key(PODS, "a", name)
-
-
-def with_store(url: str, scenario: Callable[[EtcdStore], Awaitable[None]]) -> None:
-    async def go() -> None:
-        store = await EtcdStore.open(url, SystemClock())
-        try:
-            await scenario(store)
-        finally:
-            await store.close()
-
-    asyncio.run(asyncio.wait_for(go(), 60))
+@asynccontextmanager
+async def open_etcd_store(url: str) -> AsyncIterator[EtcdStore]:
+    store = await EtcdStore.open(url, SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def collect(watch: Watch, last: int) -> list[int]:
-    """The revisions a watch tells, up to one."""
+    """The revisions that a watch delivers, up to the last one."""
     seen: list[int] = []
     while not seen or seen[-1] < last:
         batches = await watch.next(15)
@@ -76,12 +70,12 @@ def test_wrong_addresses_are_explained(url: str) -> None:
 @pytest.mark.parametrize(
     "version", ["3.4.22", "3.4.23", "3.4.30", "3.5.6", "3.5.21", "3.6.0", "3.6.0-rc.1", "4.0.0"]
 )
-def test_sound_releases_are_used(version: str) -> None:
+def test_sound_etcd_releases_are_accepted(version: str) -> None:
     reject_lossy_version(version)
 
 
 @pytest.mark.parametrize("version", ["3.5.0", "3.5.1", "3.5.5", "3.4.21", "3.4.0", "3.3.27"])
-def test_releases_that_lose_writes_are_refused(version: str) -> None:
+def test_etcd_releases_that_lose_writes_are_rejected(version: str) -> None:
     with pytest.raises(
         Unavailable,
         match=rf"etcd {version} .* can lose writes it has acknowledged\n.*--allow-etcd-that-loses-writes",
@@ -89,47 +83,45 @@ def test_releases_that_lose_writes_are_refused(version: str) -> None:
         reject_lossy_version(version)
 
 
-def test_nobody_there_is_unavailable_within_seconds() -> None:
+async def test_unreachable_etcd_is_unavailable_within_seconds() -> None:
     started = time.monotonic()
     with pytest.raises(Unavailable, match="see whether etcd runs"):
-        with_store(f"etcd://127.0.0.1:{free_port()}", fill)
+        async with open_etcd_store(f"etcd://127.0.0.1:{free_port()}") as store:
+            await fill(store)
     assert time.monotonic() - started < 6
 
 
-def test_a_dead_member_is_passed_over(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_dead_member_is_skipped(etcd: EtcdServer) -> None:
+    async with open_etcd_store(f"etcd://127.0.0.1:{free_port()},{etcd.endpoint}/dead-member") as store:
         first = await store.commit([Put(pod("x"), b"")])
         watch = await store.watch(PODS, first - 1)
         assert await collect(watch, first) == [first]
 
-    with_store(f"etcd://127.0.0.1:{free_port()},{etcd.endpoint}/dead-member", scenario)
 
-
-def test_without_a_majority_writes_and_reads_are_refused_and_go_on_once_it_is_back(tmp_path: Path) -> None:
-    async def scenario(store: EtcdStore) -> None:
-        await store.commit([Put(pod("before"), b"", ABSENT)])
-        for member in others:
-            member.stop()
-        with pytest.raises(Unavailable):
-            await store.commit([Put(pod("refused"), b"", ABSENT)], request_id="one")
-        with pytest.raises(Unavailable):
-            await store.get(pod("before"))
-        for member in others:
-            member.launch()
-        await store.wait_for_quorum()
-        revision = await store.commit([Put(pod("after"), b"", ABSENT)])
-        assert (await store.get(pod("before"))) is not None
-        assert (await store.list(PODS)).revision >= revision
-
+async def test_lost_quorum_rejects_requests_until_it_returns(
+    tmp_path: Path,
+) -> None:
     with running_etcds(tmp_path, 3) as (first, *others):
-        endpoints = ",".join(each.endpoint for each in (first, *others))
-        with_store(f"etcd://{endpoints}/majority", scenario)
+        endpoints = ",".join(member.endpoint for member in (first, *others))
+        async with open_etcd_store(f"etcd://{endpoints}/majority") as store:
+            await store.commit([Put(pod("before"), b"", ABSENT)])
+            for member in others:
+                member.stop()
+            with pytest.raises(Unavailable):
+                await store.commit([Put(pod("refused"), b"", ABSENT)], request_id="one")
+            with pytest.raises(Unavailable):
+                await store.get(pod("before"))
+            for member in others:
+                member.launch()
+            await store.wait_for_quorum()
+            revision = await store.commit([Put(pod("after"), b"", ABSENT)])
+            assert (await store.get(pod("before"))) is not None
+            assert (await store.list(PODS)).revision >= revision
 
 
-def test_a_watch_survives_a_restart_of_etcd_without_gap_or_repetition(tmp_path: Path) -> None:
+async def test_watch_survives_etcd_restart_without_gap(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:
-
-        async def scenario(store: EtcdStore) -> None:
+        async with open_etcd_store(server.url("restart")) as store:
             live = await store.watch(PODS, await store.revision())
             expected = [await store.commit([Put(pod("x"), b"")]) for _ in range(5)]
             assert await collect(live, expected[-1]) == expected
@@ -146,13 +138,10 @@ def test_a_watch_survives_a_restart_of_etcd_without_gap_or_repetition(tmp_path: 
             assert [revision for revision in told if revision in again] == again
             assert told == sorted(set(told))
 
-        with_store(server.url("restart"), scenario)
 
-
-def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_path: Path) -> None:
+async def test_watch_is_gone_when_missed_changes_are_compacted(tmp_path: Path) -> None:
     with running_etcd(tmp_path) as server:
-
-        async def scenario(store: EtcdStore) -> None:
+        async with open_etcd_store(server.url("missed")) as store:
             live = await store.watch(PODS, await store.revision())
             await collect(live, await store.commit([Put(pod("x"), b"")]))
             await asyncio.to_thread(server.stop)
@@ -175,11 +164,9 @@ def test_the_shared_watch_says_gone_when_what_it_missed_is_compacted(tmp_path: P
             last = await store.commit([Put(pod("x"), b"")])
             assert await collect(fresh, last) == [last]
 
-        with_store(server.url("missed"), scenario)
 
-
-def test_a_watch_of_the_past_catches_up_and_joins(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_past_watch_catches_up_with_live_changes(etcd: EtcdServer) -> None:
+    async with open_etcd_store(etcd.url("past")) as store:
         start = await store.revision()
         expected = [await store.commit([Put(pod("x"), b"%d" % number)]) for number in range(1200)]
         assert await collect(await store.watch(PODS, expected[-1] - 1), expected[-1]) == expected[-1:]
@@ -194,11 +181,9 @@ def test_a_watch_of_the_past_catches_up_and_joins(etcd: EtcdServer) -> None:
                 break
         assert idle.progress >= live
 
-    with_store(etcd.url("past"), scenario)
 
-
-def test_progress_moves_though_only_others_write_to_this_etcd(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_progress_follows_foreign_writes(etcd: EtcdServer) -> None:
+    async with open_etcd_store(etcd.url("shared")) as store:
         watch = await store.watch(PODS, await store.revision())
         stranger = await EtcdStore.open(etcd.url("stranger"), SystemClock())
         foreign = [await stranger.commit([Put(pod("x"), b"")]) for _ in range(3)]
@@ -210,11 +195,9 @@ def test_progress_moves_though_only_others_write_to_this_etcd(etcd: EtcdServer) 
             assert list(await watch.next(0.1)) == []
         assert watch.progress >= page.revision
 
-    with_store(etcd.url("shared"), scenario)
 
-
-def test_a_paused_leader_that_wakes_after_its_lease_has_every_write_refused(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_paused_leader_is_fenced_after_its_lease(etcd: EtcdServer) -> None:
+    async with open_etcd_store(etcd.url("paused")) as store:
         old = await store.campaign("lead", "paused", 2)
         assert old is not None
         await store.commit([Put(pod("x"), b"mine")], fence=old)
@@ -233,11 +216,9 @@ def test_a_paused_leader_that_wakes_after_its_lease_has_every_write_refused(etcd
         assert await store.revision() == before
         assert await store.commit([Put(pod("x"), b"new")], fence=new) > before
 
-    with_store(etcd.url("paused"), scenario)
 
-
-def test_a_leader_that_stops_hands_over_within_a_second(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_stopped_leader_hands_over_within_a_second(etcd: EtcdServer) -> None:
+    async with open_etcd_store(etcd.url("handover")) as store:
         clock, winners = SystemClock(), asyncio.Queue[Term]()
         elections = [
             Election(store, clock, "lead", name, random.Random(name), on_started_leading=winners.put_nowait)
@@ -255,40 +236,34 @@ def test_a_leader_that_stops_hands_over_within_a_second(etcd: EtcdServer) -> Non
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    with_store(etcd.url("handover"), scenario)
-
 
 async def fill(store: EtcdStore) -> None:
     for number in range(200):
         await store.commit([Put(pod(f"n{number}"), b"x" * 500_000)])
 
 
-def test_a_full_etcd_refuses_writes_and_still_reads(tmp_path: Path) -> None:
-    async def scenario(store: EtcdStore) -> None:
-        kept = await store.commit([Put(pod("kept"), b"value")])
-        with pytest.raises(Full, match="space quota is used up"):
-            await fill(store)
-        entry = await store.get(pod("kept"))
-        assert entry is not None
-        assert entry.revision == kept
-        assert (await store.list(PODS, limit=1)).entries
-
+async def test_full_etcd_rejects_writes_but_serves_reads(tmp_path: Path) -> None:
     with running_etcd(tmp_path, "--quota-backend-bytes", "16777216") as server:
-        with_store(server.url("full"), scenario)
+        async with open_etcd_store(server.url("full")) as store:
+            kept = await store.commit([Put(pod("kept"), b"value")])
+            with pytest.raises(Full, match="space quota is used up"):
+                await fill(store)
+            entry = await store.get(pod("kept"))
+            assert entry is not None
+            assert entry.revision == kept
+            assert (await store.list(PODS, limit=1)).entries
 
 
-def test_request_ids_share_a_lease_and_survive_its_loss(etcd: EtcdServer) -> None:
-    async def scenario(store: EtcdStore) -> None:
+async def test_request_ids_survive_loss_of_their_lease(etcd: EtcdServer) -> None:
+    async with open_etcd_store(etcd.url("requests")) as store:
         first = await store.commit([Put(pod("x"), b"")], request_id="one")
         await store._client.revoke(store._request_lease)
         second = await store.commit([Put(pod("x"), b"")], request_id="two")
         assert second > first
         assert await store.commit([Put(pod("x"), b"")], request_id="two") == second
 
-    with_store(etcd.url("requests"), scenario)
 
-
-def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
+async def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     files = issue(tmp_path)
     options = [
         "--cert-file",
@@ -302,14 +277,14 @@ def test_tls_with_a_client_certificate(tmp_path: Path) -> None:
     server = EtcdServer(tmp_path, *options, scheme="https")
     server.start()
     try:
-
-        async def scenario(store: EtcdStore) -> None:
+        without_certificate = f"{server.url('tls')}?ca={files['ca']}"
+        with_certificate = f"{without_certificate}&cert={files['cert']}&key={files['key']}"
+        async with open_etcd_store(with_certificate) as store:
             await store.commit([Put(pod("x"), b"")])
             assert await store.get(pod("x")) is not None
-
-        with_store(f"{server.url('tls')}?ca={files['ca']}&cert={files['cert']}&key={files['key']}", scenario)
         with pytest.raises(Unavailable):
-            with_store(f"{server.url('tls')}?ca={files['ca']}", scenario)
+            async with open_etcd_store(without_certificate) as store:
+                await store.commit([Put(pod("x"), b"")])
     finally:
         server.stop()
 

@@ -1,4 +1,5 @@
-"""Binding on every store: two binders at every step of one another, one node with room for one; crashes at every step."""
+"""Binding on every store: two binders interleaved at every step, one node with room for one workload; crashes
+at every step."""
 
 import asyncio
 import random
@@ -36,7 +37,7 @@ LATER = 31.0  # seconds: a reservation is over
 
 @dataclass
 class Calendar(SystemClock):
-    """Waiting is real; the date is the test's."""
+    """A clock whose sleeps are real and whose date the test sets."""
 
     date: datetime = START
 
@@ -45,7 +46,7 @@ class Calendar(SystemClock):
 
 
 class Crashed(Exception):
-    """The process is gone: nothing more is asked of the store."""
+    """The process crashed: no more requests reach the store."""
 
 
 async def _nothing() -> None:
@@ -54,7 +55,7 @@ async def _nothing() -> None:
 
 @dataclass
 class Stepped:
-    """A store of which each question and each commit is a step; before step `at` something else happens."""
+    """A store in which each read and commit is a step; the rival acts before step `at`."""
 
     store: Store
     at: int = -1
@@ -122,7 +123,7 @@ class Stepped:
 
 @dataclass
 class Side:
-    """One binder, with a table, copies and a role of its own: rivals do not fence one another."""
+    """One binder with its own table, caches and role, so that rivals do not fence one another."""
 
     name: str
     store: Stepped
@@ -181,9 +182,7 @@ async def left_prepared(store: Store) -> list[str]:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(
-    open_store: OpenStore, mode: BindingMode
-) -> None:
+async def test_one_of_two_binders_wins_at_any_interleaving(open_store: OpenStore, mode: BindingMode) -> None:
     async def one_meeting(at: int) -> int:
         clock = Calendar()
         async with open_store() as store:
@@ -209,129 +208,113 @@ def test_of_two_binders_exactly_one_wins_wherever_the_second_comes_in(
                 assert await left_prepared(store) == []
                 return one.store.steps
 
-    async def script() -> None:
-        at, steps = 1, 1
-        while at <= steps:
-            steps = await one_meeting(at)
-            at += 1
-        assert steps >= 3
-
-    asyncio.run(script())
+    at, steps = 1, 1
+    while at <= steps:
+        steps = await one_meeting(at)
+        at += 1
+    assert steps >= 3
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_binders_of_the_same_workload_bind_it_once(open_store: OpenStore, mode: BindingMode) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            world = World(store, clock)
-            await world.add(a_node("n1"), a_workload("a"))
-            async with a_side(store, "one", mode, clock) as one, a_side(store, "two", mode, clock) as two:
-                mine, theirs = (await one.reserve("a"))[0], (await two.reserve("a"))[0]
-                events = await asyncio.gather(one.binder.bind(mine), two.binder.bind(theirs))
-            assert sorted(event.outcome for event in events) == ["bound", "failed"]
-            assert (await world.node("n1")).status.workloads == 1
-
-    asyncio.run(script())
-
-
-def test_what_a_dead_binder_prepared_is_given_up_after_its_time_and_not_before(open_store: OpenStore) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            world = World(store, clock)
-            await world.add(a_node("n1", 1000), a_workload("a"), a_workload("b"))
-            mode = BindingMode.TWO_PHASE
-            async with a_side(store, "dead", mode, clock) as dead:
-                held = (await dead.reserve("a"))[0]
-                request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
-                assert await dead.ledger.prepare(request, dead.binder.node_revisions["n1"])
-            async with a_side(store, "next", mode, clock) as following:
-                state = await following.ledger.read("n1")
-                assert state is not None
-                assert state.free["cpu"] == 0, "its room is taken as long as it is prepared"
-                assert not await following.ledger.settle_reservation("default/a", clock.now())
-                assert await left_prepared(store) == ["a"]
-                clock.date += timedelta(seconds=LATER)
-                assert await following.ledger.settle_reservation("default/a", clock.now())
-                assert not await following.ledger.settle_reservation("default/a", clock.now())
-                assert await left_prepared(store) == []
-                assert (await world.node("n1")).status.workloads == 0
-                following.binder.node_revisions.clear()
-                event = await following.binder.bind((await following.reserve("b"))[0])
-                assert event.outcome == "bound", event
-
-    asyncio.run(script())
+async def test_two_binders_of_the_same_workload_bind_it_once(
+    open_store: OpenStore, mode: BindingMode
+) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        world = World(store, clock)
+        await world.add(a_node("n1"), a_workload("a"))
+        async with a_side(store, "one", mode, clock) as one, a_side(store, "two", mode, clock) as two:
+            mine, theirs = (await one.reserve("a"))[0], (await two.reserve("a"))[0]
+            events = await asyncio.gather(one.binder.bind(mine), two.binder.bind(theirs))
+        assert sorted(event.outcome for event in events) == ["bound", "failed"]
+        assert (await world.node("n1")).status.workloads == 1
 
 
-def test_a_dead_holders_lock_is_free_after_its_time_and_not_before(open_store: OpenStore) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            await World(store, clock).add(a_node("n1"))
-            mode = BindingMode.PESSIMISTIC
-            async with (
-                a_side(store, "dead", mode, clock) as dead,
-                a_side(store, "next", mode, clock) as following,
-            ):
-                until = clock.monotonic() + 10
-                first = await dead.ledger.lock("n1", "dead", until)
-                assert first
-                assert await following.ledger.lock("n1", "next", until) is None
-                clock.date += timedelta(seconds=11)
-                second = await following.ledger.lock("n1", "next", until + 11)
-                assert second
-                await dead.ledger.unlock("n1", first)
-                assert await count(store, Lease) == 1, "the dead one's late unlock changes nothing"
-                await following.ledger.unlock("n1", second)
-                assert await count(store, Lease) == 0
-
-    asyncio.run(script())
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_what_is_bound_is_not_rolled_back_and_told(open_store: OpenStore, mode: BindingMode) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            world = World(store, clock)
-            await world.add(a_node("n1", 1000), a_workload("a"))
-            async with a_side(store, "one", mode, clock) as one:
-                held = (await one.reserve("a"))[0]
-                assert (await one.binder.bind(held)).outcome == "bound"
-                before = await store.revision()
-                for _ in range(2):
-                    assert [*await one.ledger.abort_all([request_of(held)])] == [held.id]
-                assert await store.revision() == before
-            assert (await world.node("n1")).status.workloads == 1
-
-    asyncio.run(script())
-
-
-def test_what_is_only_prepared_is_rolled_back_and_leaves_no_trace(open_store: OpenStore) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            world = World(store, clock)
-            await world.add(a_node("n1", 1000), a_workload("a"))
-            async with a_side(store, "one", BindingMode.TWO_PHASE, clock) as one:
-                held = (await one.reserve("a"))[0]
-                assert await one.ledger.prepare(
-                    request_of(held), (await world.entry(LatticeNode, "n1")).revision
-                )
-                assert (await world.node("n1")).status.workloads == 1
-                for _ in range(2):
-                    assert not await one.ledger.abort_all([request_of(held)])
-            found = await world.workload("a")
-            assert (
-                reservation_record(found),
-                found.status.binding,
-                found.status.allocated_ports,
-                found.status.last_action,
-            ) == (None, None, {}, "")
+async def test_prepared_binding_of_dead_binder_expires(
+    open_store: OpenStore,
+) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        world = World(store, clock)
+        await world.add(a_node("n1", 1000), a_workload("a"), a_workload("b"))
+        mode = BindingMode.TWO_PHASE
+        async with a_side(store, "dead", mode, clock) as dead:
+            held = (await dead.reserve("a"))[0]
+            request = BindRequest(held.workload, held.node, held.id, held.needs, held.expires_at)
+            assert await dead.ledger.prepare(request, dead.binder.node_revisions["n1"])
+        async with a_side(store, "next", mode, clock) as following:
+            state = await following.ledger.read("n1")
+            assert state is not None
+            assert state.free["cpu"] == 0, "its room is taken as long as it is prepared"
+            assert not await following.ledger.settle_reservation("default/a", clock.now())
+            assert await left_prepared(store) == ["a"]
+            clock.date += timedelta(seconds=LATER)
+            assert await following.ledger.settle_reservation("default/a", clock.now())
+            assert not await following.ledger.settle_reservation("default/a", clock.now())
+            assert await left_prepared(store) == []
             assert (await world.node("n1")).status.workloads == 0
+            following.binder.node_revisions.clear()
+            event = await following.binder.bind((await following.reserve("b"))[0])
+            assert event.outcome == "bound", event
 
-    asyncio.run(script())
+
+async def test_lock_of_dead_holder_expires(open_store: OpenStore) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        await World(store, clock).add(a_node("n1"))
+        mode = BindingMode.PESSIMISTIC
+        async with (
+            a_side(store, "dead", mode, clock) as dead,
+            a_side(store, "next", mode, clock) as following,
+        ):
+            until = clock.monotonic() + 10
+            first = await dead.ledger.lock("n1", "dead", until)
+            assert first
+            assert await following.ledger.lock("n1", "next", until) is None
+            clock.date += timedelta(seconds=11)
+            second = await following.ledger.lock("n1", "next", until + 11)
+            assert second
+            await dead.ledger.unlock("n1", first)
+            assert await count(store, Lease) == 1, "a late unlock of the dead holder changes nothing"
+            await following.ledger.unlock("n1", second)
+            assert await count(store, Lease) == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_bound_workloads_are_reported_not_rolled_back(open_store: OpenStore, mode: BindingMode) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        world = World(store, clock)
+        await world.add(a_node("n1", 1000), a_workload("a"))
+        async with a_side(store, "one", mode, clock) as one:
+            held = (await one.reserve("a"))[0]
+            assert (await one.binder.bind(held)).outcome == "bound"
+            before = await store.revision()
+            for _ in range(2):
+                assert [*await one.ledger.abort_all([request_of(held)])] == [held.id]
+            assert await store.revision() == before
+        assert (await world.node("n1")).status.workloads == 1
+
+
+async def test_prepared_binding_is_rolled_back_without_trace(open_store: OpenStore) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        world = World(store, clock)
+        await world.add(a_node("n1", 1000), a_workload("a"))
+        async with a_side(store, "one", BindingMode.TWO_PHASE, clock) as one:
+            held = (await one.reserve("a"))[0]
+            assert await one.ledger.prepare(request_of(held), (await world.entry(LatticeNode, "n1")).revision)
+            assert (await world.node("n1")).status.workloads == 1
+            for _ in range(2):
+                assert not await one.ledger.abort_all([request_of(held)])
+        found = await world.workload("a")
+        assert (
+            reservation_record(found),
+            found.status.binding,
+            found.status.allocated_ports,
+            found.status.last_action,
+        ) == (None, None, {}, "")
+        assert (await world.node("n1")).status.workloads == 0
 
 
 def request_of(held: Reservation) -> BindRequest:
@@ -342,41 +325,42 @@ MEMBERS = 120  # more than fit into one commit
 
 
 @pytest.mark.parametrize("commits", range(6))
-def test_no_crash_leaves_a_large_group_half_bound(open_store: OpenStore, commits: int) -> None:
-    async def script() -> None:
-        clock = Calendar()
-        async with open_store() as store:
-            world = World(store, clock)
-            names = [f"w{number}" for number in range(MEMBERS)]
-            await world.add(a_node("n1", 1_000_000))
-            await world.add(*(a_workload(name, 1) for name in names))
-            async with a_side(store, "dead", BindingMode.OPTIMISTIC, clock) as dead:
-                held = await dead.reserve(*names)
-                requests = [
-                    BindRequest(each.workload, each.node, each.id, each.needs, each.expires_at)
-                    for each in held
-                ]
-                for request in requests:
-                    state = await store.get(Key(LatticeNode.resource.id, "", "n1"))
-                    assert state is not None
-                    assert await dead.ledger.prepare(request, state.revision)
-                dead.store.commits, dead.store.most_commits = 0, commits
-                survived = await _commit_all(dead, requests)
-                assert survived == (commits >= 5)
-            decided = (
-                commits >= 3
-            )  # two commits give all of them the attempt's name, the third binds the lead
-            async with a_side(store, "next", BindingMode.OPTIMISTIC, clock) as following:
-                await _settle_all(following, names, clock)
-                assert len(await world.bindings()) == (MEMBERS if decided else 0)
-                assert sorted(await left_prepared(store)) == ([] if decided else sorted(names))
-                clock.date += timedelta(seconds=LATER)
-                await _settle_all(following, names, clock)
+async def test_crash_never_leaves_large_gang_half_bound(open_store: OpenStore, commits: int) -> None:
+    clock = Calendar()
+    async with open_store() as store:
+        world = World(store, clock)
+        names = [f"w{number}" for number in range(MEMBERS)]
+        await world.add(a_node("n1", 1_000_000))
+        await world.add(*(a_workload(name, 1) for name in names))
+        async with a_side(store, "dead", BindingMode.OPTIMISTIC, clock) as dead:
+            held = await dead.reserve(*names)
+            requests = [
+                BindRequest(
+                    reservation.workload,
+                    reservation.node,
+                    reservation.id,
+                    reservation.needs,
+                    reservation.expires_at,
+                )
+                for reservation in held
+            ]
+            for request in requests:
+                state = await store.get(Key(LatticeNode.resource.id, "", "n1"))
+                assert state is not None
+                assert await dead.ledger.prepare(request, state.revision)
+            dead.store.commits, dead.store.most_commits = 0, commits
+            survived = await _commit_all(dead, requests)
+            assert survived == (commits >= 5)
+        decided = commits >= 3  # two commits give all of them the attempt's name, the third binds the lead
+        async with a_side(store, "next", BindingMode.OPTIMISTIC, clock) as following:
+            await _settle_all(following, names, clock)
             assert len(await world.bindings()) == (MEMBERS if decided else 0)
-            assert await left_prepared(store) == []
-            assert (await world.node("n1")).status.workloads == (MEMBERS if decided else 0)
-
-    asyncio.run(script())
+            assert sorted(await left_prepared(store)) == ([] if decided else sorted(names))
+            clock.date += timedelta(seconds=LATER)
+            await _settle_all(following, names, clock)
+        assert len(await world.bindings()) == (MEMBERS if decided else 0)
+        assert await left_prepared(store) == []
+        assert (await world.node("n1")).status.workloads == (MEMBERS if decided else 0)
 
 
 async def _commit_all(side: Side, requests: Sequence[BindRequest]) -> bool:
@@ -394,7 +378,7 @@ async def _settle_all(side: Side, names: Sequence[str], clock: Calendar) -> None
 
 @dataclass
 class Hurried(SystemClock):
-    """Waiting is real, but hours can be skipped."""
+    """A clock whose sleeps are real and that the test can move ahead by hours."""
 
     skipped: float = 0.0
 
@@ -406,31 +390,24 @@ class Hurried(SystemClock):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_two_controllers_fill_the_nodes_and_never_overfill_them(
-    open_store: OpenStore, mode: BindingMode
-) -> None:
-    async def script() -> None:
-        clock, profile = Hurried(), replace(PRESETS[DEFAULT_PROFILE], binding=mode.value)
-        async with open_store() as store:
-            world = World(store, clock)
-            await world.add(*(a_node(f"n{number}", 3000, port_range=(30000, 30002)) for number in range(4)))
-            await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
-            async with (
-                running_scheduler(store, clock, profile, "one") as one,
-                running_scheduler(store, clock, profile, "two") as two,
-            ):
-                for _ in range(6):
-                    await asyncio.gather(one.caught_up(), two.caught_up())
-                    await asyncio.gather(one.controller.reconcile("nodes"), two.controller.reconcile("nodes"))
-                    clock.skipped += 70.0
-            bound = await world.bindings()
-            assert Counter(bound.values()) == {f"n{number}": 3 for number in range(4)}
-            assert [(await world.node(f"n{number}")).status.workloads for number in range(4)] == [3] * 4
-            ports = [
-                (bound[name], (await world.workload(name)).status.allocated_ports["http"]) for name in bound
-            ]
-            assert len(set(ports)) == 12
-            assert await left_prepared(store) == []
-            assert await count(store, Lease) == 0
-
-    asyncio.run(script())
+async def test_two_schedulers_never_overcommit_nodes(open_store: OpenStore, mode: BindingMode) -> None:
+    clock, profile = Hurried(), replace(PRESETS[DEFAULT_PROFILE], binding=mode.value)
+    async with open_store() as store:
+        world = World(store, clock)
+        await world.add(*(a_node(f"n{number}", 3000, ports=(30000, 30002)) for number in range(4)))
+        await world.add(*(a_workload(f"w{number}", ports=("http",)) for number in range(16)))
+        async with (
+            running_scheduler(store, clock, profile, "one") as one,
+            running_scheduler(store, clock, profile, "two") as two,
+        ):
+            for _ in range(6):
+                await asyncio.gather(one.caught_up(), two.caught_up())
+                await asyncio.gather(one.controller.reconcile("nodes"), two.controller.reconcile("nodes"))
+                clock.skipped += 70.0
+        bound = await world.bindings()
+        assert Counter(bound.values()) == {f"n{number}": 3 for number in range(4)}
+        assert [(await world.node(f"n{number}")).status.workloads for number in range(4)] == [3] * 4
+        ports = [(bound[name], (await world.workload(name)).status.allocated_ports["http"]) for name in bound]
+        assert len(set(ports)) == 12
+        assert await left_prepared(store) == []
+        assert await count(store, Lease) == 0

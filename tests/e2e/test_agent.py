@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
-from build.links import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
+from build.agent_world import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
 from build.servers import running_server
 
 from lattice.agent.identity import Identity, JoinRecord
@@ -90,8 +90,8 @@ class Site:
         return await process.wait()
 
     def said(self, node: str = "n1", path: str = "default/web") -> Any:
-        assert self.leader.office is not None
-        heard = self.leader.office.presence.get(node)
+        assert self.leader.context is not None
+        heard = self.leader.context.presence.get(node)
         return (
             heard and heard.is_connected and heard.applied_sequence and heard.workloads.get(path)
         )  # said on this connection
@@ -260,8 +260,8 @@ def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_p
                 await site.leader.bind("lasting", applied("n1"))
                 await site.running()
                 await until(lambda: alive(lasting))
-                heard = site.leader.office.presence.get("n1").received_at  # type: ignore[union-attr]
-                await until(lambda: site.leader.office.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
+                heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
+                await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
                 assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
             await until(lambda: not alive(strict))
             assert len(alive(lasting)) == 1
@@ -310,8 +310,8 @@ def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(t
                     failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
                     assert failed.failure_reason == "STORAGE_ERROR"
                     assert alive(marker) == []
-                    heard = site.leader.office.presence.get("n1").received_at  # type: ignore[union-attr]
-                    await until(lambda: site.leader.office.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
+                    heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
+                    await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
                     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
                     await site.leader.bind("web", applied("n1", run=2))
                     await site.running(run=2)

@@ -1,32 +1,24 @@
-"""Machines on paper outlive the server that made them, where they are written down."""
+"""Machines of the fake provider survive a restart through its state file."""
 
 import asyncio
 from pathlib import Path
 
+from build.machine_specs import a_machine_spec
 from build.virtual import VirtualClock
 
-from lattice.kinds.node_class import MachineSize
 from lattice.providers.fake import FakeProvider
-from lattice.providers.protocol import MachineSpec
 
 
-def a_machine(node: str) -> MachineSpec:
-    return MachineSpec(node, "rack-001", "here", "a", "small", MachineSize(1000, 1 << 30, 0, 0, {}))
-
-
-def test_whoever_is_started_again_finds_the_machines_that_were_made(tmp_path: Path) -> None:
-    async def story() -> None:
-        note, clock = tmp_path / "machines" / "hand.json", VirtualClock()
-        first = FakeProvider(clock, "hand", state_file=note)
-        await asyncio.gather(
-            *(first.create(a_machine(node)) for node in ("n1", "n2", "n3")), clock.advance(1)
-        )
-        first.end_machine("n2", "its disk broke")
-        await asyncio.gather(first.delete("n3"), clock.advance(1))
-        again = FakeProvider(clock, "hand", state_file=note)
-        assert [(each.node, each.state, each.message) for each in await again.list()] == [
-            ("n1", "Running", ""),
-            ("n2", "Ended", "its disk broke"),
-        ]
-
-    asyncio.run(story())
+async def test_restarted_provider_finds_its_machines(tmp_path: Path) -> None:
+    note, clock = tmp_path / "machines" / "hand.json", VirtualClock()
+    first = FakeProvider(clock, "hand", state_file=note)
+    await asyncio.gather(
+        *(first.create(a_machine_spec(node)) for node in ("n1", "n2", "n3")), clock.advance(1)
+    )
+    first.end_machine("n2", "its disk broke")
+    await asyncio.gather(first.delete("n3"), clock.advance(1))
+    again = FakeProvider(clock, "hand", state_file=note)
+    assert [(machine.node, machine.state, machine.message) for machine in await again.list()] == [
+        ("n1", "Running", ""),
+        ("n2", "Ended", "its disk broke"),
+    ]

@@ -1,9 +1,8 @@
-"""What the checklist of the control plane asks of a server: it refuses what makes no sense, keeps what it took, and runs nothing itself."""
+"""Specification 004 on servers: invalid objects are rejected, accepted objects are stored, and workloads run
+on nodes only."""
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -24,12 +23,9 @@ from lattice.store.protocol import Key
 WEB = {"name": "web", "namespace": "default"}
 
 
-def play(story: Callable[[Api], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        await story(await an_api(MemoryStore(clock), clock))
-
-    asyncio.run(whole())
+async def empty_api() -> Api:
+    clock = VirtualClock()
+    return await an_api(MemoryStore(clock), clock)
 
 
 async def post(api: Api, **spec: Any) -> Reply:
@@ -42,68 +38,60 @@ async def post(api: Api, **spec: Any) -> Reply:
 @pytest.mark.parametrize(
     ("spec", "field"),
     [
-        pytest.param({"desiredState": "Paused"}, "spec.desiredState", id="a state that nobody can want"),
+        pytest.param({"desiredState": "Paused"}, "spec.desiredState", id="an unknown desired state"),
         pytest.param({"containers": {"main": {}}}, "spec.containers.main", id="nothing to run"),
-        pytest.param({"requests": {"cpu": "-1"}}, "spec.requests", id="less than nothing"),
-        pytest.param({"revision": "latest"}, "spec.revision", id="a revision that is none"),
+        pytest.param({"requests": {"cpu": "-1"}}, "spec.requests", id="a negative request"),
+        pytest.param({"revision": "latest"}, "spec.revision", id="an invalid revision"),
     ],
 )
-def test_a_workload_that_makes_no_sense_is_refused_and_nothing_is_written(
-    spec: dict[str, Any], field: str
-) -> None:
-    async def story(api: Api) -> None:
-        before = await api.store.revision()
-        with pytest.raises(Invalid) as told:
-            await post(api, **spec)
-        assert [cause.field for cause in told.value.causes if cause.field.startswith(field)]
-        assert await api.store.revision() == before
-
-    play(story)
+async def test_invalid_workload_is_rejected_without_write(spec: dict[str, Any], field: str) -> None:
+    api = await empty_api()
+    before = await api.store.revision()
+    with pytest.raises(Invalid) as told:
+        await post(api, **spec)
+    assert [cause.field for cause in told.value.causes if cause.field.startswith(field)]
+    assert await api.store.revision() == before
 
 
-def test_what_is_wanted_is_kept_before_anybody_is_told_that_it_was_taken() -> None:
-    async def story(api: Api) -> None:
-        told = value(await post(api))
-        entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
-        assert entry is not None
-        assert told["metadata"]["resourceVersion"] == str(entry.revision)
-
-    play(story)
+async def test_workload_is_stored_before_it_is_accepted() -> None:
+    api = await empty_api()
+    told = value(await post(api))
+    entry = await api.store.get(Key(LatticeWorkload.resource.id, "default", "job"))
+    assert entry is not None
+    assert told["metadata"]["resourceVersion"] == str(entry.revision)
 
 
-def test_what_lattice_told_is_changed_by_nobody() -> None:
-    async def story(api: Api) -> None:
-        resource = LatticeWorkload.resource
-        workload = msgspec.convert(
-            {
-                "apiVersion": resource.api_version,
-                "kind": resource.kind,
-                "metadata": WEB,
-                "spec": {"containers": {}},
-            },
-            LatticeWorkload,
-        )
-        put = EventRecorder("workloads", api.clock, api.new_uid).event(
-            workload, "WorkloadFailed", "it failed 5 times", warning=True
-        )
-        await api.store.commit([put])
-        before = await api.store.revision()
-        events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
-        call = Call(
-            "PATCH",
-            events,
-            ADMIN,
-            body=b'{"reason": "AllIsWell"}',
-            content_type="application/merge-patch+json",
-        )
-        with pytest.raises(Denied, match="stays as it was told"):
-            await handle_call(api, call, request_attributes("PATCH", events, watching=False))
-        assert await api.store.revision() == before
-
-    play(story)
+async def test_events_are_immutable() -> None:
+    api = await empty_api()
+    resource = LatticeWorkload.resource
+    workload = msgspec.convert(
+        {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "metadata": WEB,
+            "spec": {"containers": {}},
+        },
+        LatticeWorkload,
+    )
+    put = EventRecorder("workloads", api.clock, api.new_uid).event(
+        workload, "WorkloadFailed", "it failed 5 times", warning=True
+    )
+    await api.store.commit([put])
+    before = await api.store.revision()
+    events = Target(CATALOG.by_id("events"), put.key.namespace, put.key.name)
+    call = Call(
+        "PATCH",
+        events,
+        ADMIN,
+        body=b'{"reason": "AllIsWell"}',
+        content_type="application/merge-patch+json",
+    )
+    with pytest.raises(Denied, match="stays as it was told"):
+        await handle_call(api, call, request_attributes("PATCH", events, watching=False))
+    assert await api.store.revision() == before
 
 
-def test_a_server_has_no_runtime_to_run_anything_with() -> None:
+def test_server_imports_no_agent_runtime() -> None:
     look = "import sys, lattice.app.serve; print(*[name for name in sys.modules if name.startswith('lattice.agent')])"
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""

@@ -1,8 +1,11 @@
+"""The cache of a store: indexes, relists, back-off and change handlers."""
+
 import asyncio
 import random
 from contextlib import suppress
 
 import pytest
+from build.store_keys import PODS, pod
 from build.virtual import VirtualClock, settle
 
 from lattice.errors import Unavailable
@@ -10,33 +13,26 @@ from lattice.store.cache import Cache
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Change, Delete, Entry, Key, Put, Watch
 
-PODS = "pods"
-
-
-def pod(path: str) -> Key:
-    namespace, _, name = path.partition("/")
-    return Key(PODS, namespace, name)
-
 
 def words(value: str) -> list[str]:
     return value.split()
 
 
-class Stage:
-    """A store, a cache on it, and what the cache told."""
+class CachedStore:
+    """A store, a cache on it, and the changes that the cache reported."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock) -> None:
         self.store = store
         self.cache: Cache[str] = Cache(
             store, PODS, _text, clock, random.Random(1), {"word": words}, freeze=False
         )
-        self.told: list[str] = []
+        self.changes: list[str] = []
         self.cache.on_change(self._note)
         self.task = asyncio.ensure_future(self.cache.run())
 
     def _note(self, change: Change) -> None:
         old = change.previous.value.decode() if change.previous else "-"
-        self.told.append(
+        self.changes.append(
             f"{change.key.path} {old}>{change.value.decode() if change.value is not None else '-'}"
         )
 
@@ -50,8 +46,8 @@ def _text(entry: Entry) -> str:
     return entry.value.decode()
 
 
-class Flaky(MemoryStore):
-    """Refuses lists and watches while it is down."""
+class FlakyStore(MemoryStore):
+    """A store that refuses watches while it is down."""
 
     is_down = False
     refused = 0
@@ -63,120 +59,100 @@ class Flaky(MemoryStore):
         return await super().watch(resource, after)
 
 
-def test_the_copy_follows_the_store() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        assert sorted(stage.cache.objects()) == ["red", "red big"]
-        assert stage.cache.objects("a") == ["red big"]
-        assert sorted(stage.cache.by_index("word", "red")) == ["red", "red big"]
-        revision = await store.commit([Put(pod("a/x"), b"blue"), Delete(pod("b/y"))])
-        await stage.cache.wait_for(revision)
-        assert stage.cache.get("a/x") == "blue"
-        assert (stage.cache.by_index("word", "red"), stage.cache.by_index("word", "blue")) == ([], ["blue"])
-        entry = stage.cache.entry("a/x")
-        assert entry is not None
-        assert entry.revision == revision
-        assert len(stage.cache) == 1
-        assert stage.told == ["a/x ->red big", "b/y ->red", "a/x red big>blue", "b/y red>-"]
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_cache_follows_the_store() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.commit([Put(pod("a/x"), b"red big"), Put(pod("b/y"), b"red")])
+    cached = CachedStore(store, clock)
+    await cached.cache.wait_for()
+    assert sorted(cached.cache.objects()) == ["red", "red big"]
+    assert cached.cache.objects("a") == ["red big"]
+    assert sorted(cached.cache.by_index("word", "red")) == ["red", "red big"]
+    revision = await store.commit([Put(pod("a/x"), b"blue"), Delete(pod("b/y"))])
+    await cached.cache.wait_for(revision)
+    assert cached.cache.get("a/x") == "blue"
+    assert (cached.cache.by_index("word", "red"), cached.cache.by_index("word", "blue")) == ([], ["blue"])
+    entry = cached.cache.entry("a/x")
+    assert entry is not None
+    assert entry.revision == revision
+    assert len(cached.cache) == 1
+    assert cached.changes == ["a/x ->red big", "b/y ->red", "a/x red big>blue", "b/y red>-"]
+    await cached.stop()
 
 
-def test_waiting_for_a_revision_of_another_resource_ends() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        waiting = asyncio.ensure_future(stage.cache.wait_for(await store.revision() + 1))
-        await settle()
-        assert not waiting.done()
-        await store.commit([Put(Key("nodes", "", "n"), b"")])
-        await clock.advance(0.1)
-        assert waiting.done()
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_wait_for_revision_of_other_resource_ends() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    cached = CachedStore(store, clock)
+    await cached.cache.wait_for()
+    waiting = asyncio.ensure_future(cached.cache.wait_for(await store.revision() + 1))
+    await settle()
+    assert not waiting.done()
+    await store.commit([Put(Key("nodes", "", "n"), b"")])
+    await clock.advance(0.1)
+    assert waiting.done()
+    await cached.stop()
 
 
-def test_when_history_is_gone_it_lists_again_and_tells_only_the_difference() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Flaky(clock, window=4)
-        await store.commit(
-            [Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")]
-        )
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        stage.told.clear()
-        await store.commit([Put(pod("a/changed"), b"2"), Delete(pod("a/removed")), Put(pod("a/added"), b"1")])
-        for number in range(20):
-            await store.commit([Put(pod("a/busy"), b"%d" % number)])
-        await store.commit([Delete(pod("a/busy"))])
-        await store.compact(await store.revision())
-        await clock.advance(1)
-        assert sorted(stage.told) == ["a/added ->1", "a/changed 1>2", "a/removed 1>-"]
-        assert stage.cache.revision == await store.revision()
-        later = await store.commit([Put(pod("a/added"), b"2")])
-        await stage.cache.wait_for(later)
-        assert stage.cache.get("a/added") == "2"
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_relist_after_gone_reports_only_differences() -> None:
+    clock = VirtualClock()
+    store = FlakyStore(clock, window=4)
+    await store.commit([Put(pod("a/kept"), b"1"), Put(pod("a/changed"), b"1"), Put(pod("a/removed"), b"1")])
+    cached = CachedStore(store, clock)
+    await cached.cache.wait_for()
+    cached.changes.clear()
+    await store.commit([Put(pod("a/changed"), b"2"), Delete(pod("a/removed")), Put(pod("a/added"), b"1")])
+    for number in range(20):
+        await store.commit([Put(pod("a/busy"), b"%d" % number)])
+    await store.commit([Delete(pod("a/busy"))])
+    await store.compact(await store.revision())
+    await clock.advance(1)
+    assert sorted(cached.changes) == ["a/added ->1", "a/changed 1>2", "a/removed 1>-"]
+    assert cached.cache.revision == await store.revision()
+    later = await store.commit([Put(pod("a/added"), b"2")])
+    await cached.cache.wait_for(later)
+    assert cached.cache.get("a/added") == "2"
+    await cached.stop()
 
 
-def test_while_the_store_is_down_it_asks_ever_less_often_and_then_resumes() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Flaky(clock)
-        store.is_down = True
-        stage = Stage(store, clock)
-        await clock.advance(60)
-        assert 8 <= store.refused <= 25
-        store.is_down = False
-        await store.commit([Put(pod("a/x"), b"1")])
-        await clock.advance(10)
-        assert stage.cache.get("a/x") == "1"
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_cache_backs_off_while_store_is_down() -> None:
+    clock = VirtualClock()
+    store = FlakyStore(clock)
+    store.is_down = True
+    cached = CachedStore(store, clock)
+    await clock.advance(60)
+    assert 8 <= store.refused <= 25
+    store.is_down = False
+    await store.commit([Put(pod("a/x"), b"1")])
+    await clock.advance(10)
+    assert cached.cache.get("a/x") == "1"
+    await cached.stop()
 
 
 @pytest.mark.parametrize("count", [0, 1, 499, 500, 501, 1200])
-def test_lists_of_any_length_are_copied_whole(count: int) -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        for start in range(0, count, 100):
-            await store.commit([Put(pod(f"a/{i:04}"), b"") for i in range(start, min(count, start + 100))])
-        stage = Stage(store, clock)
-        await stage.cache.wait_for()
-        assert len(stage.cache) == count
-        await stage.stop()
-
-    asyncio.run(scenario())
+async def test_lists_of_any_length_are_cached(count: int) -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    for start in range(0, count, 100):
+        await store.commit([Put(pod(f"a/{i:04}"), b"") for i in range(start, min(count, start + 100))])
+    cached = CachedStore(store, clock)
+    await cached.cache.wait_for()
+    assert len(cached.cache) == count
+    await cached.stop()
 
 
-def test_those_who_are_told_of_a_change_can_see_what_was_there_before() -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.commit([Put(pod("a/x"), b"one")])
-        stage = Stage(store, clock)
-        seen: list[tuple[str, str | None]] = []
-        stage.cache.on_change(lambda change: seen.append((change.key.path, stage.cache.previous_object)))
-        await stage.cache.wait_for()
-        await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
-        await store.commit([Put(pod("a/x"), b"three")])
-        await stage.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
-        await settle()
-        assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
-        assert stage.cache.previous_object is None
-        await stage.stop()
-
-    asyncio.run(script())
+async def test_change_handlers_see_previous_object() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.commit([Put(pod("a/x"), b"one")])
+    cached = CachedStore(store, clock)
+    seen: list[tuple[str, str | None]] = []
+    cached.cache.on_change(lambda change: seen.append((change.key.path, cached.cache.previous_object)))
+    await cached.cache.wait_for()
+    await store.commit([Put(pod("a/x"), b"two"), Put(pod("a/y"), b"new")])
+    await store.commit([Put(pod("a/x"), b"three")])
+    await cached.cache.wait_for(await store.commit([Delete(pod("a/x"))]))
+    await settle()
+    assert seen == [("a/x", None), ("a/x", "one"), ("a/y", None), ("a/x", "two"), ("a/x", "three")]
+    assert cached.cache.previous_object is None
+    await cached.stop()

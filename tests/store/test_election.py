@@ -1,3 +1,5 @@
+"""Leader election: handover, expiry, outages and fencing."""
+
 import asyncio
 import random
 from collections.abc import Callable
@@ -15,10 +17,10 @@ POD = Key("pods", "a", "b")
 
 
 class Candidate:
-    """An election and what it told."""
+    """An election and its events."""
 
     def __init__(self, store: MemoryStore, clock: VirtualClock, name: str) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
         rng = random.Random(name)
         self.election = Election(
             store,
@@ -26,8 +28,8 @@ class Candidate:
             "lead",
             name,
             rng,
-            on_started_leading=self._tell("won"),
-            on_stopped_leading=self._tell("lost"),
+            on_started_leading=self._record("won"),
+            on_stopped_leading=self._record("lost"),
         )
         self.task = asyncio.ensure_future(self.election.run())
 
@@ -36,170 +38,146 @@ class Candidate:
         with suppress(asyncio.CancelledError):
             await self.task
 
-    def _tell(self, what: str) -> Callable[[Term], None]:
-        return lambda term: self.told.append(f"{what} {term.number}")
+    def _record(self, what: str) -> Callable[[Term], None]:
+        return lambda term: self.events.append(f"{what} {term.number}")
 
 
-class Fickle(MemoryStore):
-    """A store that can fall silent or refuse to answer."""
+class UnreliableStore(MemoryStore):
+    """A store that can hang, refuse or fail."""
 
-    mood = "well"
+    mode = "well"
 
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
-        await self._suffer()
+        await self._fail()
         return await super().campaign(role, holder, ttl)
 
     async def renew(self, term: Term) -> bool:
-        await self._suffer()
+        await self._fail()
         return await super().renew(term)
 
-    async def _suffer(self) -> None:
-        if self.mood == "silent":
+    async def _fail(self) -> None:
+        if self.mode == "silent":
             await asyncio.Event().wait()
-        if self.mood == "down":
+        if self.mode == "down":
             raise Unavailable("no answer")
-        if self.mood == "broken":
+        if self.mode == "broken":
             raise RuntimeError("nobody thought of this")
 
 
-def test_one_leads_and_keeps_leading() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
-        await clock.advance(600)
-        assert (one.told, two.told) == (["won 1"], [])
-        assert one.election.term is not None
-        assert two.election.term is None
-        await one.stop()
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_one_candidate_keeps_leading() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    await clock.advance(600)
+    assert (one.events, two.events) == (["won 1"], [])
+    assert one.election.term is not None
+    assert two.election.term is None
+    await one.stop()
+    await two.stop()
 
 
-def test_a_term_that_the_store_calls_over_is_given_up_at_once_and_another_may_follow() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        term = one.election.term
-        assert term is not None
-        one.election.end_term(Term(term.role, term.number - 1, term.holder))
-        assert one.election.term == term, "of an earlier one it has nothing to say"
-        one.election.end_term(term)
-        assert one.election.term is None
-        assert one.told == ["won 1", "lost 1"]
-        await clock.advance(60)
-        assert one.told == ["won 1", "lost 1", "won 2"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_ended_term_is_given_up_and_campaigned_again() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    term = one.election.term
+    assert term is not None
+    one.election.end_term(Term(term.role, term.number - 1, term.holder))
+    assert one.election.term == term, "an earlier term is ignored"
+    one.election.end_term(term)
+    assert one.election.term is None
+    assert one.events == ["won 1", "lost 1"]
+    await clock.advance(60)
+    assert one.events == ["won 1", "lost 1", "won 2"]
+    await one.stop()
 
 
-def test_a_stopped_leader_hands_over_within_a_second() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
-        await clock.advance(20)
-        await one.stop()
-        assert one.told == ["won 1", "lost 1"]
-        await clock.advance(1)
-        assert two.told == ["won 2"]
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_stopped_leader_hands_over_within_a_second() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one, two = Candidate(store, clock, "one"), Candidate(store, clock, "two")
+    await clock.advance(20)
+    await one.stop()
+    assert one.events == ["won 1", "lost 1"]
+    await clock.advance(1)
+    assert two.events == ["won 2"]
+    await two.stop()
 
 
-def test_a_dead_leader_is_followed_within_its_lease_and_two_seconds() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        await store.campaign("lead", "dead", 15)
-        two = Candidate(store, clock, "two")
-        await clock.advance(14.9)
-        assert two.told == []
-        await clock.advance(2.1)
-        assert two.told == ["won 2"]
-        await two.stop()
-
-    asyncio.run(scenario())
+async def test_dead_leader_is_replaced_after_lease() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    await store.campaign("lead", "dead", 15)
+    two = Candidate(store, clock, "two")
+    await clock.advance(14.9)
+    assert two.events == []
+    await clock.advance(2.1)
+    assert two.events == ["won 2"]
+    await two.stop()
 
 
-@pytest.mark.parametrize("mood", ["silent", "down"])
-def test_a_leader_that_cannot_renew_steps_down_when_its_lease_ends(mood: str) -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        store.mood = mood
-        await clock.advance(13.9)
-        assert one.election.term is not None
-        await clock.advance(0.1)
-        assert one.election.term is None
-        assert one.told == ["won 1", "lost 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+@pytest.mark.parametrize("mode", ["silent", "down"])
+async def test_leader_steps_down_when_lease_is_not_renewed(mode: str) -> None:
+    clock = VirtualClock()
+    store = UnreliableStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    store.mode = mode
+    await clock.advance(13.9)
+    assert one.election.term is not None
+    await clock.advance(0.1)
+    assert one.election.term is None
+    assert one.events == ["won 1", "lost 1"]
+    await one.stop()
 
 
-def test_a_short_outage_of_the_store_does_not_end_a_term() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(4)
-        store.mood = "down"
-        await clock.advance(8)
-        store.mood = "well"
-        await clock.advance(100)
-        assert one.told == ["won 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_short_store_outage_does_not_end_term() -> None:
+    clock = VirtualClock()
+    store = UnreliableStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(4)
+    store.mode = "down"
+    await clock.advance(8)
+    store.mode = "well"
+    await clock.advance(100)
+    assert one.events == ["won 1"]
+    await one.stop()
 
 
-def test_a_paused_leader_that_wakes_knows_it_and_is_refused_anyway() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        kept = one.election.term
-        assert kept is not None
-        await store.commit([Put(POD, b"by one")], fence=kept)
-        clock.jump(60)
-        assert one.election.term is None
-        successor = await store.campaign("lead", "two", 15)
-        assert successor is not None
-        revision = await store.revision()
-        for _ in range(10):
-            with pytest.raises(Fenced):
-                await store.commit([Put(POD, b"late")], fence=kept)
-        assert await store.revision() == revision
-        await clock.advance(0.1)
-        await settle()
-        assert one.told == ["won 1", "lost 1"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_paused_leader_is_fenced_on_wake() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    kept = one.election.term
+    assert kept is not None
+    await store.commit([Put(POD, b"by one")], fence=kept)
+    clock.jump(60)
+    assert one.election.term is None
+    successor = await store.campaign("lead", "two", 15)
+    assert successor is not None
+    revision = await store.revision()
+    for _ in range(10):
+        with pytest.raises(Fenced):
+            await store.commit([Put(POD, b"late")], fence=kept)
+    assert await store.revision() == revision
+    await clock.advance(0.1)
+    await settle()
+    assert one.events == ["won 1", "lost 1"]
+    await one.stop()
 
 
-def test_whatever_goes_wrong_with_a_renewal_it_stops_leading_and_campaigns_again() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = Fickle(clock)
-        one = Candidate(store, clock, "one")
-        await clock.advance(1)
-        store.mood = "broken"
-        await clock.advance(6)
-        assert one.told == ["won 1", "lost 1"]
-        assert one.election.term is None
-        store.mood = "well"
-        await clock.advance(20)
-        assert one.told == ["won 1", "lost 1", "won 2"]
-        await one.stop()
-
-    asyncio.run(scenario())
+async def test_renewal_error_ends_term_and_recampaigns() -> None:
+    clock = VirtualClock()
+    store = UnreliableStore(clock)
+    one = Candidate(store, clock, "one")
+    await clock.advance(1)
+    store.mode = "broken"
+    await clock.advance(6)
+    assert one.events == ["won 1", "lost 1"]
+    assert one.election.term is None
+    store.mode = "well"
+    await clock.advance(20)
+    assert one.events == ["won 1", "lost 1", "won 2"]
+    await one.stop()

@@ -1,4 +1,4 @@
-import asyncio
+"""The store in memory: leases, request ids and watches before the window."""
 
 from build.virtual import VirtualClock
 
@@ -8,48 +8,39 @@ from lattice.store.protocol import REQUEST_ID_TTL_S, Key, Put
 POD = Key("pods", "a", "b")
 
 
-def test_a_lease_ends_by_the_clock_it_was_given() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        first = await store.campaign("role", "one", 15)
-        assert first is not None
-        await clock.advance(14)
-        assert await store.campaign("role", "two", 15) is None
-        assert await store.renew(first)
-        await clock.advance(14.9)
-        assert await store.campaign("role", "two", 15) is None
-        await clock.advance(0.1)
-        assert not await store.renew(first)
-        second = await store.campaign("role", "two", 15)
-        assert second is not None
-        assert second.number == 2
-
-    asyncio.run(scenario())
+async def test_lease_expires_by_given_clock() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    first = await store.campaign("role", "one", 15)
+    assert first is not None
+    await clock.advance(14)
+    assert await store.campaign("role", "two", 15) is None
+    assert await store.renew(first)
+    await clock.advance(14.9)
+    assert await store.campaign("role", "two", 15) is None
+    await clock.advance(0.1)
+    assert not await store.renew(first)
+    second = await store.campaign("role", "two", 15)
+    assert second is not None
+    assert second.number == 2
 
 
-def test_a_request_id_is_forgotten_after_its_time() -> None:
-    async def scenario() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        first = await store.commit([Put(POD, b"")], request_id="r")
-        await clock.advance(REQUEST_ID_TTL_S - 1)
-        assert await store.commit([Put(POD, b"")], request_id="r") == first
-        await clock.advance(1)
-        assert await store.commit([Put(POD, b"")], request_id="r") > first
-
-    asyncio.run(scenario())
+async def test_request_id_expires() -> None:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    first = await store.commit([Put(POD, b"")], request_id="r")
+    await clock.advance(REQUEST_ID_TTL_S - 1)
+    assert await store.commit([Put(POD, b"")], request_id="r") == first
+    await clock.advance(1)
+    assert await store.commit([Put(POD, b"")], request_id="r") > first
 
 
-def test_a_watch_from_before_the_window_reads_the_log() -> None:
-    async def scenario() -> None:
-        store = MemoryStore(VirtualClock(), window=5)
-        for number in range(50):
-            await store.commit([Put(POD, b"%d" % number)])
-        watch = await store.watch("pods", 1)
-        batches = await watch.next(1)
-        assert [batch.changes[0].value for batch in batches] == [b"%d" % number for number in range(50)]
-        last = await store.commit([Put(POD, b"last")])
-        assert [batch.revision for batch in await watch.next(1)] == [last]
-
-    asyncio.run(scenario())
+async def test_watch_before_window_reads_the_log() -> None:
+    store = MemoryStore(VirtualClock(), window=5)
+    for number in range(50):
+        await store.commit([Put(POD, b"%d" % number)])
+    watch = await store.watch("pods", 1)
+    batches = await watch.next(1)
+    assert [batch.changes[0].value for batch in batches] == [b"%d" % number for number in range(50)]
+    last = await store.commit([Put(POD, b"last")])
+    assert [batch.revision for batch in await watch.next(1)] == [last]

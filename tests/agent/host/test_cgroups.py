@@ -1,4 +1,4 @@
-"""Cgroups: which hierarchies are ours, and what is written into them for a limit."""
+"""Cgroups: parent hierarchies of instances, and the files that are written for a limit."""
 
 from pathlib import Path
 from typing import Literal
@@ -48,7 +48,7 @@ V2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,nsdelegate 0 0\n"
         pytest.param(Limits(cpu=1000), 2, frozenset(), {}, id="a hierarchy that cannot limit"),
     ],
 )
-def test_what_is_written(
+def test_limit_files_per_cgroup_version(
     limits: Limits, version: Literal[1, 2], controllers: frozenset[str], expected: dict[str, str]
 ) -> None:
     assert limit_files(limits, version, controllers) == expected
@@ -69,21 +69,21 @@ def test_what_is_written(
         pytest.param(V2, "0::/\n", ["/sys/fs/cgroup"], id="v2: below the root, if we are there"),
     ],
 )
-def test_where_ours_belong(mounts: str, own: str, expected: list[str]) -> None:
-    assert [str(each.path) for each in candidate_parents(mounts, own)] == expected
+def test_parent_cgroups_of_instances(mounts: str, own: str, expected: list[str]) -> None:
+    assert [str(hierarchy.path) for hierarchy in candidate_parents(mounts, own)] == expected
 
 
-def test_where_a_process_is() -> None:
-    assert [str(each.path) for each in process_cgroups(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
+def test_cgroups_of_a_process() -> None:
+    assert [str(hierarchy.path) for hierarchy in process_cgroups(V2, "0::/a/b\n")] == ["/sys/fs/cgroup/a/b"]
 
 
-def test_what_cannot_be_written_is_not_used(tmp_path: Path) -> None:
+def test_unwritable_hierarchies_are_not_used(tmp_path: Path) -> None:
     plain = tmp_path / "no-cgroup"
     plain.mkdir()
     assert writable([Hierarchy(plain, 1, BOTH), Hierarchy(tmp_path / "missing", 2, BOTH)]) == []
 
 
-def test_a_limit_that_is_refused_is_not_called_held(tmp_path: Path) -> None:
+def test_failed_limit_is_not_reported_as_enforced(tmp_path: Path) -> None:
     (tmp_path / "x" / "cpu.max").mkdir(parents=True)  # a folder cannot be written to
     paths, enforced = make([Hierarchy(tmp_path, 2, BOTH)], "x", Limits(cpu=100))
     assert paths == (str(tmp_path / "x"),)

@@ -1,4 +1,4 @@
-"""Probes: thresholds and waiting as values, questions really asked, and a runner on virtual time."""
+"""Probes: thresholds, probes against real servers and commands, and the probe loop in virtual time."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ def a_probe(**rest: Any) -> Probe:
 @pytest.mark.parametrize(
     ("well", "probe", "answers", "expected"),
     [
-        pytest.param(False, a_probe(), [YES], True, id="one success makes it well"),
+        pytest.param(False, a_probe(), [YES], True, id="one success passes"),
         pytest.param(
             False,
             a_probe(success_threshold=3),
@@ -38,10 +38,10 @@ def a_probe(**rest: Any) -> Probe:
             True,
             id="three in a row where three are asked",
         ),
-        pytest.param(True, a_probe(), [NO, NO], True, id="two failures are forgiven"),
-        pytest.param(True, a_probe(), [NO, NO, NO], False, id="three are not"),
+        pytest.param(True, a_probe(), [NO, NO], True, id="two failures still pass"),
+        pytest.param(True, a_probe(), [NO, NO, NO], False, id="three failures fail"),
         pytest.param(True, a_probe(), [NO, NO, YES, NO, NO], True, id="failures count in a row"),
-        pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="and it may recover"),
+        pytest.param(True, a_probe(failure_threshold=1), [NO, YES], True, id="a failed probe may recover"),
     ],
 )
 def test_thresholds(well: bool, probe: Probe, answers: list[ProbeResult], expected: bool) -> None:
@@ -61,15 +61,18 @@ def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Heal
 @pytest.mark.parametrize(
     ("probes", "heard", "expected"),
     [
-        pytest.param(None, [], Health(True, True, True), id="without probes what runs is ready"),
+        pytest.param(None, [], Health(True, True, True), id="running without probes is ready"),
         pytest.param(
-            Probes(readiness=a_probe()), [], Health(True, False, True), id="not ready before it said so"
+            Probes(readiness=a_probe()),
+            [],
+            Health(True, False, True),
+            id="not ready before the first success",
         ),
         pytest.param(
             Probes(readiness=a_probe()),
             [("readiness", YES)],
             Health(True, True, True),
-            id="ready when it says so",
+            id="ready after a success",
         ),
         pytest.param(
             Probes(liveness=a_probe()), [], Health(True, True, True), id="alive until shown otherwise"
@@ -90,7 +93,7 @@ def health_after(probes: Probes | None, *heard: tuple[Any, ProbeResult]) -> Heal
             Probes(startup=a_probe(failure_threshold=2)),
             [("startup", NO), ("startup", NO)],
             Health(False, False, False, "startup: refused"),
-            id="one that never starts is given up",
+            id="failed startup is not alive",
         ),
     ],
 )
@@ -98,7 +101,7 @@ def test_health(probes: Probes | None, heard: list[tuple[Any, ProbeResult]], exp
     assert health_after(probes, *heard) == expected
 
 
-def test_the_others_wait_for_startup() -> None:
+def test_liveness_and_readiness_wait_for_startup() -> None:
     checkup = ProbeTracker.begin(
         Probes(startup=a_probe(initial_delay_seconds=5), liveness=a_probe(), readiness=a_probe()), 100
     )
@@ -111,25 +114,20 @@ def test_the_others_wait_for_startup() -> None:
     assert checkup.due() == (115, "readiness")
 
 
-def test_it_is_asked_at_its_times_until_it_is_dead() -> None:
-    async def case() -> None:
-        clock, asked, told = VirtualClock(), [], []
-        answers = iter([NO, YES, YES, NO, NO])
+async def test_probe_runs_periodically_until_failure() -> None:
+    clock, asked, told = VirtualClock(), [], []
+    answers = iter([NO, YES, YES, NO, NO])
 
-        async def asking(probe: Probe) -> ProbeResult:
-            asked.append(clock.monotonic())
-            return next(answers)
+    async def asking(probe: Probe) -> ProbeResult:
+        asked.append(clock.monotonic())
+        return next(answers)
 
-        probes = Probes(
-            liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2)
-        )
-        task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
-        await clock.advance(100)
-        assert task.done()
-        assert asked == [3, 10, 17, 24, 31]
-        assert [health.alive for health in told] == [True, True, True, True, False]
-
-    asyncio.run(case())
+    probes = Probes(liveness=Probe(tcp=TCP, initial_delay_seconds=3, period_seconds=7, failure_threshold=2))
+    task = asyncio.create_task(run_probes(ProbeTracker.begin(probes, 0), clock, asking, told.append))
+    await clock.advance(100)
+    assert task.done()
+    assert asked == [3, 10, 17, 24, 31]
+    assert [health.alive for health in told] == [True, True, True, True, False]
 
 
 async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
@@ -139,14 +137,11 @@ async def _no_command(words: tuple[str, ...], timeout: float) -> int | None:
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-def heard_from(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
-    async def case() -> ProbeResult:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server:
-            return await probe_once(make(port), {"http": port}, _no_command)
-
-    return asyncio.run(case())
+async def probe_server(serve: Serve, make: Callable[[int], Probe]) -> ProbeResult:
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        return await probe_once(make(port), {"http": port}, _no_command)
 
 
 def saying(words: bytes) -> Serve:
@@ -180,25 +175,25 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
             silent,
             lambda port: Probe(tcp=TcpProbe(port="grpc")),
             ProbeResult(False, 'no port "grpc" was allocated'),
-            id="a name that is nobody's",
+            id="an unknown port name",
         ),
         pytest.param(
             saying(b"HTTP/1.1 204 No Content\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(True),
-            id="2xx is well",
+            id="2xx passes",
         ),
         pytest.param(
             saying(b"HTTP/1.1 302 Found\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(True),
-            id="3xx is well",
+            id="3xx passes",
         ),
         pytest.param(
             saying(b"HTTP/1.1 503 Busy\r\n\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
             ProbeResult(False, "HTTP status 503"),
-            id="5xx is not",
+            id="5xx fails",
         ),
         pytest.param(
             saying(b"SSH-2.0\r\n"),
@@ -214,12 +209,14 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         ),
     ],
 )
-def test_questions(serve: Serve, make: Callable[[int], Probe], expected: ProbeResult) -> None:
-    assert heard_from(serve, make) == expected
+async def test_probe_results_per_protocol(
+    serve: Serve, make: Callable[[int], Probe], expected: ProbeResult
+) -> None:
+    assert await probe_server(serve, make) == expected
 
 
-def test_a_closed_port_is_a_failure() -> None:
-    answer = asyncio.run(probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command))
+async def test_a_closed_port_is_a_failure() -> None:
+    answer = await probe_once(Probe(tcp=TcpProbe(port=1)), {}, _no_command)
     assert not answer.ok
     assert "Connect call failed" in answer.detail
 
@@ -227,22 +224,22 @@ def test_a_closed_port_is_a_failure() -> None:
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        pytest.param(0, ProbeResult(True), id="exit code 0 is well"),
-        pytest.param(3, ProbeResult(False, "exit code 3"), id="any other is not"),
-        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="too slow is not"),
+        pytest.param(0, ProbeResult(True), id="exit code 0 passes"),
+        pytest.param(3, ProbeResult(False, "exit code 3"), id="other exit codes fail"),
+        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="a timeout fails"),
     ],
 )
-def test_a_command_is_asked(code: int | None, expected: ProbeResult) -> None:
+async def test_exec_probe_uses_exit_code(code: int | None, expected: ProbeResult) -> None:
     async def execute(words: tuple[str, ...], timeout: float) -> int | None:
         assert (words, timeout) == (("check", "me"), 1.0)
         return code
 
-    assert asyncio.run(probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute)) == expected
+    assert await probe_once(Probe(exec=ExecProbe(command=("check", "me"))), {}, execute) == expected
 
 
-def test_a_command_that_hangs_is_ended(tmp_path: Any) -> None:
+async def test_hanging_exec_probe_is_killed(tmp_path: Any) -> None:
     from lattice.agent.runtimes.process import run_command
 
     before = time.monotonic()
-    assert asyncio.run(run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2)) is None
+    assert await run_command(("/bin/sh", "-c", "sleep 60 & sleep 60"), {}, tmp_path, 0.2) is None
     assert time.monotonic() - before < 5

@@ -1,15 +1,14 @@
-"""The watchdog: whoever may not run without contact is dead in time, agent or no agent; and it costs next to nothing."""
+"""The watchdog stops strict instances at their deadline, with or without an agent, and uses little memory."""
 
 import asyncio
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from build.nodes import Node, an_agent, clock, end_all, kill_now, on_node, watchdogs, written
-from build.orders import shell, until, which
+from build.assignments import instance_id, shell, until
+from build.process_node import an_agent, clock, end_all, kill_now, running_node, watchdogs, written
 
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.watchdog import Watchdog, since_boot
@@ -20,20 +19,22 @@ FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
 
 def dead(folder: Path) -> bool:
     handle = written(folder).records[0].handle
-    return not groups.members(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", which()))
+    return not groups.members(
+        handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", instance_id())
+    )
 
 
-def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None:
+async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.5), contact_every=0.2) as (agent, begun):
         assert begun[0].is_live, begun[0].failure
-        time.sleep(2)
+        await asyncio.sleep(2)
         assert not dead(tmp_path)  # contact kept it
         last = float((tmp_path / "contact").read_text().split()[0])
         kill_now(agent)
     try:
-        asyncio.run(until(lambda: dead(tmp_path), 5))
+        await until(lambda: dead(tmp_path), 5)
         assert 1.2 < since_boot() - last < 2.2
-        asyncio.run(until(lambda: not watchdogs(tmp_path), 5))
+        await until(lambda: not watchdogs(tmp_path), 5)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted[0].failure
             assert adopted[0].failure.reason == "DISCONNECTED"
@@ -45,73 +46,69 @@ def test_it_ends_them_in_time_although_the_agent_is_dead(tmp_path: Path) -> None
         end_all(tmp_path)
 
 
-def test_it_ends_them_although_the_agent_hangs(tmp_path: Path) -> None:
+async def test_watchdog_stops_instances_of_hung_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.0), contact_every=0.2) as (agent, _):
         os.kill(agent.pid, signal.SIGSTOP)
         try:
-            asyncio.run(until(lambda: dead(tmp_path), 5))
+            await until(lambda: dead(tmp_path), 5)
         finally:
             os.kill(agent.pid, signal.SIGCONT)
             kill_now(agent)
             end_all(tmp_path)
 
 
-def test_a_new_agent_takes_over_the_watchdog_and_its_deadlines(tmp_path: Path) -> None:
+async def test_new_agent_adopts_watchdog_and_deadlines(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=2.0)) as (agent, _):
         first = watchdogs(tmp_path)
         kill_now(agent)
     try:
-        with an_agent(tmp_path) as (_, adopted):  # it has not heard the control plane: nobody gets more time
+        with an_agent(tmp_path) as (_, adopted):  # it has no contact: deadlines stay
             assert adopted[0].is_live
             assert watchdogs(tmp_path) == first
             assert len(first) == 1
-            asyncio.run(until(lambda: dead(tmp_path), 5))
+            await until(lambda: dead(tmp_path), 5)
     finally:
         end_all(tmp_path)
 
 
-def test_a_watchdog_that_is_killed_is_replaced_at_once(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_killed_watchdog_is_replaced(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=1.5))
         (first,) = watchdogs(tmp_path)
         os.kill(first, signal.SIGKILL)
         (second,) = await until(lambda: [pid for pid in watchdogs(tmp_path) if pid != first])
         assert second != first
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
 
-    on_node(tmp_path, case)
 
-
-def test_it_goes_when_nothing_is_left_to_guard(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_watchdog_exits_without_guarded_instances(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell(FOREVER))
-        assert watchdogs(tmp_path) == []  # this one may run on: nobody guards it
-        strict = which(uid="u2")
+        assert watchdogs(tmp_path) == []  # this instance needs no watchdog
+        strict = instance_id(uid="u2")
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, id=strict, workload="default/strict", stop_after=60))
         assert len(watchdogs(tmp_path)) == 1
         await node.runtime.stop(strict, 0)
         await until(lambda: not watchdogs(tmp_path), 2)
 
-    on_node(tmp_path, case)
 
-
-def test_asked_to_end_it_ends_what_it_guards_first(tmp_path: Path) -> None:
+async def test_terminated_watchdog_stops_its_instances_first(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=60)) as (agent, _):
         kill_now(agent)
     try:
         (dog,) = watchdogs(tmp_path)
         os.kill(dog, signal.SIGTERM)
-        asyncio.run(until(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5))
+        await until(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5)
     finally:
         end_all(tmp_path)
 
 
-def test_it_is_small(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_watchdog_memory_is_bounded(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         await node.runtime.start(shell(FOREVER, stop_after=60))
         (dog,) = watchdogs(tmp_path)
@@ -120,16 +117,14 @@ def test_it_is_small(tmp_path: Path) -> None:
         assert int(status["VmRSS"].split()[0]) < 16_000
         assert int(status["RssAnon"].split()[0]) < 8_000
 
-    on_node(tmp_path, case)
-
 
 @pytest.fixture
 def sleeper() -> subprocess.Popen[bytes]:
     return subprocess.Popen(["sleep", "60"], start_new_session=True)
 
 
-def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
-    """The same program on a clock that the test moves."""
+def test_watchdog_terminates_then_kills_at_deadline(tmp_path: Path) -> None:
+    """The watchdog in this process, on a clock that the test moves."""
     script = "trap 'echo asked' TERM; echo ready; while :; do sleep 0.05; done"
     stubborn = subprocess.Popen(
         ["sh", "-c", script], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -165,7 +160,7 @@ def test_asked_first_and_killed_at_the_deadline(tmp_path: Path) -> None:
         stubborn.wait()
 
 
-def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
+def test_last_contact_survives_deleted_file(tmp_path: Path) -> None:
     dog = Watchdog(-1, str(tmp_path), lambda: 1000.0)
     (tmp_path / "contact").write_text(f"990.0 {groups.boot_id()}")
     assert dog.last_contact() == 990
@@ -173,9 +168,7 @@ def test_a_contact_that_was_read_is_not_taken_back(tmp_path: Path) -> None:
     assert dog.last_contact() == 990
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
-    tmp_path: Path, sleeper: subprocess.Popen[bytes]
-) -> None:
+def test_watchdog_spares_reused_pid(tmp_path: Path, sleeper: subprocess.Popen[bytes]) -> None:
     start = groups.start_time(sleeper.pid)
     assert start
     try:
@@ -198,11 +191,11 @@ def test_a_pid_that_is_somebody_elses_by_now_is_not_ended(
         ),
     ],
 )
-def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, contact: str | None) -> None:
+async def test_strict_instance_needs_contact_in_this_boot(tmp_path: Path, contact: str | None) -> None:
     if contact:
         (tmp_path / "contact").write_text(contact)
 
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         end = await node.runtime.start(shell(FOREVER, stop_after=60))
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
@@ -210,14 +203,10 @@ def test_without_contact_in_this_boot_nothing_strict_is_started(tmp_path: Path, 
         await node.runtime.record_contact(clock.monotonic())
         assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).is_live
 
-    on_node(tmp_path, case)
 
-
-def test_an_answer_that_comes_late_does_not_shorten_the_time(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_late_answer_does_not_move_contact_back(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.record_contact(clock.monotonic())
         before = (tmp_path / "contact").read_text()
         await node.runtime.record_contact(clock.monotonic() - 50)
         assert (tmp_path / "contact").read_text() == before
-
-    on_node(tmp_path, case)

@@ -1,4 +1,4 @@
-"""Containers: what podman's complaints mean everywhere; ports, limits and bad images where a real podman runs."""
+"""Containers: failures from Podman's errors; ports, limits and bad images where a real Podman runs."""
 
 import asyncio
 import os
@@ -6,13 +6,13 @@ import shutil
 import socket
 import subprocess
 import tarfile
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
-from build.nodes import clock
-from build.orders import a_spec, until, which
+from build.assignments import a_spec, instance_id, until
+from build.process_node import clock
 
 from lattice.agent.host.runtime_protocol import Instance, Limits
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -58,55 +58,55 @@ IMAGE = f"localhost/lattice-podman-test:{os.getpid()}"
         pytest.param("Error: something new", "RUNTIME_ERROR", True, id="anything else may pass"),
     ],
 )
-def test_complaints(text: str, reason: str, retryable: bool) -> None:
+def test_podman_errors_map_to_failures(text: str, reason: str, retryable: bool) -> None:
     failure = podman.failure_from_stderr(text)
     assert (failure.reason, failure.is_retryable) == (reason, retryable)
     assert not failure.message.startswith("Error")
 
 
-def test_without_podman_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_podman_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert asyncio.run(podman.find()) == "podman is not installed"
+    assert await podman.find() == "podman is not installed"
 
 
-def test_docker_is_no_podman(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_docker_is_not_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     docker = tmp_path / "docker"
     docker.write_text("#!/bin/sh\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert asyncio.run(podman.find()) == "podman is not installed; docker is not supported"
+    assert await podman.find() == "podman is not installed; docker is not supported"
 
 
-def test_a_podman_that_cannot_run_anything_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_broken_podman_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "podman"
     broken.write_text("#!/bin/sh\n/bin/echo 'Error: no user namespaces' >&2\nexit 125\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert asyncio.run(podman.find()) == "podman cannot run containers here: default: no user namespaces"
+    assert await podman.find() == "podman cannot run containers here: default: no user namespaces"
 
 
-def test_a_node_without_containers_refuses_images_and_runs_the_rest(tmp_path: Path) -> None:
-    async def case() -> None:
-        import random
+async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
+    import random
 
-        state = StateFile(tmp_path)
-        fake = FakeRuntime(FakeMachine(clock, random.Random(1)), state)
-        runtime = RuntimeRouter({"process": fake}, {"container": "podman is not installed"})
-        refused = await runtime.start(a_spec(container=Container(image="nginx")))
-        assert refused.failure
-        assert (
-            refused.failure.message
-            == "runtime not available: this node has no container runtime: podman is not installed"
-        )
-        other = which(uid="u2")
-        assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).is_live
-        assert [(each.id.uid, each.is_live) for each in await runtime.list()] == [("u1", False), ("u2", True)]
-        await runtime.remove(which())
-        await runtime.stop(other, 0)
-        assert [each.is_live for each in await runtime.list()] == [False]
-        state.close()
-
-    asyncio.run(case())
+    state = StateFile(tmp_path)
+    fake = FakeRuntime(FakeMachine(clock, random.Random(1)), state)
+    runtime = RuntimeRouter({"process": fake}, {"container": "podman is not installed"})
+    refused = await runtime.start(a_spec(container=Container(image="nginx")))
+    assert refused.failure
+    assert (
+        refused.failure.message
+        == "runtime not available: this node has no container runtime: podman is not installed"
+    )
+    other = instance_id(uid="u2")
+    assert (await runtime.start(a_spec("x", id=other, workload="default/api"))).is_live
+    assert [(instance.id.uid, instance.is_live) for instance in await runtime.list()] == [
+        ("u1", False),
+        ("u2", True),
+    ]
+    await runtime.remove(instance_id())
+    await runtime.stop(other, 0)
+    assert [instance.is_live for instance in await runtime.list()] == [False]
+    state.close()
 
 
 @pytest.fixture(scope="module")
@@ -138,32 +138,29 @@ def real() -> Iterator[podman.Podman]:
     subprocess.run([*found.command_prefix, "rmi", "--force", IMAGE], check=False, capture_output=True)
 
 
-def on_containers(
-    folder: Path, real: podman.Podman, case: Callable[[ContainerRuntime], Coroutine[Any, Any, None]]
-) -> None:
-    async def whole() -> None:
-        state = StateFile(folder)
-        runtime = ContainerRuntime(folder, state, clock, WatchdogClient(folder, clock), real)
-        try:
-            await case(runtime)
-        finally:
-            for instance in await runtime.list():
-                await runtime.remove(instance.id)
-            await runtime.close()
-            state.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 90))
+@asynccontextmanager
+async def container_runtime(folder: Path, real: podman.Podman) -> AsyncIterator[ContainerRuntime]:
+    """A container runtime on Podman; its instances are removed at the end."""
+    state = StateFile(folder)
+    runtime = ContainerRuntime(folder, state, clock, WatchdogClient(folder, clock), real)
+    try:
+        yield runtime
+    finally:
+        for instance in await runtime.list():
+            await runtime.remove(instance.id)
+        await runtime.close()
+        state.close()
 
 
 async def end_of(runtime: ContainerRuntime) -> Instance:
     async def look() -> Instance | None:
-        return next((each for each in await runtime.list() if not each.is_live), None)
+        return next((instance for instance in await runtime.list() if not instance.is_live), None)
 
     found: Instance = await until(look, 20)
     return found
 
 
-def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: podman.Podman) -> None:
+async def test_container_port_is_reachable_from_host(tmp_path: Path, real: podman.Podman) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
@@ -173,8 +170,7 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
         ports=(Port(name="http"),),
         env={"A": "b c\nd"},
     )
-
-    async def case(runtime: ContainerRuntime) -> None:
+    async with container_runtime(tmp_path, real) as runtime:
         begun = await runtime.start(
             a_spec(container=container, ports={"http": number}, limits=Limits(200, 32 << 20))
         )
@@ -183,17 +179,20 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
 
         async def answers() -> bool:
             return (
-                await runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/index.html")))
+                await runtime.run_probe(instance_id(), Probe(http=HttpProbe(port="http", path="/index.html")))
             ).ok
 
         await until(answers)
         second = await runtime.start(
-            a_spec(container=container, ports={"http": number}, id=which(uid="u2"), workload="default/other")
+            a_spec(
+                container=container,
+                ports={"http": number},
+                id=instance_id(uid="u2"),
+                workload="default/other",
+            )
         )
         assert second.failure
         assert second.failure.reason == "PORT_TAKEN"
-
-    on_containers(tmp_path, real, case)
 
 
 @pytest.mark.parametrize(
@@ -217,22 +216,19 @@ def test_a_port_of_a_container_is_reached_from_outside(tmp_path: Path, real: pod
         ),
     ],
 )
-def test_why_a_container_does_not_run(
+async def test_container_start_failures_have_reasons(
     tmp_path: Path, real: podman.Podman, container: Container, reason: str
 ) -> None:
-    async def case(runtime: ContainerRuntime) -> None:
+    async with container_runtime(tmp_path, real) as runtime:
         await runtime.start(a_spec(container=container))
         end = await end_of(runtime)
         assert end.failure
         assert end.failure.reason == reason
 
-    on_containers(tmp_path, real, case)
 
-
-def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: podman.Podman) -> None:
+async def test_memory_limit_kill_is_reported(tmp_path: Path, real: podman.Podman) -> None:
     greedy = "sleep 0.5; x=aaaaaaaaaaaaaaaa; while :; do x=$x$x; done"
-
-    async def case(runtime: ContainerRuntime) -> None:
+    async with container_runtime(tmp_path, real) as runtime:
         await runtime.start(
             a_spec(
                 container=Container(image=IMAGE, command=("/bin/sh", "-c", greedy)),
@@ -244,11 +240,9 @@ def test_a_container_at_its_memory_limit_is_told_as_such(tmp_path: Path, real: p
         assert end.signal == "SIGKILL"
         assert "killed at its memory limit of 16777216 bytes" in end.failure.message
 
-    on_containers(tmp_path, real, case)
 
-
-def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real: podman.Podman) -> None:
-    async def case(runtime: ContainerRuntime) -> None:
+async def test_watchdog_stops_container_without_podman(tmp_path: Path, real: podman.Podman) -> None:
+    async with container_runtime(tmp_path, real) as runtime:
         await runtime.record_contact(clock.monotonic())
         spec = a_spec(
             container=Container(image=IMAGE, command=("/bin/sh", "-c", "while :; do sleep 1; done")),
@@ -262,10 +256,8 @@ def test_a_container_is_ended_in_time_without_podmans_help(tmp_path: Path, real:
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
 
-    on_containers(tmp_path, real, case)
 
-
-def test_our_own_cgroup_is_never_taken_for_a_containers() -> None:
+def test_own_cgroup_is_no_container_cgroup() -> None:
     from lattice.agent.runtimes.podman import cgroups_of
 
     assert cgroups_of(os.getpid()) == ()

@@ -1,11 +1,10 @@
-"""The fake runtime: virtual time, chance from a seed, failures on demand, and the truth about every copy."""
+"""The fake runtime: virtual time, seeded randomness, failures on demand, and a history of every instance."""
 
-import asyncio
 import random
 from pathlib import Path
 
 import pytest
-from build.orders import a_spec, which
+from build.assignments import a_spec, instance_id
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Failure, InstanceId, InstanceRecord
@@ -15,8 +14,8 @@ from lattice.kinds.container import Probe, TcpProbe
 BROKEN = Failure("IMAGE_PULL_FAILED", "no route")
 
 
-class Pages:
-    """A notebook in memory."""
+class MemoryRecords:
+    """Instance records in memory, in place of the state file."""
 
     def __init__(self) -> None:
         self.records: dict[InstanceId, InstanceRecord] = {}
@@ -33,19 +32,15 @@ def a_machine(behaviour: Behaviour, seed: int = 1) -> tuple[FakeMachine, Virtual
     return FakeMachine(clock, random.Random(seed), {"": behaviour}), clock
 
 
-def states(behaviour: Behaviour, *at: float) -> list[str]:
-    """What it is doing at these times after its start."""
-
-    async def case() -> list[str]:
-        machine, clock = a_machine(behaviour)
-        runtime, seen = FakeRuntime(machine, Pages()), []
-        await runtime.start(a_spec("x"))
-        for time in at:
-            await clock.advance(time - clock.monotonic())
-            seen.append((await runtime.list())[0].state)
-        return seen
-
-    return asyncio.run(case())
+async def states(behaviour: Behaviour, *at: float) -> list[str]:
+    """The states of an instance at these times after its start."""
+    machine, clock = a_machine(behaviour)
+    runtime, seen = FakeRuntime(machine, MemoryRecords()), []
+    await runtime.start(a_spec("x"))
+    for time in at:
+        await clock.advance(time - clock.monotonic())
+        seen.append((await runtime.list())[0].state)
+    return seen
 
 
 @pytest.mark.parametrize(
@@ -54,95 +49,84 @@ def states(behaviour: Behaviour, *at: float) -> list[str]:
         pytest.param(Behaviour(), ["Running", "Running", "Running"], id="runs until it is stopped"),
         pytest.param(Behaviour(start_takes=5), ["Starting", "Running", "Running"], id="a slow start"),
         pytest.param(Behaviour(exits_after=9), ["Running", "Running", "Exited"], id="exits after a time"),
-        pytest.param(Behaviour(start_fails=BROKEN), ["Exited", "Exited", "Exited"], id="a start that fails"),
+        pytest.param(Behaviour(start_fails=BROKEN), ["Exited", "Exited", "Exited"], id="a failing start"),
     ],
 )
-def test_it_behaves_as_told(behaviour: Behaviour, expected: list[str]) -> None:
-    assert states(behaviour, 1, 6, 10) == expected
+async def test_instance_follows_its_behaviour(behaviour: Behaviour, expected: list[str]) -> None:
+    assert await states(behaviour, 1, 6, 10) == expected
 
 
-def test_starts_fail_as_often_as_told() -> None:
-    async def case() -> None:
-        machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
-        runtime = FakeRuntime(machine, Pages())
-        assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
-            BROKEN,
-            BROKEN,
-            None,
-            None,
-        ]
-
-    asyncio.run(case())
+async def test_starts_fail_the_given_number_of_times() -> None:
+    machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
+    runtime = FakeRuntime(machine, MemoryRecords())
+    assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
+        BROKEN,
+        BROKEN,
+        None,
+        None,
+    ]
 
 
-def crash_times(seed: int) -> list[float]:
-    async def case() -> list[float]:
-        machine, clock = a_machine(Behaviour(exits_after=3, jitter=1, exit_code=1), seed)
-        runtime = FakeRuntime(machine, Pages())
-        for attempt in range(5):
-            await runtime.start(a_spec("x", attempt=attempt))
-            await clock.advance(10)
-            await runtime.list()
-        return [each.at for each in machine.history if each.action == "stop"]
-
-    return asyncio.run(case())
+async def crash_times(seed: int) -> list[float]:
+    machine, clock = a_machine(Behaviour(exits_after=3, jitter=1, exit_code=1), seed)
+    runtime = FakeRuntime(machine, MemoryRecords())
+    for attempt in range(5):
+        await runtime.start(a_spec("x", attempt=attempt))
+        await clock.advance(10)
+        await runtime.list()
+    return [event.at for event in machine.history if event.action == "stop"]
 
 
-def test_a_crash_loop_is_the_same_for_the_same_seed() -> None:
-    assert crash_times(7) == crash_times(7)
-    assert crash_times(7) != crash_times(8)
-    assert all(3 <= at % 10 < 6 for at in crash_times(7))
+async def test_crash_loop_is_deterministic_per_seed() -> None:
+    times = await crash_times(7)
+    assert await crash_times(7) == times
+    assert await crash_times(8) != times
+    assert all(3 <= at % 10 < 6 for at in times)
 
 
-def test_the_machine_keeps_the_watchdogs_promise_to_the_second() -> None:
-    async def case() -> None:
-        machine, clock = a_machine(Behaviour())
-        pages = Pages()
-        runtime = FakeRuntime(machine, pages)
-        await runtime.record_contact(clock.monotonic())
-        await runtime.start(a_spec("x", stop_after=90))
-        await clock.advance(80)
-        await runtime.record_contact(75.0)  # what was acknowledged had been sent five seconds ago
-        await clock.advance(1000)  # the agent is dead, nobody looks
-        await runtime.record_contact(clock.monotonic())
-        assert machine.history == [RuntimeEvent(0, "start", which()), RuntimeEvent(165, "stop", which())]
-        successor = FakeRuntime(machine, pages)
-        adopted = await successor.adopt(pages.records[which()])
-        assert adopted.failure
-        assert adopted.failure.reason == "DISCONNECTED"
-
-    asyncio.run(case())
-
-
-def test_without_power_everything_is_gone_but_the_notebook() -> None:
-    async def case() -> None:
-        machine, clock = a_machine(Behaviour())
-        pages = Pages()
-        await FakeRuntime(machine, pages).start(a_spec("x"))
-        await clock.advance(5)
-        machine.lose_power()
-        successor = FakeRuntime(machine, pages)
-        assert (await successor.adopt(pages.records[which()])).state == "Exited"
-        assert machine.live_instances() == []
-        assert (await successor.start(a_spec("x", attempt=1))).is_live
-
-    asyncio.run(case())
+async def test_fake_watchdog_stops_at_exact_deadline() -> None:
+    machine, clock = a_machine(Behaviour())
+    records = MemoryRecords()
+    runtime = FakeRuntime(machine, records)
+    await runtime.record_contact(clock.monotonic())
+    await runtime.start(a_spec("x", stop_after=90))
+    await clock.advance(80)
+    await runtime.record_contact(75.0)  # what was acknowledged had been sent five seconds ago
+    await clock.advance(1000)  # the agent is dead
+    await runtime.record_contact(clock.monotonic())
+    assert machine.history == [
+        RuntimeEvent(0, "start", instance_id()),
+        RuntimeEvent(165, "stop", instance_id()),
+    ]
+    successor = FakeRuntime(machine, records)
+    adopted = await successor.adopt(records.records[instance_id()])
+    assert adopted.failure
+    assert adopted.failure.reason == "DISCONNECTED"
 
 
-def test_probes_answer_as_told() -> None:
-    async def case() -> None:
-        machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
-        runtime, probe, heard = FakeRuntime(machine, Pages()), Probe(tcp=TcpProbe(port=1)), []
-        await runtime.start(a_spec("x"))
-        for _ in range(3):
-            heard.append((await runtime.run_probe(which(), probe)).ok)
-            await clock.advance(10)
-        assert heard == [False, True, False]
+async def test_power_loss_keeps_only_the_state_file() -> None:
+    machine, clock = a_machine(Behaviour())
+    records = MemoryRecords()
+    await FakeRuntime(machine, records).start(a_spec("x"))
+    await clock.advance(5)
+    machine.lose_power()
+    successor = FakeRuntime(machine, records)
+    assert (await successor.adopt(records.records[instance_id()])).state == "Exited"
+    assert machine.live_instances() == []
+    assert (await successor.start(a_spec("x", attempt=1))).is_live
 
-    asyncio.run(case())
+
+async def test_probes_follow_the_behaviour() -> None:
+    machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
+    runtime, probe, heard = FakeRuntime(machine, MemoryRecords()), Probe(tcp=TcpProbe(port=1)), []
+    await runtime.start(a_spec("x"))
+    for _ in range(3):
+        heard.append((await runtime.run_probe(instance_id(), probe)).ok)
+        await clock.advance(10)
+    assert heard == [False, True, False]
 
 
-def test_it_starts_no_process_and_reads_no_file(tmp_path: Path) -> None:
+def test_fake_runtime_does_no_io(tmp_path: Path) -> None:
     import lattice.agent.runtimes.fake as module
 
     text = Path(module.__file__).read_text()

@@ -1,4 +1,4 @@
-"""Logs: the last lines across rotated files, and never more than what was allowed."""
+"""Log files: the last lines across rotated files, within the size limit."""
 
 from pathlib import Path
 
@@ -26,12 +26,12 @@ def test_tail(tmp_path: Path, text: str, lines: int, expected: str) -> None:
     assert tail(tmp_path / "log", lines, SMALL) == expected
 
 
-def test_what_is_not_utf8_is_shown_anyway(tmp_path: Path) -> None:
+def test_invalid_utf8_is_replaced(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"caf\xe9\n")
     assert tail(tmp_path / "log", 1, SMALL) == "caf�\n"
 
 
-def test_rotation_keeps_the_newest_and_no_more_than_allowed(tmp_path: Path) -> None:
+def test_rotation_keeps_newest_within_limit(tmp_path: Path) -> None:
     log = tmp_path / "log"
     for number in range(200):
         with log.open("a") as file:
@@ -42,7 +42,7 @@ def test_rotation_keeps_the_newest_and_no_more_than_allowed(tmp_path: Path) -> N
     assert all(path.stat().st_size <= 110 for path in tmp_path.iterdir())
 
 
-def test_a_file_that_grew_while_nobody_looked_is_cut(tmp_path: Path) -> None:
+def test_oversized_file_is_truncated_on_rotation(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text("x" * 100_000 + "end")
     assert rotate(log, SMALL)
@@ -51,7 +51,7 @@ def test_a_file_that_grew_while_nobody_looked_is_cut(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(alphabet="ab", max_size=30), max_size=40), st.integers(0, 50))
-def test_tail_over_rotated_files_is_the_end_of_everything(lines: list[str], count: int) -> None:
+def test_tail_spans_rotated_files(lines: list[str], count: int) -> None:
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
@@ -66,7 +66,7 @@ def test_tail_over_rotated_files_is_the_end_of_everything(lines: list[str], coun
         assert kept == "".join(text.splitlines(keepends=True)[-count:] if count else [])
 
 
-def test_a_log_is_followed_from_where_one_was(tmp_path: Path) -> None:
+def test_log_is_read_from_offset(tmp_path: Path) -> None:
     path = tmp_path / "log"
     assert read_since(path, -1) == ("", 0)
     path.write_text("one\ntw")
@@ -79,7 +79,7 @@ def test_a_log_is_followed_from_where_one_was(tmp_path: Path) -> None:
     assert read_since(path, 14) == ("new\n", 4)
 
 
-def test_a_character_is_not_cut_in_two(tmp_path: Path) -> None:
+def test_multibyte_character_is_not_split(tmp_path: Path) -> None:
     path = tmp_path / "log"
     whole = "caf\u00e9".encode()
     path.write_bytes(whole[:-1])

@@ -1,4 +1,4 @@
-"""Plain processes: what they get, how they end, what is told about it, and that nothing of them is left."""
+"""The process runtime: environment, exit, failures, limits, adoption and clean-up of processes."""
 
 import asyncio
 import os
@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from build.nodes import Node, an_agent, end_all, kill_now, on_node, written
-from build.orders import a_spec, listening, shell, until, which
+from build.assignments import a_spec, instance_id, listening, shell, until
+from build.process_node import an_agent, end_all, kill_now, running_node, written
 
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
@@ -32,7 +32,7 @@ OF_THE_C_LIBRARY = (
 )  # signals 32 and 33: it keeps them for itself, and what `make` starts has one of them ignored
 
 
-def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
+async def test_process_gets_ports_folder_and_own_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SECRET_OF_THE_AGENT", "x")
@@ -40,22 +40,19 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
     container = Container(
         command=("sh", "-c"), args=("env; pwd",), env={"COLOUR": "red", "PEER": "mine"}, ports=ports
     )
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         numbers = {"http": 31001, "admin-api": 31002}
         await node.runtime.start(
             a_spec(container=container, ports=numbers, env={"PEER": "10.0.0.1:80", "REGION": "eu"})
         )
-        await node.ended(which())
-        lines = (await node.runtime.logs(which(), 100)).splitlines()
+        await node.ended(instance_id())
+        lines = (await node.runtime.logs(instance_id(), 100)).splitlines()
         assert {"PORT=31001", "PORT_HTTP=31001", "PORT_ADMIN_API=31002", "COLOUR=red", "REGION=eu"} <= set(
             lines
         )
         assert "PEER=mine" in lines
         assert not any("SECRET_OF_THE_AGENT" in line for line in lines)
-        assert lines[-1] == str(node.folder / "instances" / str(which()) / "work")
-
-    on_node(tmp_path, case)
+        assert lines[-1] == str(node.folder / "instances" / str(instance_id()) / "work")
 
 
 @pytest.mark.parametrize(
@@ -65,78 +62,73 @@ def test_it_gets_its_ports_its_folder_and_only_its_own_environment(
             ("no-such-program",),
             "COMMAND_NOT_FOUND",
             'command "no-such-program" was not found on PATH',
-            id="a program that is not installed",
+            id="a missing program",
         ),
         pytest.param(
             ("/no/such/file",),
             "COMMAND_NOT_FOUND",
             'command "/no/such/file" does not exist',
-            id="a file that is not there",
+            id="a missing file",
         ),
         pytest.param(
             ("SCRIPT",),
             "COMMAND_NOT_FOUND",
             "the program that is to read it",
-            id="a script for a program that is not there",
+            id="a script for a missing interpreter",
         ),
-        pytest.param(("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is no program"),
+        pytest.param(
+            ("/etc/passwd",), "INVALID_SPEC", "is not executable", id="a file that is not executable"
+        ),
         pytest.param(("/etc",), "INVALID_SPEC", "is a folder", id="a folder"),
         pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
         pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
         pytest.param(
-            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="a word that no program can be given"
+            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="an argument with a null byte"
         ),
     ],
 )
-def test_what_can_never_run_fails_for_good(
+async def test_impossible_start_is_not_retryable(
     tmp_path: Path, command: tuple[str, ...], reason: str, says: str
 ) -> None:
     for name, content in (("NOISE", b"\x7fELF" + bytes(60)), ("SCRIPT", b"#!/no/such/shell\n")):
         (tmp_path / name).write_bytes(content)
         (tmp_path / name).chmod(0o755)
     command = tuple(str(tmp_path / word) if word in ("NOISE", "SCRIPT") else word for word in command)
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path / "node") as node:
         end = await node.runtime.start(a_spec(container=Container(command=command)))
         assert end.failure
         assert says in end.failure.message
         assert (end.failure.reason, end.failure.is_retryable, end.state) == (reason, False, "Exited")
 
-    on_node(tmp_path / "node", case)
 
-
-def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_an_image_needs_another_runtime(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         end = await node.runtime.start(a_spec(container=Container(image="nginx", command=("nginx",))))
         assert end.failure
         assert (end.failure.reason, end.failure.is_retryable) == ("RUNTIME_UNAVAILABLE", True)
 
-    on_node(tmp_path, case)
 
-
-def test_a_name_that_leads_elsewhere_is_refused(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
-        bad = which(uid="../../etc")
+async def test_path_traversal_in_instance_id_is_rejected(tmp_path: Path) -> None:
+    async with running_node(tmp_path / "node") as node:
+        bad = instance_id(uid="../../etc")
         end = await node.runtime.start(shell("true", id=bad))
         assert end.failure
         assert end.failure.message == '"../../etc" cannot be part of the name of an instance'
         assert not (node.folder / "instances").exists()
 
-    on_node(tmp_path / "node", case)
-
 
 @pytest.mark.parametrize(
     ("protocol", "reason", "retryable"),
     [
-        pytest.param("TCP", "PORT_TAKEN", True, id="a TCP port that was chosen for it"),
-        pytest.param("UDP", "PORT_TAKEN", True, id="a UDP port that was chosen for it"),
-        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="one that it asks for by number"),
+        pytest.param("TCP", "PORT_TAKEN", True, id="an allocated TCP port"),
+        pytest.param("UDP", "PORT_TAKEN", True, id="an allocated UDP port"),
+        pytest.param("TCP", "PORT_BIND_CONFLICT", False, id="a fixed port"),
     ],
 )
-def test_a_port_that_is_taken_is_told_before_anything_runs(
+async def test_taken_port_fails_before_start(
     tmp_path: Path, protocol: str, reason: str, retryable: bool
 ) -> None:
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path / "node") as node:
         with socket.socket(
             socket.AF_INET, socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
         ) as holder:
@@ -156,8 +148,6 @@ def test_a_port_that_is_taken_is_told_before_anything_runs(
         )
         assert not (tmp_path / "ran").exists()
 
-    on_node(tmp_path / "node", case)
-
 
 def fill(filler: Path) -> None:
     with suppress(OSError), filler.open("wb", buffering=0) as file:
@@ -165,7 +155,7 @@ def fill(filler: Path) -> None:
             pass
 
 
-def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
+async def test_full_disk_is_retryable(tmp_path: Path) -> None:
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(
@@ -173,8 +163,7 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
     ).returncode:
         pytest.skip("cannot mount a small disk here")
     try:
-
-        async def case(node: Node) -> None:
+        async with running_node(disk / "node") as node:
             filler = disk / "filler"
             fill(filler)
             end = await node.runtime.start(shell(f"touch {tmp_path}/ran; sleep 60"))
@@ -183,8 +172,6 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
             filler.unlink()
             assert not (tmp_path / "ran").exists()
             assert (await node.runtime.start(shell("sleep 60", attempt=1))).is_live
-
-        on_node(disk / "node", case)
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
 
@@ -196,101 +183,87 @@ def test_a_full_disk_is_a_failure_that_may_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "how", [pytest.param("stop", id="by a stop"), pytest.param("exit", id="when the process ends by itself")]
 )
-def test_no_grandchild_survives_even_in_a_session_of_its_own(
+async def test_grandchild_in_own_session_is_killed(
     tmp_path: Path, options: ProcessRuntimeOptions | None, how: str
 ) -> None:
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path, options) as node:
         script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
         await node.runtime.start(shell(script))
-        child = node.folder / "instances" / str(which()) / "work" / "child"
+        child = node.folder / "instances" / str(instance_id()) / "work" / "child"
         await until(lambda: child.exists() and child.read_text())
         if how == "stop":
-            await node.runtime.stop(which(), 5)
-        await node.ended(which())
+            await node.runtime.stop(instance_id(), 5)
+        await node.ended(instance_id())
         await until(lambda: groups.start_time(int(child.read_text())) is None, 2)
-        assert node.alive(which()) == set()
-
-    on_node(tmp_path, case, options)
+        assert node.alive(instance_id()) == set()
 
 
-def test_children_have_the_grace_too(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_child_processes_get_grace_period(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         inner = (
             "trap 'sleep 0.3; echo saved > done; exit' TERM; echo set > ready; while :; do sleep 0.05; done"
         )
         await node.runtime.start(shell(f'sh -c "{inner}" & wait'))
-        work = node.folder / "instances" / str(which()) / "work"
+        work = node.folder / "instances" / str(instance_id()) / "work"
         await until(lambda: (work / "ready").exists())
-        await node.runtime.stop(which(), 5)
+        await node.runtime.stop(instance_id(), 5)
         assert (work / "done").read_text() == "saved\n"
 
-    on_node(tmp_path, case)
 
-
-def test_a_signal_that_ended_it_is_named(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_exit_signal_is_named(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell("kill -SEGV $$"))
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert (end.exit_code, end.signal) == (139, "SIGSEGV")
         assert end.failure
         assert end.failure.message == "ended by signal SIGSEGV"
 
-    on_node(tmp_path, case)
 
-
-def test_it_has_the_signals_of_a_fresh_process(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_process_has_default_signal_handlers(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(shell("grep SigIgn /proc/self/status; ls /proc/self/fd | tr '\\n' ' '"))
-        await node.ended(which())
-        ignored, descriptors = (await node.runtime.logs(which(), 2)).splitlines()
+        await node.ended(instance_id())
+        ignored, descriptors = (await node.runtime.logs(instance_id(), 2)).splitlines()
         assert int(ignored.split()[1], 16) & ~OF_THE_C_LIBRARY == 0
         assert descriptors.split()[:3] == ["0", "1", "2"]
         assert len(descriptors.split()) <= 4  # and the one with which ls reads
 
-    on_node(tmp_path, case)
-
 
 @needs_cgroups
-def test_memory_above_the_limit_is_told_as_such(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_memory_limit_kill_is_reported(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         begun = await node.runtime.start(
             a_spec(sys.executable, "-c", "x = b'x' * 200_000_000", limits=Limits(memory=50_000_000))
         )
         assert begun.enforced["memory"].startswith("cgroup-v")
-        end = await node.ended(which())
+        end = await node.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "INSUFFICIENT_RESOURCES"
         assert end.failure.message == "killed at its memory limit of 50000000 bytes"
 
-    on_node(tmp_path, case)
-
 
 @needs_cgroups
-def test_cpu_above_the_limit_is_not_given(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_cpu_limit_is_enforced(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         begun = await node.runtime.start(shell("while :; do :; done", limits=Limits(cpu=200)))
         assert begun.enforced["cpu"].startswith("cgroup-v")
         await asyncio.sleep(0.3)
-        await node.runtime.usage(which())
+        await node.runtime.usage(instance_id())
         await asyncio.sleep(1.0)
-        used = await node.runtime.usage(which())
+        used = await node.runtime.usage(instance_id())
         assert used
         assert 50 < used.cpu < 300
 
-    on_node(tmp_path, case)
 
-
-def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None:
+    async with running_node(tmp_path, WITHOUT_CGROUPS) as node:
         limits = Limits(cpu=100, memory=50_000_000)
         begun = await node.runtime.start(
             a_spec(sys.executable, "-c", "x = bytearray(200_000_000)", limits=limits)
         )
         assert begun.enforced == {"memory": "rlimit", "cpu": "none"}
-        assert (await node.ended(which())).exit_code == 1
-        assert "MemoryError" in await node.runtime.logs(which(), 5)
-
-    on_node(tmp_path, case, WITHOUT_CGROUPS)
+        assert (await node.ended(instance_id())).exit_code == 1
+        assert "MemoryError" in await node.runtime.logs(instance_id(), 5)
 
 
 @pytest.mark.parametrize(
@@ -300,88 +273,80 @@ def test_without_cgroups_the_limits_say_how_far_they_hold(tmp_path: Path) -> Non
         pytest.param(WITHOUT_CGROUPS, id="from proc"),
     ],
 )
-def test_a_busy_loop_is_seen_in_the_figures(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
-    async def case(node: Node) -> None:
+async def test_busy_loop_shows_in_usage(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
+    async with running_node(tmp_path, options) as node:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
-        await until(lambda: (node.folder / "instances" / str(which()) / "work" / "filled").exists())
-        await node.runtime.usage(which())
+        await until(lambda: (node.folder / "instances" / str(instance_id()) / "work" / "filled").exists())
+        await node.runtime.usage(instance_id())
         await asyncio.sleep(0.5)
-        used = await node.runtime.usage(which())
+        used = await node.runtime.usage(instance_id())
         assert used
         assert 200 < used.cpu < 1300  # one loop keeps at most one core busy; the machine may have other work
         assert used.memory > 50_000
         assert used.disk >= 100_000
 
-    on_node(tmp_path, case, options)
 
-
-def test_logs_stay_within_their_bounds_while_it_prints(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_logs_are_rotated_while_running(tmp_path: Path) -> None:
+    async with running_node(
+        tmp_path,
+        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
+    ) as node:
         await node.runtime.start(
             shell("i=0; while [ $i -lt 3000 ]; do i=$((i+1)); echo line $i; done; sleep 60")
         )
-        log = node.folder / "instances" / str(which()) / "log"
+        log = node.folder / "instances" / str(instance_id()) / "log"
 
         async def finished() -> bool:
-            return (await node.runtime.logs(which(), 1)) == "line 3000\n"
+            return (await node.runtime.logs(instance_id(), 1)) == "line 3000\n"
 
         await until(finished)
         await until(lambda: log.stat().st_size <= 4096)
         assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
 
-    on_node(
-        tmp_path,
-        case,
-        ProcessRuntimeOptions(rotation=Rotation(max_bytes=4096, max_older_files=2), rotate_interval_s=0.02),
-    )
 
-
-def test_probes_are_asked_where_it_runs(tmp_path: Path) -> None:
+async def test_probes_reach_the_process(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         number = free.getsockname()[1]
 
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path) as node:
         await node.runtime.start(
             listening(number, sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(number))
         )
         page = Probe(http=HttpProbe(port="http"), timeout_seconds=5)
 
         async def answers() -> bool:
-            return (await node.runtime.run_probe(which(), page)).ok
+            return (await node.runtime.run_probe(instance_id(), page)).ok
 
         await until(answers)
-        missing = await node.runtime.run_probe(which(), Probe(http=HttpProbe(port="http", path="/no page")))
+        missing = await node.runtime.run_probe(
+            instance_id(), Probe(http=HttpProbe(port="http", path="/no page"))
+        )
         assert (missing.ok, missing.detail) == (False, "HTTP status 404")
         here = Probe(exec=ExecProbe(command=("sh", "-c", f'test "$PORT" = {number}')), timeout_seconds=5)
-        assert (await node.runtime.run_probe(which(), here)).ok
-
-    on_node(tmp_path, case)
+        assert (await node.runtime.run_probe(instance_id(), here)).ok
 
 
-def test_killing_the_agent_leaves_them_running_and_the_next_one_adopts_them(tmp_path: Path) -> None:
+async def test_new_agent_adopts_instances_of_killed_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, begun):
-        assert [each.state for each in begun] == ["Running"]
+        assert [instance.state for instance in begun] == ["Running"]
         kill_now(agent)
     record = written(tmp_path).records[0]
     try:
-        time.sleep(0.1)
+        await asyncio.sleep(0.1)
         assert groups.is_alive(record.handle.pid, record.handle.start)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted == begun
-
-        async def case(node: Node) -> None:
+        async with running_node(tmp_path) as node:
             assert (await node.runtime.adopt(record)).is_live
             assert (await node.runtime.start(record.spec)).started_at == begun[0].started_at
-            await node.runtime.stop(which(), 5)
+            await node.runtime.stop(instance_id(), 5)
             assert not groups.is_alive(record.handle.pid, record.handle.start)
-
-        on_node(tmp_path, case)
     finally:
         end_all(tmp_path)
 
 
-def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None:
+def test_exit_without_agent_is_reported(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell("sleep 60")) as (agent, _):
         kill_now(agent)
     end_all(tmp_path)
@@ -394,11 +359,10 @@ def test_one_that_ended_without_an_agent_is_told_as_such(tmp_path: Path) -> None
     end_all(tmp_path)
 
 
-def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> None:
+async def test_reused_pid_is_not_killed(tmp_path: Path) -> None:
     stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
     try:
-
-        async def case(node: Node) -> None:
+        async with running_node(tmp_path) as node:
             start = groups.start_time(stranger.pid)
             assert start
             spec = shell("sleep 60")
@@ -407,18 +371,16 @@ def test_a_pid_that_is_somebody_elses_by_now_is_left_alone(tmp_path: Path) -> No
             )
             adopted = await node.runtime.adopt(mistaken)
             assert adopted.state == "Exited"
-            await node.runtime.stop(which(), 0)
-            await node.runtime.remove(which())
+            await node.runtime.stop(instance_id(), 0)
+            await node.runtime.remove(instance_id())
             assert stranger.poll() is None
-
-        on_node(tmp_path, case)
     finally:
         stranger.kill()
         stranger.wait()
 
 
-def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
-    async def case(node: Node) -> None:
+async def test_reboot_invalidates_recorded_pids(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
         spec = shell("sleep 60")
         own = groups.start_time(os.getpid())
         assert own
@@ -427,11 +389,9 @@ def test_after_a_reboot_nothing_is_mistaken(tmp_path: Path) -> None:
         )
         assert adopted.state == "Exited"
 
-    on_node(tmp_path, case)
 
-
-def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
-    """The agent is killed again and again while it starts something: whatever runs is in its state file."""
+def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:
+    """The agent is killed repeatedly during a start: every running process is in its state file."""
     for number in range(8):
         folder = tmp_path / str(number)
         spec: RunSpec = shell(f"echo $$ >> {tmp_path}/pids; sleep 60")
@@ -465,16 +425,13 @@ def test_a_launcher_whose_agent_died_runs_nothing(tmp_path: Path) -> None:
 
 
 @needs_cgroups
-def test_cgroups_that_a_killed_agent_left_are_taken_away(tmp_path: Path) -> None:
+async def test_stale_cgroups_are_removed(tmp_path: Path) -> None:
     hierarchies = cgroups.detect()
-    name = tag_of(tmp_path / "instances", which(uid="forgotten"))
+    name = tag_of(tmp_path / "instances", instance_id(uid="forgotten"))
     paths, _ = cgroups.make(hierarchies, name, Limits())
     assert paths
-
-    async def case(node: Node) -> None:
+    async with running_node(tmp_path):
         assert not any(Path(path).exists() for path in paths)
-
-    on_node(tmp_path, case)
 
 
 def _json(spec: RunSpec) -> str:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from build.links import Leader, a_leader, a_token, store_token
+from build.agent_world import Leader, a_leader, a_token, store_token
 from build.virtual import VirtualClock
 
 from lattice.controllers.garbage.ttl import JoinTokenController
@@ -36,12 +36,12 @@ async def a_secret(leader: Leader, name: str, kind: str, namespace: str = "latti
 
 async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
     async with leading() as (leader, clock):
-        assert leader.office is not None
+        assert leader.context is not None
         await a_secret(leader, "lattice-ca", "kubernetes.io/tls")
         await a_secret(leader, "damaged", TOKEN_SECRET_TYPE)
         await a_secret(leader, "of-another-namespace", TOKEN_SECRET_TYPE, "default")
         await store_token(leader.store, clock, a_token(number=1), ttl=600)
-        loop = asyncio.create_task(JoinTokenController(leader.office).loop().run())
+        loop = asyncio.create_task(JoinTokenController(leader.context).loop().run())
         await clock.advance(1)
         await store_token(leader.store, clock, a_token(number=2), ttl=6000)
         await clock.advance(600)
@@ -59,10 +59,10 @@ async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
 
 async def test_former_leader_removes_no_token() -> None:
     async with leading() as (leader, clock):
-        assert leader.office is not None
+        assert leader.context is not None
         await store_token(leader.store, clock, a_token(), ttl=1)
         await clock.advance(7200)
         assert await leader.store.campaign("controllers", "another", 15.0) is not None
         with pytest.raises(Fenced):
-            await JoinTokenController(leader.office).reconcile("lattice-system/join-000000000001")
+            await JoinTokenController(leader.context).reconcile("lattice-system/join-000000000001")
         assert await names(leader) == ["join-000000000001"]

@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from build.asking import ADMIN, a_server, a_service
+from build.fleet_query_server import ADMIN, a_server, a_service
 
 PLACED = """
 # a comment

@@ -1,4 +1,5 @@
-"""The built-in authority: what it signs, and when the server's own certificate is made anew."""
+"""The built-in certificate authority: the certificates it signs, and when it reissues the server's
+certificate."""
 
 import stat
 from pathlib import Path
@@ -15,13 +16,17 @@ from lattice.server.access.certificate_authority import (
 )
 
 
-def test_a_client_certificate_names_user_and_groups_and_is_for_clients_only() -> None:
+def test_client_certificate_carries_user_and_groups() -> None:
     authority, _ = new_authority()
     made = x509.load_pem_x509_certificate(
         authority.issue_client("ann", ["lattice:viewers", "team"]).certificate
     )
-    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["ann"]
-    assert [each.value for each in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+    assert [attribute.value for attribute in made.subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == [
+        "ann"
+    ]
+    assert [
+        attribute.value for attribute in made.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    ] == [
         "lattice:viewers",
         "team",
     ]
@@ -32,12 +37,12 @@ def test_a_client_certificate_names_user_and_groups_and_is_for_clients_only() ->
     made.verify_directly_issued_by(authority.certificate)
 
 
-def test_an_authority_comes_back_from_its_pair() -> None:
+def test_authority_loads_from_its_key_pair() -> None:
     authority, pair = new_authority()
     assert load_authority(pair).certificate == authority.certificate
 
 
-def test_a_server_certificate_is_kept_while_it_serves(tmp_path: Path) -> None:
+def test_valid_server_certificate_is_reused(tmp_path: Path) -> None:
     authority, _ = new_authority()
     certificate, _ = ensure_server_certificate(authority, tmp_path, ["localhost", "127.0.0.1"])
     first = certificate.read_bytes()
@@ -51,11 +56,11 @@ def test_a_server_certificate_is_kept_while_it_serves(tmp_path: Path) -> None:
     "damage",
     [
         pytest.param(lambda path: None, id="another authority of the same name signed it"),
-        pytest.param(lambda path: path.write_bytes(b"junk"), id="it is junk"),
-        pytest.param(lambda path: path.unlink(), id="it is gone"),
+        pytest.param(lambda path: path.write_bytes(b"junk"), id="unreadable file"),
+        pytest.param(lambda path: path.unlink(), id="missing file"),
     ],
 )
-def test_a_server_certificate_that_will_not_do_is_made_anew(tmp_path: Path, damage) -> None:
+def test_unusable_server_certificate_is_reissued(tmp_path: Path, damage) -> None:
     old, _ = new_authority()
     certificate, _ = ensure_server_certificate(old, tmp_path, ["localhost"])
     damage(certificate)
@@ -64,7 +69,7 @@ def test_a_server_certificate_that_will_not_do_is_made_anew(tmp_path: Path, dama
     x509.load_pem_x509_certificate(certificate.read_bytes()).verify_directly_issued_by(new.certificate)
 
 
-def test_private_files_are_for_their_owner_only(tmp_path: Path) -> None:
+def test_private_files_are_readable_by_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "key"
     write_private(path, b"secret")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

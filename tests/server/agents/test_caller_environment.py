@@ -1,8 +1,8 @@
-"""A node is told anew what its workloads are told of others when these move, though the workloads themselves are as they were."""
+"""Nodes get new environment variables of their workloads when a callee moves, although the workloads are
+unchanged."""
 
-from build.links import Leader, a_workload, applied
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.agent_world import a_workload, applied, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.agreement import AgreementStatus, Endpoint, LatticeAgreement
@@ -16,31 +16,31 @@ KEY = Key(LatticeAgreement.resource.id, "default", PAIR.object_name)
 
 def at(*addresses: str) -> AgreementStatus:
     return AgreementStatus(
-        active=True, endpoints=tuple(Endpoint(address=each, port=80) for each in addresses)
+        active=True, endpoints=tuple(Endpoint(address=address, port=80) for address in addresses)
     )
 
 
-def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        assert leader.office is not None
-        agreements = leader.office.cache(LatticeAgreement)
+async def test_callers_get_changed_endpoints_of_callee() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        assert leader.context is not None
+        agreements = leader.context.cache(LatticeAgreement)
 
-        def told(workload: LatticeWorkload) -> dict[str, str]:
+        def caller_environment(workload: LatticeWorkload) -> dict[str, str]:
             return environment(agreements.objects("default")) if workload.spec.service == "web" else {}
 
-        leader.links.environment = told
+        leader.links.environment = caller_environment
         for name, service in (("web-0", "web"), ("other", "")):
             await leader.add(a_workload(name, service=service))
             await leader.bind(name, applied("n1"))
         await clock.advance(0.1)
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.add(build_agreement(PAIR, at("10.0.0.1")))
         await clock.advance(0.1)
-        assert await agent.orders() == [], "many changes in a short time are told once"
+        assert await agent.orders() == [], "changes are batched"
         leader.links.sweep()
         [order] = await agent.orders()
-        assert [(each.workload, each.env["API_HOST"]) for each in order.assignments] == [
+        assert [(assignment.workload, assignment.env["API_HOST"]) for assignment in order.assignments] == [
             ("default/web-0", "10.0.0.1")
         ]
         for addresses in (("10.0.0.2",), ("10.0.0.2", "10.0.0.3")):
@@ -61,5 +61,3 @@ def test_whoever_may_call_is_told_when_the_other_side_moves_or_goes() -> None:
         )
         leader.links.sweep()
         assert await agent.orders() == []
-
-    play(story)

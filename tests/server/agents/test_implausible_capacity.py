@@ -1,10 +1,9 @@
-"""Rooms that cannot be, and others each time: refused, and the node is marked so that nothing is put there (abuse case 4)."""
+"""Implausible or flapping capacity is refused and the node is quarantined (abuse case 4)."""
 
 import msgspec
 import pytest
-from build.links import Leader, a_registration
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.agent_world import Leader, a_registration, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.kinds.node import LatticeNode
 from lattice.server.agents.join import node_key
@@ -12,25 +11,23 @@ from lattice.server.agents.registration import MAX_CHANGES_PER_WINDOW
 from lattice.wire import agent_pb2 as pb
 
 
-def test_a_node_that_says_something_else_each_time_is_refused() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_node_with_flapping_capacity_is_quarantined() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         for number in range(MAX_CHANGES_PER_WINDOW):
-            await Speaker(leader, peer()).welcomed(
+            await ScriptedAgent(leader, peer()).welcomed(
                 registration=a_registration(capacity={"cpu": 1000 + number})
             )
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(registration=a_registration(capacity={"cpu": 1}))
-        assert [each.refusal.reason for each in await agent.answers()] == ["REGISTRATION"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["REGISTRATION"]
         assert "it said something else 10 times" in await quarantine(leader)
         await clock.advance(61)
-        await Speaker(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
+        await ScriptedAgent(leader, peer()).welcomed(registration=a_registration(capacity={"cpu": 1}))
         assert await quarantine(leader) == ""
-
-    play(story)
 
 
 async def quarantine(leader: Leader, node: str = "n1") -> str:
-    """Why nothing is put on it; "" if it is not marked."""
+    """The reason why the node is quarantined, or ""."""
     entry = await leader.store.get(node_key(node))
     assert entry is not None
     found = msgspec.json.decode(entry.value, type=LatticeNode).status.conditions
@@ -45,37 +42,31 @@ IMPOSSIBLE = [
 
 
 @pytest.mark.parametrize(("said", "words"), IMPOSSIBLE)
-def test_a_node_that_claims_room_that_cannot_be_is_refused_and_quarantined_until_it_says_better(
-    said: pb.Registration, words: str
-) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        before = Speaker(leader, peer())
+async def test_node_is_quarantined_while_capacity_is_implausible(said: pb.Registration, words: str) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        before = ScriptedAgent(leader, peer())
         await before.welcomed()
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(registration=said)
         [answer] = await agent.answers()
         assert answer.refusal.reason == "REGISTRATION"
         assert words in answer.refusal.message
         await before.ended()
-        assert leader.links.sessions == {}, "what it said before does not keep it connected"
+        assert leader.links.sessions == {}, "the former session ends as well"
         assert words in await quarantine(leader)
         revision = await leader.store.revision()
-        again = Speaker(leader, peer())
+        again = ScriptedAgent(leader, peer())
         await again.hello(registration=a_registration(capacity={"cpu": -2}))
         await again.ended()
         assert await leader.store.revision() == revision, "it is marked once"
-        await Speaker(leader, peer()).welcomed()
+        await ScriptedAgent(leader, peer()).welcomed()
         assert await quarantine(leader) == ""
 
-    play(story)
 
-
-def test_nobody_quarantines_another_node() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_agent_cannot_quarantine_another_node() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
-        agent = Speaker(leader, peer("n1", key="another"))
+        agent = ScriptedAgent(leader, peer("n1", key="another"))
         await agent.hello(registration=a_registration(capacity={"cpu": -1}))
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNKNOWN_NODE"]
         assert await leader.store.revision() == revision
-
-    play(story)

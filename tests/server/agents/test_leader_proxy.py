@@ -1,9 +1,9 @@
-"""A server that does not lead passes on what only the leader knows, over TLS, as one of Lattice's own; and who may not ask is not helped."""
+"""A follower proxies log, usage and spending requests to the leader over TLS and checks access itself."""
 
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
+from build.agent_world import AUTHORITY, Leader, a_machine, a_node, a_workload, applied
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
-from build.links import AUTHORITY, Leader, a_machine, a_node, a_workload, applied
 from build.virtual import VirtualClock
 
 from lattice.agent.host.runtime_protocol import Usage
@@ -33,8 +33,8 @@ HOME = "leader:7444"
 
 
 @dataclass
-class Pair:
-    """A leader that listens, and a follower that does not: its answers are looked at as they are."""
+class LeaderAndFollower:
+    """A leader that serves HTTPS, and a follower whose replies are read directly."""
 
     leader: Leader
     api: Api
@@ -58,7 +58,7 @@ def server_tls(folder: Path) -> ssl.SSLContext:
 
 
 @contextlib.asynccontextmanager
-async def listening(app: App, tls: ssl.SSLContext) -> AsyncIterator[str]:
+async def https_server(app: App, tls: ssl.SSLContext) -> AsyncIterator[str]:
     runner = web.ServerRunner(web.Server(app.handle, access_log=None), shutdown_timeout=0.2)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls)
@@ -69,14 +69,16 @@ async def listening(app: App, tls: ssl.SSLContext) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def live_of(
-    clock: VirtualClock, leader: Leader, leading: Callable[[], Any], relay: LeaderProxy
+def usage_service(
+    clock: VirtualClock, leader: Leader, leading: Callable[[], Any], proxy: LeaderProxy
 ) -> UsageService:
-    return UsageService(clock, leading, relay, WorkloadLogs(leading, leader.links.logs, relay))
+    return UsageService(clock, leading, proxy, WorkloadLogs(leading, leader.links.logs, proxy))
 
 
 @contextlib.asynccontextmanager
-async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterator[Pair]:
+async def leader_and_follower(
+    folder: Path, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[LeaderAndFollower]:
     clock = VirtualClock()
     store = MemoryStore(clock)
     leader = Leader(store, clock)
@@ -93,7 +95,7 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
     node.start()
     await clock.advance(25)
     api = await an_api(store, clock)
-    own = LeaderProxy(
+    own_proxy = LeaderProxy(
         lambda: "https://elsewhere", lambda: "https://elsewhere", leader_proxy_tls(AUTHORITY, folder)
     )
     app = App(
@@ -101,46 +103,34 @@ async def a_pair(folder: Path, tls: ssl.SSLContext | None = None) -> AsyncIterat
         TokenAuthenticator(store, clock),
         DiscoveryDocuments(api.catalog, lambda: ""),
         dict,
-        usage=live_of(clock, leader, lambda: leader.office, own),
+        usage=usage_service(clock, leader, lambda: leader.context, own_proxy),
     )
-    async with listening(app, server_tls(folder / "server")) as url:
-        relay = LeaderProxy(lambda: url, lambda: "https://me", tls or leader_proxy_tls(AUTHORITY, folder))
-        yield Pair(leader, api, url, live_of(clock, leader, lambda: None, relay), clock)
-        await relay.close()
-    await own.close()
+    async with https_server(app, server_tls(folder / "server")) as url:
+        proxy = LeaderProxy(lambda: url, lambda: "https://me", tls or leader_proxy_tls(AUTHORITY, folder))
+        yield LeaderAndFollower(leader, api, url, usage_service(clock, leader, lambda: None, proxy), clock)
+        await proxy.close()
+    await own_proxy.close()
     await node.kill()
     await leader.close()
 
 
-def play(story: Callable[[Pair], Awaitable[None]], folder: Path, tls: ssl.SSLContext | None = None) -> None:
-    async def whole() -> None:
-        async with a_pair(folder, tls) as pair:
-            await story(pair)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
-
-
-def test_a_log_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_follower_proxies_log(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         reply = await pair.read(tail="1")
         assert (reply.status, await text(reply)) == (200, "two\n")
         assert reply.content_type == "text/plain; charset=utf-8"
 
-    play(story, tmp_path)
 
-
-def test_with_the_word_that_it_is_not_fresh(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_stale_log_carries_warning(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         pair.leader.links.sessions.clear()
         reply = await pair.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
 
-    play(story, tmp_path)
 
-
-def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_closed_log_stream_closes_at_leader(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
@@ -149,50 +139,40 @@ def test_a_log_that_is_followed_is_let_go_at_the_leader_too(tmp_path: Path) -> N
         while pair.leader.links.logs._readers:
             await asyncio.sleep(0.02)
 
-    play(story, tmp_path)
 
-
-def test_what_is_used_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_follower_proxies_usage(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         found = await pair.top(of="nodes")
         assert set(found) == {"kind", "apiVersion", "at", "term", "nodes"}
         assert found["nodes"][0]["cpu"]["used"] == 700
 
-    play(story, tmp_path)
 
-
-def test_what_was_paid_is_passed_on(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_follower_proxies_spending(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         reply = await pair.follower.read(SPENDING_PATH, VIEWER, {"by": "service"})
         told = msgspec.json.decode(await text(reply))
         assert (told["kind"], told["by"], told["series"]) == ("Spending", "service", [])
         with pytest.raises(Denied):
             await pair.follower.read(SPENDING_PATH, User("eve"), {})
 
-    play(story, tmp_path)
-
 
 @pytest.mark.parametrize(
     "user", [User("eve"), User("node:n1", frozenset({"lattice:nodes"}))], ids=["a stranger", "a node"]
 )
-def test_who_may_not_look_is_not_helped(user: User, tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_unauthorized_user_is_denied(user: User, tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         with pytest.raises(Denied):
             await pair.top(user)
 
-    play(story, tmp_path)
 
-
-def test_a_table_that_is_not_there(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_unknown_table_is_malformed(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         with pytest.raises(Malformed, match="no table 'cows'"):
             await pair.top(ADMIN, of="cows")
 
-    play(story, tmp_path)
 
-
-def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_request_is_proxied_at_most_once(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         with pytest.raises(Unavailable, match="no server leads just now"):
             await pair.top(SERVER)
         pair.leader.step_down()
@@ -200,35 +180,26 @@ def test_a_question_is_passed_on_once(tmp_path: Path) -> None:
         assert reply.status == 503
         assert "no server leads just now" in await text(reply)
 
-    play(story, tmp_path)
 
-
-def test_a_leader_that_does_not_answer(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_unreachable_leader_is_unavailable(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
         with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
             await pair.top()
 
-    play(story, tmp_path)
 
-
-def test_nobody_else_is_taken_for_the_leader(tmp_path: Path) -> None:
+async def test_leader_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
     stranger, _ = new_authority()
-
-    async def story(pair: Pair) -> None:
+    async with leader_and_follower(tmp_path, leader_proxy_tls(stranger, tmp_path)) as pair:
         with pytest.raises(Unavailable, match="does not answer"):
             await pair.top()
 
-    play(story, tmp_path, leader_proxy_tls(stranger, tmp_path))
 
-
-def test_a_log_that_breaks_off_is_no_log_that_ended(tmp_path: Path) -> None:
-    async def story(pair: Pair) -> None:
+async def test_broken_log_stream_raises_unavailable(tmp_path: Path) -> None:
+    async with leader_and_follower(tmp_path) as pair:
         reply = await pair.read(follow="true")
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
         pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
         with pytest.raises(Unavailable, match="the connection with the leader broke"):
             await anext(pieces)
-
-    play(story, tmp_path)

@@ -1,11 +1,11 @@
-"""All that a node can get over its connection: its own orders, while they are its own. There is nothing that it could ask for."""
+"""A node receives only its own orders while they are bound to it; the agent protocol has no queries."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from build.links import Leader, a_leader, a_workload, applied
-from build.speakers import Speaker, peer
+from build.agent_world import Leader, a_leader, a_workload, applied
+from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
 
@@ -17,23 +17,22 @@ from lattice.wire import agent_pb2 as pb
 SECRET = "k3Zq-only-for-n2"
 
 
-def play(story: Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1", "n2") as leader:
-            container = Container(command=("serve",), env={"PASSWORD": SECRET})
-            await leader.add(a_workload(containers={"main": container}))
-            await clock.advance(0.1)
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def leader_with_secret() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    """A leader of two nodes and one unbound workload with a password in its environment."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, "n1", "n2") as leader:
+        container = Container(command=("serve",), env={"PASSWORD": SECRET})
+        await leader.add(a_workload(containers={"main": container}))
+        await clock.advance(0.1)
+        yield leader, clock
 
 
 def text(said: list[pb.ToAgent]) -> str:
-    return "".join(str(each) for each in said)
+    return "".join(str(message) for message in said)
 
 
-def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anything() -> None:
+def test_agent_protocol_has_no_query_messages() -> None:
     assert [field.name for field in pb.FromAgent.DESCRIPTOR.fields] == ["hello", "beat", "log"]
     asks = {"hello": {"protocol", "version", "term", "registration"}, "log": {"id", "text", "end", "problem"}}
     for part, names in asks.items():
@@ -42,10 +41,10 @@ def test_a_node_can_say_who_it_is_and_how_it_is_and_nothing_that_asks_for_anythi
         } == names
 
 
-def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to_no_other() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
-        assert SECRET not in text(await one.welcomed() + await two.welcomed()), "bound to nobody yet"
+async def test_only_bound_node_receives_workload_secrets() -> None:
+    async with leader_with_secret() as (leader, clock):
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
+        assert SECRET not in text(await one.welcomed() + await two.welcomed()), "not bound yet"
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
         assert SECRET in text(await two.answers())
@@ -53,19 +52,17 @@ def test_what_a_replica_is_given_goes_to_its_node_while_it_is_bound_there_and_to
         await leader.bind("web", applied("n1"))
         await clock.advance(0.1)
         assert SECRET in text(await one.answers())
-        assert SECRET not in text(await two.answers()), "told to drop it, no more"
-        again = Speaker(leader, peer("n2"))
-        assert SECRET not in text(await again.welcomed()), "what it was told once it is not told again"
-
-    play(story)
+        assert SECRET not in text(await two.answers()), "only an order to drop it"
+        again = ScriptedAgent(leader, peer("n2"))
+        assert SECRET not in text(await again.welcomed()), "a former node gets it no more"
 
 
-def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_report_does_not_grant_a_workload() -> None:
+    async with leader_with_secret() as (leader, clock):
         await leader.bind("web", applied("n2"))
         await clock.advance(0.1)
         revision = await leader.store.revision()
-        thief = Speaker(leader, peer("n1"))
+        thief = ScriptedAgent(leader, peer("n1"))
         said = await thief.welcomed()
         await thief.beat(
             1, reports=[pb.Report(workload="default/web", uid="uid-web", state="Running")], is_whole=True
@@ -75,19 +72,19 @@ def test_saying_that_one_has_it_does_not_make_it_ones_own() -> None:
         assert SECRET not in text(said)
         assert await leader.store.revision() == revision + 1, "its own registration, and nothing else"
 
-    play(story)
 
-
-def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_log_is_accepted_from_requested_node_only() -> None:
+    async with leader_with_secret() as (leader, _clock):
         await leader.bind("web", applied("n2"))
-        thief, asked = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        thief, asked = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await thief.welcomed()
         await asked.welcomed()
         reading = asyncio.create_task(_read(leader))
         await settle()
-        question = next(each.log for each in await asked.answers() if each.WhichOneof("said") == "log")
-        assert not any(each.WhichOneof("said") == "log" for each in await thief.answers()), (
+        question = next(
+            message.log for message in await asked.answers() if message.WhichOneof("said") == "log"
+        )
+        assert not any(message.WhichOneof("said") == "log" for message in await thief.answers()), (
             "what others are asked is not shown"
         )
         await thief.say(log=pb.LogPiece(id=question.id, text="forged", end=True))
@@ -96,8 +93,6 @@ def test_what_a_log_says_is_heard_from_the_node_that_was_asked() -> None:
         await asked.say(log=pb.LogPiece(id=question.id, text="true", end=True))
         assert await reading == "true"
 
-    play(story)
-
 
 async def _read(leader: Leader) -> str:
     return "".join(
@@ -105,9 +100,9 @@ async def _read(leader: Leader) -> str:
     )
 
 
-def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        speaker = Speaker(leader, peer("n2"))
+async def test_removed_node_is_refused_and_logged() -> None:
+    async with leader_with_secret() as (leader, clock):
+        speaker = ScriptedAgent(leader, peer("n2"))
         await speaker.welcomed()
         await leader.store.commit([Delete(Key("latticenodes.lattice.dev", "", "n2"))])
         await clock.advance(0.1)
@@ -116,9 +111,7 @@ def test_a_node_that_was_removed_gets_nothing_more_and_the_log_says_why() -> Non
             await speaker.beat(1)
             *_, last = await speaker.answers()
         assert last.refusal.reason == "UNKNOWN_NODE"
-        assert [(each["event"], each["node"], each["reason"]) for each in logs] == [
+        assert [(entry["event"], entry["node"], entry["reason"]) for entry in logs] == [
             ("agent refused", "n2", "UNKNOWN_NODE")
         ]
         assert await leader.store.revision() == revision
-
-    play(story)

@@ -1,8 +1,8 @@
-"""What a node's record says once its agent has spoken."""
+"""The node's status after its agent registers."""
 
 import msgspec
 import pytest
-from build.links import a_registration
+from build.agent_world import a_registration
 
 from lattice.kinds.node import NodeStatus
 from lattice.server.agents.registration import apply_registration
@@ -12,7 +12,7 @@ from lattice.wire import agent_pb2 as pb
 @pytest.mark.parametrize(
     ("before", "after"), [(None, 0), (0, 0), (3, 3)], ids=["never used", "empty again", "in use"]
 )
-def test_a_node_says_how_many_workloads_it_has_from_the_first_word_on(before: int | None, after: int) -> None:
+def test_first_registration_sets_workload_count(before: int | None, after: int) -> None:
     status = {} if before is None else {"workloads": before}
     node = apply_registration(
         {"metadata": {"name": "n1"}, "spec": {}, "status": status}, pb.Hello(registration=a_registration())

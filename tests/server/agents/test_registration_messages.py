@@ -1,12 +1,11 @@
-"""Whom the server lets in, and what it believes of what an agent says of itself: hellos, registrations, and talk that cannot be right."""
+"""Validation of hellos, registrations and heartbeats of agents."""
 
 from contextlib import suppress
 from typing import Any
 
 import pytest
-from build.links import ROLE, Leader, a_node, a_registration
-from build.speakers import Speaker, peer, play
-from build.virtual import VirtualClock
+from build.agent_world import ROLE, a_node, a_registration, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.errors import Fenced, Unavailable
 from lattice.kinds.meta.base import Metadata
@@ -26,18 +25,16 @@ from lattice.wire.connection import PROTOCOL_VERSION
         pytest.param({"protocol": 0}, "PROTOCOL", "speaks protocol 0", id="no protocol"),
         pytest.param({"registration": a_registration(labels={"compliance": "hipaa"})}, "REGISTRATION", "may only set labels agent.lattice.dev/", id="a label that attracts work"),
         pytest.param({"registration": a_registration(labels={"region": "eu"})}, "REGISTRATION", "may only set labels", id="another region"),
-        pytest.param({"registration": a_registration(labels={"agent.lattice.dev/a b": "x"})}, "REGISTRATION", "label", id="a label that is none"),
+        pytest.param({"registration": a_registration(labels={"agent.lattice.dev/a b": "x"})}, "REGISTRATION", "label", id="an invalid label"),
         pytest.param({"registration": a_registration(runtimes=["magic"])}, "REGISTRATION", 'no runtime "magic"', id="an unknown runtime"),
-        pytest.param({"registration": a_registration(first_port=9, last_port=70000)}, "REGISTRATION", "no range of ports", id="ports that there are not"),
-        pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an address that is none"),
+        pytest.param({"registration": a_registration(first_port=9, last_port=70000)}, "REGISTRATION", "no range of ports", id="ports out of range"),
+        pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an invalid address"),
     ],
 )  # fmt: skip
-def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
-    hello: dict[str, Any], reason: str, words: str
-) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_invalid_hello_is_refused_without_write(hello: dict[str, Any], reason: str, words: str) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         revision = await leader.store.revision()
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(**hello)
         [answer] = await agent.answers()
         assert answer.refusal.reason == reason
@@ -46,54 +43,46 @@ def test_a_hello_that_cannot_be_right_is_refused_and_writes_nothing(
         assert await leader.store.revision() == revision
         assert leader.links.sessions == {}
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     ("who", "reason"),
     [
-        pytest.param(peer("n9"), "UNKNOWN_NODE", id="a node that is not there"),
-        pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key that did not join as it"),
+        pytest.param(peer("n9"), "UNKNOWN_NODE", id="an unknown node"),
+        pytest.param(peer("n1", key="another"), "UNKNOWN_NODE", id="a key of another machine"),
     ],
 )
-def test_a_certificate_counts_only_for_the_node_that_joined_with_its_key(
-    who: NodeIdentity, reason: str
-) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, who)
+async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, reason: str) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        agent = ScriptedAgent(leader, who)
         await agent.hello()
         [answer] = await agent.answers()
         assert answer.refusal.reason == reason
         await agent.ended()
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     ("beat", "words"),
     [
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "no state of a workload", id="a state that is none"),
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "no state of a workload", id="a failure that is no word"),
-        pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is no workload", id="a path that is none"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "no state of a workload", id="an unknown state"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "no state of a workload", id="an invalid failure reason"),
+        pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is no workload", id="an invalid workload path"),
         pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "at most 4096", id="too long a log"),
         pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
     ],
 )  # fmt: skip
-def test_a_beat_that_cannot_be_right_ends_the_connection(beat: dict[str, Any], words: str) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_invalid_heartbeat_ends_connection(beat: dict[str, Any], words: str) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await agent.beat(**beat)
         *_, last = await agent.answers()
         assert (last.refusal.reason, words in last.refusal.message) == ("TOO_MUCH", True)
         await agent.ended()
 
-    play(story)
 
-
-def test_an_agent_that_talks_without_end_is_refused() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_flooding_agent_is_refused() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         for number in range(1, 2000):
             await agent.end.send(pb.FromAgent(beat=pb.Beat(number=number)))
@@ -106,59 +95,51 @@ def test_an_agent_that_talks_without_end_is_refused() -> None:
         assert last.refusal.reason == "TOO_MUCH"
         await agent.ended()
 
-    play(story)
-
 
 @pytest.mark.parametrize(
     "said", [{"beat": pb.Beat(number=1)}, {"log": pb.LogPiece(id=1)}, {}], ids=["a beat", "a log", "nothing"]
 )
-def test_an_agent_says_hello_first(said: dict[str, Any]) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_message_before_hello_is_refused(said: dict[str, Any]) -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.say(**said)
         [answer] = await agent.answers()
         assert answer.refusal.reason == "OUT_OF_TURN"
         await agent.ended()
 
-    play(story)
 
-
-def test_who_says_nothing_is_not_waited_for() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_connection_without_hello_times_out() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        agent = ScriptedAgent(leader, peer())
         await clock.advance(11)
-        assert [each.refusal.reason for each in await agent.answers()] == ["OUT_OF_TURN"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["OUT_OF_TURN"]
         await agent.ended()
 
-    play(story)
 
-
-def test_registration_is_written_once_and_only_what_an_agent_may_say() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_registration_writes_allowed_fields_once() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
         said = a_registration(
             labels={"agent.lattice.dev/disk": "ssd"},
             reserved={"cpu": 500},
             addresses=[pb.Address(type="InternalIP", address="10.0.0.7")],
         )
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
         revision = await leader.store.revision()
         await clock.advance(0.1)
-        assert leader.office is not None
-        node = leader.office.cache(LatticeNode).get("/n3")
+        assert leader.context is not None
+        node = leader.context.cache(LatticeNode).get("/n3")
         assert node is not None
         assert (node.spec.cluster, node.spec.zone, node.spec.unschedulable) == ("east", "a", True)
         assert (node.status.capacity["cpu"], node.status.allocatable["cpu"]) == (4000, 3500)
         assert node.metadata.labels == {"agent.lattice.dev/disk": "ssd"}
         assert (node.status.agent_version, node.status.runtimes) == ("1", ("process",))
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
-        assert await leader.store.revision() == revision, "nothing new was said"
-
-    play(story)  # fmt: skip
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
+        assert await leader.store.revision() == revision, "an unchanged registration writes nothing"
 
 
-def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_capacity_is_capped_by_node_class() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         metadata, resources = Metadata(name="small"), ClassResources(cores=2, memory_gi=4)  # type: ignore[arg-type]
         await leader.add(
             LatticeNodeClass(
@@ -174,27 +155,23 @@ def test_a_machine_of_a_class_has_no_more_room_than_that_class() -> None:
             capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000},
             gpus=[pb.Gpu(model="a100", milli_free=1000)],
         )
-        await Speaker(leader, peer("n3")).welcomed(registration=said)
+        await ScriptedAgent(leader, peer("n3")).welcomed(registration=said)
         await clock.advance(0.1)
-        assert leader.office is not None
-        node = leader.office.cache(LatticeNode).get("/n3")
+        assert leader.context is not None
+        node = leader.context.cache(LatticeNode).get("/n3")
         assert node is not None
         assert node.status.allocatable == {"cpu": 2000, "gpu": 0, "memory": 3 << 30}
         assert node.status.gpus == ()
 
-    play(story)  # fmt: skip
 
-
-def test_a_former_leader_registers_nobody() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_fenced_leader_registers_no_node() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await clock.advance(20)  # its lease is over, and it has not noticed
         assert await leader.store.campaign(ROLE, "another", 15.0) is not None
-        assert leader.office is not None
+        assert leader.context is not None
         with pytest.raises(Fenced):
-            await leader.office.commit([Delete(node_key("n2"))])
-        agent = Speaker(leader, peer())
+            await leader.context.commit([Delete(node_key("n2"))])
+        agent = ScriptedAgent(leader, peer())
         await agent.hello()
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNAVAILABLE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNAVAILABLE"]
         assert leader.links.sessions == {}
-
-    play(story)

@@ -1,11 +1,12 @@
-"""What the server says to an agent, and what it makes of what an agent says: the conversation word by word, in virtual time."""
+"""Sessions of agents with the leader, message by message, in virtual time."""
 
+import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from build.links import REVISION, Leader, a_registration, a_workload, applied
-from build.speakers import Speaker, peer, play
+from build.agent_world import REVISION, Leader, a_registration, a_workload, applied, leading_server
+from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -25,18 +26,18 @@ async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **res
     await clock.advance(0.1)
 
 
-def told(orders: pb.Orders) -> dict[str, str]:
-    return {each.workload: each.state for each in orders.assignments}
+def states(orders: pb.Orders) -> dict[str, str]:
+    return {assignment.workload: assignment.state for assignment in orders.assignments}
 
 
-def test_everything_is_told_first_and_then_what_changes() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_full_orders_first_then_deltas() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
         await leader.add(a_workload("later"))
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         welcome, first = await agent.welcomed()
         assert (welcome.welcome.term, welcome.welcome.heartbeat, welcome.welcome.node) == (1, 10.0, "n1")
-        assert (first.orders.number, first.orders.is_whole, told(first.orders)) == (
+        assert (first.orders.number, first.orders.is_whole, states(first.orders)) == (
             1,
             True,
             {"default/web": "Running"},
@@ -44,7 +45,7 @@ def test_everything_is_told_first_and_then_what_changes() -> None:
         await leader.bind("later", applied("n1"))
         await clock.advance(0.1)
         [second] = await agent.orders()
-        assert (second.number, second.is_whole, told(second), list(second.dropped)) == (
+        assert (second.number, second.is_whole, states(second), list(second.dropped)) == (
             2,
             False,
             {"default/later": "Running"},
@@ -53,13 +54,11 @@ def test_everything_is_told_first_and_then_what_changes() -> None:
         await leader.bind("web", applied("n1", action="Delete"))
         await clock.advance(0.1)
         [third] = await agent.orders()
-        assert (third.number, told(third), list(third.dropped)) == (3, {}, ["default/web"])
-
-    play(story)
+        assert (third.number, states(third), list(third.dropped)) == (3, {}, ["default/web"])
 
 
-def test_an_order_carries_what_the_node_needs() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_order_carries_ports_limits_and_environment() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
         container = Container(command=("serve",), ports=(Port(name="http"),))
         await leader.add(
@@ -71,7 +70,7 @@ def test_an_order_carries_what_the_node_needs() -> None:
         )
         await leader.bind("web", applied("n1", run=3, allocated_ports={"http": 20001}))
         await clock.advance(0.1)
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         [order] = (await agent.welcomed())[1].orders.assignments
         assert (order.uid, order.revision, order.run, dict(order.ports)) == (
             "uid-web",
@@ -91,23 +90,19 @@ def test_an_order_carries_what_the_node_needs() -> None:
         [changed] = await agent.orders()
         assert dict(changed.assignments[0].env) == {"DB_URL": "tcp://10.0.0.8:0"}
 
-    play(story)  # fmt: skip
 
-
-def test_what_changes_nothing_for_the_node_is_not_sent() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_irrelevant_status_change_sends_no_order() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.bind("web", applied("n1", actual_state="Running", ready=True))
         await clock.advance(0.1)
         assert await agent.orders() == []
 
-    play(story)
 
-
-def test_a_node_is_told_of_its_own_workloads_only() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_node_receives_only_its_own_workloads() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "mine", "n1")
         await bound(leader, clock, "theirs", "n2")
         await leader.add(a_workload("former"))
@@ -117,21 +112,19 @@ def test_a_node_is_told_of_its_own_workloads_only() -> None:
         )
         await leader.bind("former", status)
         await clock.advance(0.1)
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
-        assert told((await one.welcomed())[1].orders) == {"default/mine": "Running"}
-        assert told((await two.welcomed())[1].orders) == {"default/theirs": "Running"}
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
+        assert states((await one.welcomed())[1].orders) == {"default/mine": "Running"}
+        assert states((await two.welcomed())[1].orders) == {"default/theirs": "Running"}
         await leader.bind("mine", applied("n2"))
         await clock.advance(0.1)
         [taken], [given] = await one.orders(), await two.orders()
-        assert (list(taken.dropped), told(given)) == (["default/mine"], {"default/mine": "Running"})
-
-    play(story)
+        assert (list(taken.dropped), states(given)) == (["default/mine"], {"default/mine": "Running"})
 
 
-def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_foreign_report_counts_as_orphan_of_reporter() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "theirs", "n2")
-        agent, other = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+        agent, other = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await agent.welcomed()
         await other.welcomed()
         report = pb.Report(
@@ -143,7 +136,7 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
             failure="INVALID_SPEC",
         )
         await agent.beat(reports=[report], is_whole=True)
-        presence = leader.office.presence if leader.office else None
+        presence = leader.context.presence if leader.context else None
         assert presence is not None
         one, two = presence.get("n1"), presence.get("n2")
         assert one is not None
@@ -151,10 +144,8 @@ def test_a_report_about_anothers_workload_counts_for_the_reporter_only() -> None
         assert list(one.workloads) == ["default/theirs"]  # seen as an orphan there
         assert two.workloads == {}
 
-    play(story)
 
-
-def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
+def test_node_name_comes_from_certificate_only() -> None:
     names = {
         field.name
         for message in (pb.Hello, pb.Registration, pb.Beat, pb.RenewRequest)
@@ -163,15 +154,15 @@ def test_the_name_is_in_the_certificate_and_nowhere_else() -> None:
     assert not {name for name in names if "node" in name or name in ("name", "host", "identity")}
 
 
-def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_so() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_orders_count_as_applied_once_acknowledged() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
-        assert leader.office is not None
-        presence, wanted = leader.office.presence, DesiredRun("Running", REVISION, 1)
+        assert leader.context is not None
+        presence, wanted = leader.context.presence, DesiredRun("Running", REVISION, 1)
         await agent.beat(1, is_whole=True)
-        assert [each.heard.beat for each in await agent.answers()] == [1]
+        assert [message.heard.beat for message in await agent.answers()] == [1]
         assert not presence.has_applied("n1", "default/web", wanted)
         await agent.beat(
             2,
@@ -187,137 +178,121 @@ def test_beats_are_answered_and_orders_are_counted_as_known_once_the_agent_says_
                 )
             ],
         )
-        assert [each.heard.beat for each in await agent.answers()] == [2]
+        assert [message.heard.beat for message in await agent.answers()] == [2]
         assert presence.has_applied("n1", "default/web", wanted)
         heard = presence.get("n1")
         assert heard is not None
         assert heard.workloads["default/web"].ready
 
-    play(story)  # fmt: skip
 
-
-def test_who_does_not_lead_says_who_does() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_follower_redirects_agent_to_leader() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
         leader.step_down("10.0.0.2:7444")
-        agent = Speaker(leader, peer())
+        agent = ScriptedAgent(leader, peer())
         await agent.hello()
-        assert [each.elsewhere.address for each in await agent.answers()] == ["10.0.0.2:7444"]
+        assert [message.elsewhere.address for message in await agent.answers()] == ["10.0.0.2:7444"]
         await agent.ended()
 
-    play(story)
 
-
-def test_an_agent_that_obeyed_a_later_leader_is_not_led() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_leader_of_older_term_redirects_agent() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.hello(term=2)
-        assert [each.WhichOneof("said") for each in await agent.answers()] == ["elsewhere"]
-
-    play(story)
+        assert [message.WhichOneof("said") for message in await agent.answers()] == ["elsewhere"]
 
 
-def test_when_a_term_ends_its_agents_are_sent_on_at_once_and_no_beat_is_answered() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        one, two = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
+async def test_agents_are_redirected_when_term_ends() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        one, two = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
         await one.welcomed()
         await two.welcomed()
-        former = leader.office
-        leader.office, leader.elsewhere = (
+        former = leader.context
+        leader.context, leader.elsewhere = (
             None,
             "10.0.0.2:7444",
-        )  # its own clock says that the lease is over; nobody told the links
+        )  # the lease expired by its own clock; the sessions were not notified
         await one.beat(reports=[pb.Report(workload="default/web", uid="u", state="Running")])
         assert former is not None
         assert former.presence.get("n1").workloads == {}  # type: ignore[union-attr]
-        assert [each.WhichOneof("said") for each in await one.answers()] == ["elsewhere"]
+        assert [message.WhichOneof("said") for message in await one.answers()] == ["elsewhere"]
         await one.ended()
-        assert [each.WhichOneof("said") for each in await two.answers()] == ["elsewhere"]
+        assert [message.WhichOneof("said") for message in await two.answers()] == ["elsewhere"]
         await two.ended()
 
-    play(story)
 
-
-def test_a_new_connection_of_a_node_takes_the_place_of_the_former() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        first, second = Speaker(leader, peer()), Speaker(leader, peer())
+async def test_new_connection_replaces_former() -> None:
+    async with leading_server("n1", "n2") as (leader, _clock):
+        first, second = ScriptedAgent(leader, peer()), ScriptedAgent(leader, peer())
         await first.welcomed()
         await second.welcomed()
-        assert [each.refusal.reason for each in await first.answers()] == ["REPLACED"]
+        assert [message.refusal.reason for message in await first.answers()] == ["REPLACED"]
         await first.ended()
         await second.beat()
-        assert [each.heard.beat for each in await second.answers()] == [1]
-        assert leader.office is not None
-        heard = leader.office.presence.get("n1")
+        assert [message.heard.beat for message in await second.answers()] == [1]
+        assert leader.context is not None
+        heard = leader.context.presence.get("n1")
         assert heard is not None
         assert heard.is_connected
 
-    play(story)
 
-
-def test_a_connection_ends_with_its_certificate() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer(until=clock.now() + timedelta(seconds=30)))
+async def test_connection_ends_when_certificate_expires() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        agent = ScriptedAgent(leader, peer(until=clock.now() + timedelta(seconds=30)))
         await agent.welcomed()
         for number in range(1, 4):
             await clock.advance(9)
             await agent.beat(number)
         await agent.answers()
         await clock.advance(10)
-        assert [each.refusal.reason for each in await agent.answers()] == ["EXPIRED"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["EXPIRED"]
         await agent.ended()
 
-    play(story)
 
-
-def test_a_connection_ends_with_its_node() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_connection_ends_when_node_is_deleted() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await leader.store.commit([Delete(node_key("n1"))])
         await clock.advance(6)
-        assert [each.refusal.reason for each in await agent.answers()] == ["UNKNOWN_NODE"]
+        assert [message.refusal.reason for message in await agent.answers()] == ["UNKNOWN_NODE"]
         await agent.ended()
 
-    play(story)
 
-
-def test_a_silent_connection_is_given_up() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        agent = Speaker(leader, peer())
+async def test_silent_connection_times_out() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        agent = ScriptedAgent(leader, peer())
         await agent.welcomed()
         await clock.advance(39)
         assert not agent.serving.done()
         await clock.advance(7)
         await agent.ended()
-        assert leader.office is not None
-        heard = leader.office.presence.get("n1")
+        assert leader.context is not None
+        heard = leader.context.presence.get("n1")
         assert heard is not None
         assert not heard.is_connected
 
-    play(story)
 
-
-def test_an_agent_that_does_not_read_keeps_nobody_waiting_and_gets_the_latest_when_it_reads() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_slow_agent_blocks_no_other_and_gets_latest() -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
         for name in ("web", "api"):
             await bound(leader, clock, name, "n1" if name == "web" else "n2")
-        slow, quick = Speaker(leader, peer("n1"), room=1), Speaker(leader, peer("n2"))
+        slow, quick = ScriptedAgent(leader, peer("n1"), room=1), ScriptedAgent(leader, peer("n2"))
         await slow.hello()
         await quick.welcomed()
         for run in range(2, 50):
             await leader.bind("web", applied("n1", run=run))
             await leader.bind("api", applied("n2", run=run))
             await clock.advance(0.1)
-            assert [each.run for orders in await quick.orders() for each in orders.assignments] == [run]
+            assert [
+                assignment.run for orders in await quick.orders() for assignment in orders.assignments
+            ] == [run]
             await quick.beat(run)
-            assert [each.heard.beat for each in await quick.answers()] == [run]
+            assert [message.heard.beat for message in await quick.answers()] == [run]
         line = leader.links.sessions["n1"]
         assert len(line.changed_workloads) <= 1
-        runs = [each.run for orders in await slow.orders() for each in orders.assignments]
+        runs = [assignment.run for orders in await slow.orders() for assignment in orders.assignments]
         assert runs[-1] == 49
-        assert len(runs) <= 3, "what it missed is not told any more"
-
-    play(story)
+        assert len(runs) <= 3, "missed changes are not sent"
 
 
 _texts = st.text(max_size=20) | st.sampled_from(
@@ -367,25 +342,26 @@ _words = st.one_of(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
-def test_whatever_an_agent_says_the_server_goes_on(said: list[pb.FromAgent], is_polite: bool) -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        await bound(leader, clock, "web", "n1")
-        rude, good = Speaker(leader, peer("n1")), Speaker(leader, peer("n2"))
-        await good.welcomed()
-        if is_polite:
-            await rude.welcomed()
-        for each in said:
-            with suppress(Unavailable):
-                await rude.end.send(each)
-            await settle()
-        await rude.answers()
-        rude.end.close()
-        await clock.advance(61)
-        assert rude.serving.done()
-        rude.serving.result()
-        again = Speaker(leader, peer("n2"))
-        await again.welcomed()
-        await again.beat()
-        assert [each.heard.beat for each in await again.answers()] == [1]
+def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite: bool) -> None:
+    async def scenario() -> None:
+        async with leading_server("n1", "n2") as (leader, clock):
+            await bound(leader, clock, "web", "n1")
+            rude, good = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
+            await good.welcomed()
+            if is_polite:
+                await rude.welcomed()
+            for message in said:
+                with suppress(Unavailable):
+                    await rude.end.send(message)
+                await settle()
+            await rude.answers()
+            rude.end.close()
+            await clock.advance(61)
+            assert rude.serving.done()
+            rude.serving.result()
+            again = ScriptedAgent(leader, peer("n2"))
+            await again.welcomed()
+            await again.beat()
+            assert [message.heard.beat for message in await again.answers()] == [1]
 
-    play(story)
+    asyncio.run(asyncio.wait_for(scenario(), 60))

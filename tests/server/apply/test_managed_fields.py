@@ -1,4 +1,4 @@
-"""Field sets agree with plain sets of paths, and objects give the paths that Kubernetes gives them."""
+"""Field sets agree with plain sets of paths, and objects have the paths that Kubernetes gives them."""
 
 import copy
 from decimal import Decimal
@@ -125,7 +125,7 @@ def spec(**fields: Any) -> dict[str, Any]:
                 }
             },
             {"f:metadata": {"f:labels": {"f:x": {}}, "f:finalizers": {'v:"f/z"': {}}}},
-            id="the server's own metadata is nobody's",
+            id="server-managed metadata has no owner",
         ),
         pytest.param(
             {"metadata": {"ownerReferences": [{"uid": "1", "kind": "K"}]}},
@@ -172,7 +172,7 @@ def test_present_also_names_the_maps_and_lists() -> None:
             id="sets change value by value",
         ),
         pytest.param(
-            {"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set is nobody's"
+            {"zones": ["a", "b"]}, {"zones": ["b", "a"]}, [], [], id="the order of a set has no owner"
         ),
         pytest.param(
             {"items": [{"name": "x", "value": "1"}]},
@@ -293,7 +293,7 @@ path_sets = st.frozensets(st.lists(labels, min_size=1, max_size=4).map(tuple), m
 
 
 def trie(members: frozenset[fieldset.Path]) -> FieldSet:
-    """The obvious way: hang every path in, mark its end, then drop marks on leaves."""
+    """The reference implementation: insert every path, mark its end, then drop marks on leaves."""
     root: FieldSet = {}
     for path in members:
         node = root

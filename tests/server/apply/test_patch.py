@@ -1,4 +1,4 @@
-"""The three kinds of patch do what their RFCs, and Kubernetes, say."""
+"""The three kinds of patch follow their RFCs and Kubernetes."""
 
 import copy
 from decimal import Decimal
@@ -249,19 +249,19 @@ def test_json_patch_refuses(operations: Any, error: type[LatticeError], message:
     assert target == before
 
 
-def test_a_failing_test_does_not_tell_the_value_that_is_there() -> None:
+def test_failed_test_does_not_leak_current_value() -> None:
     with pytest.raises(Invalid) as caught:
         json_patch({"data": {"key": "hunter2"}}, [op("test", "/data/key", value="guess")])
     assert "hunter2" not in str(caught.value)
 
 
-def test_copies_that_double_are_stopped() -> None:
+def test_exponential_copies_are_rejected() -> None:
     doubling = [{"op": "copy", "from": "/a", "path": "/a/-"}] * 60
     with pytest.raises(TooLarge, match="copy operations"):
         json_patch({"a": ["x" * 1000]}, doubling)
 
 
-def test_patches_too_deep_to_walk_are_refused() -> None:
+def test_deeply_nested_patches_are_rejected() -> None:
     deep: Any = {}
     for _ in range(100_000):
         deep = {"a": deep}
@@ -435,23 +435,23 @@ def test_strategic_merge_of_plain_maps_is_merge_patch(old: dict[str, Any], patch
 
 
 def slow_patch(target: Any, operations: list[dict[str, Any]]) -> Any:
-    """add, remove, replace and copy by the letter of the RFC on deep copies, for pointers that are known to exist."""
+    """The reference implementation of add, remove, replace and copy, on deep copies, for existing pointers."""
     root = {"root": copy.deepcopy(target)}
-    for each in operations:
+    for operation in operations:
         *way, last = [
             "root",
-            *(part.replace("~1", "/").replace("~0", "~") for part in each["path"].split("/")[1:]),
+            *(part.replace("~1", "/").replace("~0", "~") for part in operation["path"].split("/")[1:]),
         ]
         node: Any = root
         for part in way:
             node = node[int(part)] if isinstance(node, list) else node[part]
         key: Any = int(last) if isinstance(node, list) else last
-        if each["op"] == "remove":
+        if operation["op"] == "remove":
             del node[key]
-        elif each["op"] == "add" and isinstance(node, list):
-            node.insert(key, copy.deepcopy(each["value"]))
+        elif operation["op"] == "add" and isinstance(node, list):
+            node.insert(key, copy.deepcopy(operation["value"]))
         else:
-            node[key] = copy.deepcopy(each["value"])
+            node[key] = copy.deepcopy(operation["value"])
     return root["root"]
 
 

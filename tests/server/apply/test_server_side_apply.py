@@ -70,7 +70,7 @@ def apply(
     force: bool = False,
     now: str = NOW,
 ) -> dict[str, Any]:
-    """Server-side apply that also checks that nobody's input changed."""
+    """Server-side apply that also checks that its inputs are unchanged."""
     before = copy.deepcopy((live, applied))
     out = server_side_apply(live, applied, TYPES, FieldManager(by, "Apply", VERSION, force=force), now)
     assert (live, applied) == before
@@ -85,7 +85,7 @@ def update(
     subresource: str = "",
     now: str = NOW,
 ) -> dict[str, Any]:
-    """`new` as stored after an Update, with its books."""
+    """`new` as stored after an Update, with its managed fields."""
     before = copy.deepcopy((live, new))
     entries = track_update(live, new, TYPES, updater(by, subresource), now)
     assert (live, new) == before
@@ -97,14 +97,14 @@ def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
-    """manager -> what it owns, as Kubernetes prints paths."""
+    """Owned paths by manager, as Kubernetes prints them."""
     return {
         entry["manager"]: [format_path(path) for path in iter_paths(entry["fieldsV1"])]
         for entry in managed_fields_of(obj)
     }
 
 
-def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
+def test_apply_create_records_managed_fields() -> None:
     out = apply(None, thing({"image": "x"}, labels={"a": "b"}))
     assert out["spec"] == {"image": "x"}
     assert out["metadata"]["name"] == "a"
@@ -174,13 +174,13 @@ def test_a_create_by_apply_takes_the_object_and_opens_books() -> None:
         ),
     ],
 )
-def test_what_a_manager_stops_applying(
+def test_dropped_fields_are_pruned(
     first: dict[str, Any], second: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert apply(apply(None, thing(first)), thing(second))["spec"] == expected
 
 
-def test_fields_of_others_survive_what_i_stop_applying() -> None:
+def test_fields_of_other_managers_survive_pruning() -> None:
     live = apply(
         apply(None, thing({"image": "a", "class": "c"})), thing({"class": "c", "env": {"A": "1"}}), "bob"
     )
@@ -189,19 +189,19 @@ def test_fields_of_others_survive_what_i_stop_applying() -> None:
     assert owners(out) == {"ann": [".spec.image"], "bob": [".spec.class", ".spec.env.A"]}
 
 
-def test_a_default_inside_a_map_goes_with_the_map_that_nobody_wants() -> None:
+def test_default_is_pruned_with_its_unowned_map() -> None:
     live = apply(None, thing({"image": "a", "replicas": {"min": 1}}))
     defaulted = with_spec(live, replicas={"min": 1, "max": 9})
     assert apply(defaulted, thing({"image": "a"}))["spec"] == {"image": "a"}
 
 
-def test_an_unowned_field_stays_while_its_map_is_wanted() -> None:
+def test_unowned_field_stays_while_its_map_is_owned() -> None:
     live = apply(None, thing({"replicas": {"min": 1}, "image": "a"}))
     defaulted = with_spec(live, **{"class": "default"})
     assert apply(defaulted, thing({"image": "a"}))["spec"] == {"image": "a", "class": "default"}
 
 
-def test_an_item_goes_although_somebody_edited_a_field_of_it() -> None:
+def test_list_item_is_pruned_despite_edited_field() -> None:
     live = apply(None, thing({"items": [{"name": "x", "value": "1"}, {"name": "y"}]}))
     edited = update(live, with_spec(live, items=[{"name": "x", "value": "1", "note": "hi"}, {"name": "y"}]))
     out = apply(edited, thing({"items": [{"name": "y"}]}))
@@ -234,7 +234,7 @@ def test_order_of_merged_lists(live: list[str], applied: list[str], merged: list
     assert out["spec"] == {"zones": merged, "items": [{"name": name} for name in merged]}
 
 
-def test_equal_values_share_ownership_and_outlive_one_owner() -> None:
+def test_equal_values_share_ownership() -> None:
     live = apply(apply(None, thing({"image": "a"})), thing({"image": "a"}), "bob")
     assert owners(live) == {"ann": [".spec.image"], "bob": [".spec.image"]}
     out = apply(live, thing())
@@ -284,13 +284,13 @@ def test_force_takes_ownership_away() -> None:
     assert owners(out) == {"ann": [".spec.image"], "bob": [".spec.class"]}
 
 
-def test_the_same_name_applies_and_updates_as_two_managers() -> None:
+def test_apply_and_update_are_separate_managers() -> None:
     live = update(None, thing({"image": "a"}), "ann")
     with pytest.raises(Conflict, match='"ann" using'):
         apply(live, thing({"image": "b"}), "ann")
 
 
-def test_an_applier_stays_itself_in_another_version() -> None:
+def test_applier_keeps_entry_across_api_versions() -> None:
     live = apply(None, thing({"image": "a", "class": "c"}))
     newer = FieldManager("ann", "Apply", "lattice.dev/v1beta1")
     out = server_side_apply(live, thing({"image": "a"}), TYPES, newer, LATER)
@@ -300,7 +300,7 @@ def test_an_applier_stays_itself_in_another_version() -> None:
     ]
 
 
-def test_applying_the_same_again_changes_not_even_the_time() -> None:
+def test_reapplying_same_manifest_keeps_timestamp() -> None:
     live = apply(None, thing({"image": "a", "zones": ["z"]}, labels={"a": "b"}))
     assert apply(live, thing({"image": "a", "zones": ["z"]}, labels={"a": "b"}), now=LATER) == live
 
@@ -311,7 +311,7 @@ def test_a_manager_that_owns_nothing_has_no_entry() -> None:
     assert "spec" not in out
 
 
-def test_an_object_without_books_belongs_to_before_first_apply() -> None:
+def test_object_without_managed_fields_is_before_first_apply() -> None:
     live = thing({"image": "a", "class": "c"})
     with pytest.raises(Conflict, match='conflict with "before-first-apply" using'):
         apply(live, thing({"image": "b"}))
@@ -322,7 +322,7 @@ def test_an_object_without_books_belongs_to_before_first_apply() -> None:
     ]
 
 
-def test_the_servers_own_metadata_is_not_applied_over_a_live_object() -> None:
+def test_server_metadata_is_not_applied() -> None:
     live = update(None, thing({"image": "a"}, uid="u1", resourceVersion="7", creationTimestamp=NOW))
     out = apply(
         live, thing({"image": "a"}, uid="forged", creationTimestamp=None, generation=99, managedFields=None)
@@ -331,7 +331,7 @@ def test_the_servers_own_metadata_is_not_applied_over_a_live_object() -> None:
     assert kept == {"name": "a", "uid": "u1", "resourceVersion": "7", "creationTimestamp": NOW}
 
 
-def test_null_leaves_what_others_put_into_a_map() -> None:
+def test_null_map_keeps_entries_of_other_managers() -> None:
     live = update(None, thing({"env": {"A": "1"}, "zones": ["z"]}))
     assert apply(live, thing({"env": None, "zones": None}))["spec"] == {"env": {"A": "1"}, "zones": ["z"]}
 
@@ -362,13 +362,13 @@ def test_null_leaves_what_others_put_into_a_map() -> None:
         ),
     ],
 )
-def test_apply_never_prunes_but_refuses(spec: dict[str, Any], message: str) -> None:
+def test_apply_rejects_what_the_schema_does_not_allow(spec: dict[str, Any], message: str) -> None:
     with pytest.raises(Malformed) as caught:
         apply(None, thing(spec))
     assert message in str(caught.value)
 
 
-def test_a_create_owns_all_it_brings() -> None:
+def test_create_owns_all_its_fields() -> None:
     out = update(None, thing({"image": "a", "replicas": {"min": 1}}, labels={"a": "b"}))
     assert owners(out) == {
         "edit": [
@@ -382,14 +382,14 @@ def test_a_create_owns_all_it_brings() -> None:
     }
 
 
-def test_an_update_takes_what_it_changes_from_the_others() -> None:
+def test_update_takes_ownership_of_changed_fields() -> None:
     live = apply(None, thing({"image": "a", "class": "c", "env": {"A": "1", "B": "2"}}))
     out = update(live, with_spec(live, image="b", env={"B": "2", "C": "3"}), now=LATER)
     assert owners(out) == {"ann": [".spec.class", ".spec.env.B"], "edit": [".spec.env.C", ".spec.image"]}
     assert [entry["time"] for entry in managed_fields_of(out)] == [NOW, LATER]
 
 
-def test_a_manager_left_with_nothing_leaves_the_books() -> None:
+def test_manager_without_fields_is_removed() -> None:
     live = apply(None, thing({"image": "a"}))
     assert list(owners(update(live, with_spec(live, image="b")))) == ["edit"]
 
@@ -403,14 +403,14 @@ def test_each_subresource_keeps_its_own_entry() -> None:
     ]
 
 
-def test_a_removal_alone_takes_nothing_and_keeps_the_time() -> None:
+def test_removal_takes_no_ownership_and_keeps_time() -> None:
     live = update(None, thing({"image": "a", "class": "c"}))
     out = update(live, thing({"image": "a"}), now=LATER)
     assert owners(out) == {"edit": [".spec", ".spec.image"]}
     assert managed_fields_of(out)[0]["time"] == NOW
 
 
-def test_no_change_gives_the_very_same_list() -> None:
+def test_no_change_returns_identical_managed_fields() -> None:
     live = update(None, thing({"image": "a"}))
     assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) is managed_fields_of(live)
     assert track_update(live, thing({"image": "a"}), TYPES, updater("other"), LATER) is managed_fields_of(
@@ -418,7 +418,7 @@ def test_no_change_gives_the_very_same_list() -> None:
     )
 
 
-def test_an_update_of_an_object_without_books_opens_none() -> None:
+def test_update_without_managed_fields_adds_none() -> None:
     assert track_update(thing({"image": "a"}), thing({"image": "b"}), TYPES, updater(), NOW) == []
 
 
@@ -450,19 +450,19 @@ def entry(**over: Any) -> ManagedFieldsEntry:
         pytest.param([entry(), "x"], ["edit"], id="one bad entry spoils all"),
     ],
 )
-def test_books_written_by_the_client(given_books: Any, managers: list[str]) -> None:
+def test_managed_fields_in_client_updates(given_books: Any, managers: list[str]) -> None:
     live = update(None, thing({"image": "a"}))
     new = {**live, "metadata": {**live["metadata"], "managedFields": given_books}}
     assert [each["manager"] for each in track_update(live, new, TYPES, updater("other"), LATER)] == managers
 
 
-def test_books_sent_through_a_subresource_do_not_count() -> None:
+def test_managed_fields_sent_to_subresource_are_ignored() -> None:
     live = update(None, thing({"image": "a"}))
     new = {**live, "metadata": {**live["metadata"], "managedFields": [entry(manager="mine")]}}
     assert track_update(live, new, TYPES, updater("other", "status"), LATER) == managed_fields_of(live)
 
 
-def test_migration_from_client_side_apply_moves_the_fields_to_the_applier() -> None:
+def test_client_side_apply_fields_migrate_to_applier() -> None:
     made = update(None, thing({"image": "a", "class": "c"}), "kubectl-client-side-apply")
     moved = [{**managed_fields_of(made)[0], "manager": "kubectl", "operation": "Apply"}]
     live = update(made, {**made, "metadata": {**made["metadata"], "managedFields": moved}}, "kubectl")
@@ -521,9 +521,7 @@ def test_applying_twice_is_applying_once(
 
 
 @given(things, things)
-def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(
-    made: dict[str, Any], applied: dict[str, Any]
-) -> None:
+def test_forced_apply_owns_all_and_never_conflicts(made: dict[str, Any], applied: dict[str, Any]) -> None:
     out = apply(update(None, made), applied, force=True)
     mine = next((each["fieldsV1"] for each in managed_fields_of(out) if each["operation"] == "Apply"), {})
     assert mine == fieldset.applied_fields(applied, TYPES)
@@ -533,7 +531,7 @@ def test_after_force_the_applier_owns_all_it_applied_and_never_conflicts(
 
 
 @given(things, things, things)
-def test_nobody_owns_what_is_not_there(
+def test_absent_fields_have_no_owner(
     made: dict[str, Any], applied: dict[str, Any], new: dict[str, Any]
 ) -> None:
     live = apply(update(None, made), applied, force=True)
@@ -545,7 +543,7 @@ def test_nobody_owns_what_is_not_there(
 
 
 @given(things, things)
-def test_what_an_update_did_not_touch_keeps_its_owner(made: dict[str, Any], new: dict[str, Any]) -> None:
+def test_untouched_fields_keep_their_owner(made: dict[str, Any], new: dict[str, Any]) -> None:
     live = update(None, made, "first")
     out = update(live, new, "second")
     union: fieldset.FieldSet = {}
@@ -561,9 +559,7 @@ def test_tracking_no_change_gives_an_equal_list(made: dict[str, Any]) -> None:
 
 
 @given(things, things, st.booleans())
-def test_managers_of_disjoint_fields_never_meet(
-    one: dict[str, Any], two: dict[str, Any], again: bool
-) -> None:
+def test_disjoint_managers_never_conflict(one: dict[str, Any], two: dict[str, Any], again: bool) -> None:
     mine = thing({k: v for k, v in one["spec"].items() if k in ("image", "env", "items", "free")})
     theirs = thing(
         {k: v for k, v in two["spec"].items() if k not in mine["spec"]}, labels=two["metadata"]["labels"]
@@ -583,7 +579,7 @@ def item_label(item: Any) -> str:
 
 
 def value_at(obj: Any, path: fieldset.Path) -> Any:
-    """The value under a path, the slow way; LookupError if there is none."""
+    """The value under a path, by the reference implementation; LookupError if there is none."""
     for label in path:
         if label.startswith("f:"):
             obj = obj[label[2:]]
@@ -595,9 +591,7 @@ def value_at(obj: Any, path: fieldset.Path) -> Any:
 
 
 @given(things, things)
-def test_changes_are_the_paths_that_came_went_or_hold_another_leaf(
-    old: dict[str, Any], new: dict[str, Any]
-) -> None:
+def test_changes_are_added_removed_or_modified_paths(old: dict[str, Any], new: dict[str, Any]) -> None:
     taken, gone = (frozenset(iter_paths(each)) for each in fieldset.changed_fields(old, new, TYPES))
     before, after = (frozenset(iter_paths(fieldset.all_fields(each, TYPES))) for each in (old, new))
     leaves = {

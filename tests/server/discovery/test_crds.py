@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from build.toys import LATTICE, POOL, POOL_SCHEMA, SERVICE, SERVICE_SCHEMA
+from build.schema_samples import LATTICE, POOL, POOL_SCHEMA, SERVICE, SERVICE_SCHEMA
 
 from lattice.kinds import LATTICE_KINDS
 from lattice.kinds.meta.base import Column, Resource
@@ -23,7 +23,7 @@ TYPES = {
 
 
 def structural_problems(schema, path=""):
-    """What Kubernetes' structural schema rules find wrong, by the rules of its documentation."""
+    """Violations of Kubernetes' structural schema rules."""
     open_ended = schema.get("x-kubernetes-int-or-string") or schema.get(
         "x-kubernetes-preserve-unknown-fields"
     )
@@ -180,7 +180,7 @@ def test_schemas_are_structural(resource, schema):
         ),
     ],
 )  # fmt: skip
-def test_the_checker_itself_finds(schema, problem):
+def test_structural_schema_checker_finds_errors(schema, problem):
     assert any(problem in found for found in structural_problems(schema))
 
 

@@ -1,7 +1,7 @@
-"""Discovery tells every client, old and new, the same truth about the same resources."""
+"""Discovery lists the same resources to every client, old and new."""
 
 import pytest
-from build.toys import POOL, RESOURCES, SERVICE
+from build.schema_samples import POOL, RESOURCES, SERVICE
 
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource
@@ -95,7 +95,7 @@ def test_status_and_scale_have_entries_of_their_own():
     assert "latticepools/scale" not in found
 
 
-def test_what_is_virtual_is_read_or_created_only():
+def test_virtual_resources_allow_read_or_create_only():
     assert entries("apiextensions.k8s.io/v1")["customresourcedefinitions"]["verbs"] == [
         "get",
         "list",
@@ -120,7 +120,7 @@ def test_a_stored_resource_hides_the_virtual_one():
 
 
 @pytest.mark.parametrize("form", ["v2", "v2beta1"])
-def test_aggregated_discovery_says_the_same_as_the_lists(form):
+def test_aggregated_discovery_equals_resource_lists(form):
     for core, versions in ((True, ["v1"]), (False, sorted({r.api_version for r in ALL if r.group}))):
         document = discovery.aggregated_discovery(ALL, core=core, version=form)
         assert document["apiVersion"] == f"apidiscovery.k8s.io/{form}"
@@ -183,7 +183,7 @@ def test_aggregated_scale_answers_with_autoscaling():
             "application/json;as=Table;v=v1;g=meta.k8s.io",
             "",
             "application/json",
-            id="some other form is none of ours",
+            id="an unknown media type",
         ),
         pytest.param("application/json;q=much", "", "application/json", id="nonsense is not an error"),
         pytest.param(V2.replace(";", " ; ").replace("=", " = "), "v2", V2, id="spaces do not matter"),
@@ -193,7 +193,7 @@ def test_the_accept_header_chooses(accept, form, content_type):
     assert discovery.negotiate_version(accept) == (form, content_type)
 
 
-def test_the_version_is_a_semantic_version_with_ours_inside():
+def test_version_is_semantic_and_contains_ours():
     found = discovery.version_document("0.1.0+g12.dirty_x")
     assert found["gitVersion"] == "v1.33.0+lattice-0.1.0-g12.dirty-x"
     assert (found["major"], found["minor"]) == ("1", "33")

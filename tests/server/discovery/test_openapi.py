@@ -1,10 +1,10 @@
-"""OpenAPI says what clients need to explain, to validate and to dare a dry run."""
+"""OpenAPI documents have what clients need for explain, validation and dry runs."""
 
 import json
 from typing import Any
 
 import pytest
-from build.toys import KINDS, LATTICE, POOL, POOL_SCHEMA
+from build.schema_samples import KINDS, LATTICE, POOL, POOL_SCHEMA
 
 from lattice.kinds import KINDS as EVERY_KIND
 from lattice.kinds.meta.schema import structural_schema
@@ -64,7 +64,7 @@ def test_the_index_points_at_every_document_by_its_hash():
     assert paths["api/v1"]["serverRelativeURL"] == f"/openapi/v3/api/v1?hash={etag(documents['api/v1'])}"
 
 
-def test_documents_are_the_same_bytes_every_time_and_change_with_the_schema():
+def test_documents_are_stable_and_change_with_schema():
     assert v3_documents(KINDS, "1") == v3_documents(KINDS, "1")
     other = v3_documents([(POOL, POOL_SCHEMA | {"description": "Other."})], "1")["apis/lattice.dev/v1alpha1"]
     assert etag(other) != etag(v3_documents([(POOL, POOL_SCHEMA)], "1")["apis/lattice.dev/v1alpha1"])
@@ -91,7 +91,7 @@ def test_open_objects_stay_open_without_saying_true():
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_dry_run_and_field_validation_are_declared_on_every_patch(document):
+def test_patches_declare_dry_run_and_field_validation(document):
     patches = [operation for _, method, operation in every_operation(document) if method == "patch"]
     assert all(
         {"dryRun", "fieldManager", "fieldValidation", "force"} <= names(operation) for operation in patches
@@ -115,7 +115,7 @@ def test_paths_declare_what_they_hold(document):
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_everything_that_explain_shows_at_the_top_is_described(document):
+def test_definitions_and_metadata_have_descriptions(document):
     for name, schema in definitions(document).items():
         assert schema["description"], name
     meta = definitions(document)["io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"]
@@ -229,7 +229,7 @@ def spec(document, field):
     ]
 
 
-def test_shapes_that_v2_cannot_say():
+def test_v2_approximates_inexpressible_shapes():
     assert spec(V2, "provider") == {
         "type": "object",
         "description": "Somebody else's.",

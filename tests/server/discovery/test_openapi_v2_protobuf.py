@@ -1,11 +1,11 @@
-"""The protobuf form of OpenAPI v2 says exactly what the JSON form says."""
+"""The protobuf form of OpenAPI v2 equals its JSON form."""
 
 import struct
 from typing import Any
 
 import pytest
 import yaml
-from build.toys import KINDS
+from build.schema_samples import KINDS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -92,7 +92,7 @@ def read(name: str, data: bytes) -> dict[str, Any]:
 
 
 def plain(name: str, found: dict[str, Any]) -> Any:
-    """A decoded message as it stands in the JSON document."""
+    """A decoded message as it is in the JSON document."""
     match name:
         case "Any":
             return yaml.safe_load(found["yaml"])
@@ -113,7 +113,7 @@ def plain(name: str, found: dict[str, Any]) -> Any:
 
 
 def without_zeros(node: Any) -> Any:
-    """proto3 cannot tell a zero from nothing; what is carried as YAML text keeps them."""
+    """proto3 cannot distinguish zero from absent; YAML text keeps zeros."""
     if isinstance(node, dict):
         verbatim = {k: v for k, v in node.items() if k.startswith("x-") or k in ("default", "enum")}
         rest = {k: without_zeros(v) for k, v in node.items() if k not in verbatim}

@@ -1,13 +1,12 @@
-"""Plans that a server told: what differs from them is said, and they are applied as a whole or not at all."""
+"""Applying a plan: differences from the cached plan are reported, and it is applied whole or not at all."""
 
-import asyncio
 import json
 import os
 import signal
 from typing import Any
 
 import pytest
-from build.asking import ADMIN, VIEWER, a_server, a_service, manifests
+from build.fleet_query_server import ADMIN, VIEWER, a_server, a_service, manifests
 
 from lattice.errors import Conflict, Denied
 from lattice.placement.queries.plan_diff import SECTIONS
@@ -18,31 +17,28 @@ from lattice.store.protocol import Key
 pytestmark = pytest.mark.timeout(90)
 
 
-def test_of_a_plan_that_was_told_lately_only_what_differs_is_said() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            change = [a_service("one"), a_service("two", replicas={"min": 2})]
-            _, before = await server.ask("plan", manifests=change)
-            await server.apply(a_service("one"))
-            for expect in (before["id"], before):
-                status, told = await server.ask("plan", manifests=change, expect=expect)
-                assert (status, {each["reason"] for each in told["details"]["causes"]}) == (
-                    409,
-                    {"PlanDiffers"},
-                )
-                said = [each["message"] for each in told["details"]["causes"]]
-                assert "service default/one: is not in it any more" in said
-                assert not [each for each in said if each.startswith("service default/two: was")]
-            status, told = await server.ask("plan", manifests=change, expect="p-0123")
-            assert [each["reason"] for each in told["details"]["causes"]] == ["PlanUnknown"]
-            assert (
-                await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]})
-            )[0] == 400
-
-    asyncio.run(run())
+async def test_changed_plan_reports_only_differences() -> None:
+    async with a_server() as server:
+        change = [a_service("one"), a_service("two", replicas={"min": 2})]
+        _, before = await server.ask("plan", manifests=change)
+        await server.apply(a_service("one"))
+        for expect in (before["id"], before):
+            status, answer = await server.ask("plan", manifests=change, expect=expect)
+            assert (status, {cause["reason"] for cause in answer["details"]["causes"]}) == (
+                409,
+                {"PlanDiffers"},
+            )
+            said = [cause["message"] for cause in answer["details"]["causes"]]
+            assert "service default/one: is not in it any more" in said
+            assert not [message for message in said if message.startswith("service default/two: was")]
+        status, answer = await server.ask("plan", manifests=change, expect="p-0123")
+        assert [cause["reason"] for cause in answer["details"]["causes"]] == ["PlanUnknown"]
+        assert (
+            await server.ask("plan", manifests=change, expect={"id": "p-1", "services": [{"name": "x"}]})
+        )[0] == 400
 
 
-def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oldest_cached_plans_are_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
     plans = PlanCache()
     sections: dict[str, list[Any]] = {name: [] for name in SECTIONS}
     monkeypatch.setattr("lattice.server.fleet_queries.plan_cache.MAX_CACHED_BYTES", 300)
@@ -55,80 +51,67 @@ def test_plans_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyP
     assert [each.causes[0].reason for each in (old.value, new.value)] == ["PlanUnknown", "PlanDiffers"]
 
 
-def test_a_plan_is_applied_as_a_whole() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-            home = a_service("api") | {"metadata": {"name": "api", "namespace": "shop"}}
-            change = [home, space, a_service(), manifests()[0]]
-            _, plan = await server.ask("plan", manifests=change)
-            before = await server.store.revision()
-            status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
-            assert status == 200, told
-            assert await server.store.revision() == before + 1
-            assert [each["verdict"] for each in told["objects"]] == [
-                "created",
-                "created",
-                "created",
-                "unchanged",
-            ]
-            assert {each["object"]["metadata"]["resourceVersion"] for each in told["objects"][:3]} == {
-                str(before + 1)
-            }
-            assert (told["plan"], told["meanwhile"]) == (plan["id"], [])
-            _, again = await server.ask("plan", manifests=change)
-            assert again["isEmpty"]
-
-    asyncio.run(run())
+async def test_plan_is_applied_in_one_commit() -> None:
+    async with a_server() as server:
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+        home = a_service("api") | {"metadata": {"name": "api", "namespace": "shop"}}
+        change = [home, space, a_service(), manifests()[0]]
+        _, plan = await server.ask("plan", manifests=change)
+        before = await server.store.revision()
+        status, answer = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
+        assert status == 200, answer
+        assert await server.store.revision() == before + 1
+        assert [each["verdict"] for each in answer["objects"]] == [
+            "created",
+            "created",
+            "created",
+            "unchanged",
+        ]
+        assert {each["object"]["metadata"]["resourceVersion"] for each in answer["objects"][:3]} == {
+            str(before + 1)
+        }
+        assert (answer["plan"], answer["meanwhile"]) == (plan["id"], [])
+        _, again = await server.ask("plan", manifests=change)
+        assert again["isEmpty"]
 
 
-def test_a_plan_that_does_not_hold_any_more_is_not_applied() -> None:
-    """Somebody closes the pool between the planning and the commit."""
-
-    async def run() -> None:
-        async with a_server() as server:
-            change = a_service(replicas={"min": 1})
-            _, plan = await server.ask("plan", manifests=[change])
-            task = await server.begun(APPLY_QUERY, manifests=[change], expect=plan)
-            others = next(each for each in manifests() if each["metadata"]["name"] == "us-east")
-            others["spec"]["capacity"] = {"maxNodes": 0}
-            await server.apply(others)
-            pid = server.fleet.process.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGCONT)
-            status, told = await task
-            assert status == 409
-            assert told["details"]["causes"][0]["reason"] == "PlanDiffers"
-            assert "default/web" in json.dumps(told["details"]["causes"])
-            assert await server.store.get(Key("latticeservices.lattice.dev", "default", "web")) is None
-
-    asyncio.run(run())
+async def test_stale_plan_is_not_applied() -> None:
+    """The pool is closed between planning and commit."""
+    async with a_server() as server:
+        change = a_service(replicas={"min": 1})
+        _, plan = await server.ask("plan", manifests=[change])
+        task = await server.begun(APPLY_QUERY, manifests=[change], expect=plan)
+        others = next(manifest for manifest in manifests() if manifest["metadata"]["name"] == "us-east")
+        others["spec"]["capacity"] = {"maxNodes": 0}
+        await server.apply(others)
+        pid = server.fleet.process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
+        status, answer = await task
+        assert status == 409
+        assert answer["details"]["causes"][0]["reason"] == "PlanDiffers"
+        assert "default/web" in json.dumps(answer["details"]["causes"])
+        assert await server.store.get(Key("latticeservices.lattice.dev", "default", "web")) is None
 
 
-def test_who_may_only_look_applies_nothing() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            _, plan = await server.ask("plan", manifests=[a_service()])
-            revision = await server.store.revision()
-            with pytest.raises(Denied, match="may only read"):
-                await server.ask(APPLY_QUERY, VIEWER, manifests=[a_service()], expect=plan["id"])
-            assert await server.store.revision() == revision
-
-    asyncio.run(run())
+async def test_viewer_cannot_apply_plan() -> None:
+    async with a_server() as server:
+        _, plan = await server.ask("plan", manifests=[a_service()])
+        revision = await server.store.revision()
+        with pytest.raises(Denied, match="may only read"):
+            await server.ask(APPLY_QUERY, VIEWER, manifests=[a_service()], expect=plan["id"])
+        assert await server.store.revision() == revision
 
 
-def test_more_than_a_commit_holds_is_applied_in_several() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            change = [
-                a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})
-                for number in range(230)
-            ]
-            _, plan = await server.ask("plan", manifests=change)
-            before = await server.store.revision()
-            status, told = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
-            assert (status, len(told["objects"])) == (200, 230)
-            assert await server.store.revision() == before + 3
-            assert told["meanwhile"] == []
-
-    asyncio.run(run())
+async def test_large_plan_is_applied_in_several_commits() -> None:
+    async with a_server() as server:
+        change = [
+            a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})
+            for number in range(230)
+        ]
+        _, plan = await server.ask("plan", manifests=change)
+        before = await server.store.revision()
+        status, answer = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
+        assert (status, len(answer["objects"])) == (200, 230)
+        assert await server.store.revision() == before + 3
+        assert answer["meanwhile"] == []

@@ -1,4 +1,4 @@
-"""What stays is left alone by the garbage collector, and one answer leaves it as it was."""
+"""The garbage collector skips long-lived objects, and one query leaves its settings unchanged."""
 
 import gc
 import weakref
@@ -17,7 +17,7 @@ def _as_it_was() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_one_answer_is_not_disturbed_and_changes_nothing() -> None:
+def test_reduced_gc_restores_settings() -> None:
     before = gc.get_threshold()
     with reduced_gc():
         assert gc.get_threshold()[0] == GC_THRESHOLD
@@ -26,14 +26,14 @@ def test_one_answer_is_not_disturbed_and_changes_nothing() -> None:
     assert gc.get_freeze_count() == 0
 
 
-def test_an_answer_that_fails_changes_nothing_either() -> None:
+def test_reduced_gc_restores_settings_after_error() -> None:
     before = gc.get_threshold()
     with pytest.raises(ValueError, match="no answer"), reduced_gc():
         raise ValueError("no answer")
     assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
 
 
-def test_what_was_left_alone_is_looked_at_when_there_is_more_to_leave_alone() -> None:
+def test_freeze_heap_collects_frozen_garbage() -> None:
     class Round:
         other: "Round"
 

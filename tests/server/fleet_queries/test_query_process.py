@@ -1,11 +1,11 @@
-"""The process that answers questions about the fleet: killed, broken, slow, asked too much; and nothing is left of it."""
+"""The query process: killed, crashed, slow, overloaded; it ends with its server."""
 
 import asyncio
 import os
 import signal
 
 import pytest
-from build.asking import VIEWER, a_server, is_alive, turns
+from build.fleet_query_server import VIEWER, a_server, is_alive, settle_queries
 from structlog.testing import capture_logs
 
 from lattice.errors import TooManyRequests, Unavailable
@@ -15,26 +15,23 @@ from lattice.server.fleet_queries.service import MAX_WAITING_QUERIES, await_whil
 pytestmark = pytest.mark.timeout(90)
 
 
-def test_a_process_killed_in_the_middle_is_started_again() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            await server.ask("cost")
-            pid = server.fleet.process.pid
-            assert pid is not None
-            task = await server.begun("cost")
-            os.kill(pid, signal.SIGKILL)
-            with pytest.raises(Unavailable, match="ended in the middle"):
-                await task
-            status, told = await server.ask("cost")
-            assert (status, told["ask"]) == (200, "cost")
-            assert server.fleet.process.pid not in (None, pid)
-            assert not is_alive(pid)
-
-    asyncio.run(run())
+async def test_process_killed_during_query_restarts() -> None:
+    async with a_server() as server:
+        await server.ask("cost")
+        pid = server.fleet.process.pid
+        assert pid is not None
+        task = await server.begun("cost")
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Unavailable, match="ended in the middle"):
+            await task
+        status, told = await server.ask("cost")
+        assert (status, told["ask"]) == (200, "cost")
+        assert server.fleet.process.pid not in (None, pid)
+        assert not is_alive(pid)
 
 
-def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_so() -> None:
-    async def run() -> None:
+async def test_process_killed_while_idle_restarts_and_is_logged() -> None:
+    with capture_logs() as logs:
         async with a_server() as server:
             await server.ask("cost")
             pid = server.fleet.process.pid
@@ -42,18 +39,14 @@ def test_a_process_that_died_while_idle_is_started_again_and_the_log_says_so() -
             os.kill(pid, signal.SIGKILL)
             assert await server.fleet.process.exit_reason() == "it was ended by SIGKILL"
             assert (await server.ask("cost"))[0] == 200
+    assert [
+        (entry["log_level"], entry["why"]) for entry in logs if entry["event"] == "fleet process ended"
+    ] == [("error", "it was ended by SIGKILL")]
 
+
+async def test_crash_reason_is_logged_and_answered() -> None:
+    """The process gets a frame that no server sends before the query, and crashes on it."""
     with capture_logs() as logs:
-        asyncio.run(run())
-    assert [(each["log_level"], each["why"]) for each in logs if each["event"] == "fleet process ended"] == [
-        ("error", "it was ended by SIGKILL")
-    ]
-
-
-def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
-    """It is told what no server says before it is asked, and breaks over it."""
-
-    async def run() -> None:
         async with a_server() as server:
             await server.ask("cost")
             pid, process = server.fleet.process.pid, server.fleet.process._process
@@ -63,91 +56,74 @@ def test_why_a_process_ended_is_in_the_log_and_in_the_answer() -> None:
             process.stdin.write(encode_frame(QueryResult(200, b"")))
             with pytest.raises(
                 Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: "
-            ) as told:
+            ) as refused:
                 await server.ask("cost")
-            assert "the server's log has all that it said" in told.value.fix
+            assert "the server's log has all that it said" in refused.value.fix
             assert (await server.ask("cost"))[0] == 200
-
-    with capture_logs() as logs:
-        asyncio.run(run())
-    (ended,) = [each for each in logs if each["event"] == "fleet process ended"]
+    (ended,) = [entry for entry in logs if entry["event"] == "fleet process ended"]
     assert "Traceback (most recent call last)" in ended["exception"]
     assert ended["why"] == "it ended with code 1"
 
 
-def test_no_more_may_wait_than_there_is_room_for() -> None:
-    async def run() -> None:
-        async with a_server() as server:
+async def test_full_query_queue_is_too_many_requests() -> None:
+    async with a_server() as server:
+        await server.ask("cost")
+        first = await server.begun("cost")
+        waiting = [asyncio.create_task(server.ask("cost")) for _ in range(MAX_WAITING_QUERIES)]
+        await settle_queries()
+        with pytest.raises(TooManyRequests, match="ask again|questions about the fleet"):
             await server.ask("cost")
-            first = await server.begun("cost")
-            waiting = [asyncio.create_task(server.ask("cost")) for _ in range(MAX_WAITING_QUERIES)]
-            await turns()
-            with pytest.raises(TooManyRequests, match="ask again|questions about the fleet"):
-                await server.ask("cost")
-            pid = server.fleet.process.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGCONT)
-            assert {status for status, _ in await asyncio.gather(first, *waiting)} == {200}
-            assert (await server.ask("cost"))[0] == 200
-
-    asyncio.run(run())
+        pid = server.fleet.process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGCONT)
+        assert {status for status, _ in await asyncio.gather(first, *waiting)} == {200}
+        assert (await server.ask("cost"))[0] == 200
 
 
-def test_who_waits_too_long_is_told_to_come_again() -> None:
-    async def run() -> None:
-        async with a_server(limit=30) as server:
+async def test_queued_query_timeout_is_too_many_requests() -> None:
+    async with a_server(limit=30) as server:
+        await server.ask("cost")
+        first = await server.begun("cost")
+        server.fleet.time_limit_s = 0.1
+        with pytest.raises(TooManyRequests, match=r"took more than 0\.1 s"):
             await server.ask("cost")
-            first = await server.begun("cost")
-            server.fleet.time_limit_s = 0.1
-            with pytest.raises(TooManyRequests, match=r"took more than 0\.1 s"):
-                await server.ask("cost")
-            first.cancel()
-
-    asyncio.run(run())
+        first.cancel()
 
 
-def test_a_question_that_takes_too_long_is_ended() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            await server.ask("cost")
-            pid = server.fleet.process.pid
-            server.fleet.time_limit_s = 0.2
-            task = await server.begun("cost")
-            with pytest.raises(Unavailable, match=r"within 0\.2 s"):
-                await task
-            assert not is_alive(pid)
-            server.fleet.time_limit_s = 30
-            assert (await server.ask("cost"))[0] == 200
-
-    asyncio.run(run())
+async def test_slow_query_is_killed() -> None:
+    async with a_server() as server:
+        await server.ask("cost")
+        pid = server.fleet.process.pid
+        server.fleet.time_limit_s = 0.2
+        task = await server.begun("cost")
+        with pytest.raises(Unavailable, match=r"within 0\.2 s"):
+            await task
+        assert not is_alive(pid)
+        server.fleet.time_limit_s = 30
+        assert (await server.ask("cost"))[0] == 200
 
 
-def test_who_goes_away_frees_the_place() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            await server.ask("cost")
-            pid = server.fleet.process.pid
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-            is_there = True
-            task = asyncio.create_task(server.fleet.answer(VIEWER, "cost", b"{}"))
-            wanted = asyncio.create_task(await_while_connected(task, lambda: is_there))
-            await turns()
-            is_there = False
-            with pytest.raises(ConnectionResetError):
-                await wanted
-            assert task.cancelled()
-            assert not is_alive(pid)
-            assert (await server.ask("cost"))[0] == 200
-
-    asyncio.run(run())
+async def test_disconnected_client_cancels_its_query() -> None:
+    async with a_server() as server:
+        await server.ask("cost")
+        pid = server.fleet.process.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        is_there = True
+        task = asyncio.create_task(server.fleet.answer(VIEWER, "cost", b"{}"))
+        wanted = asyncio.create_task(await_while_connected(task, lambda: is_there))
+        await settle_queries()
+        is_there = False
+        with pytest.raises(ConnectionResetError):
+            await wanted
+        assert task.cancelled()
+        assert not is_alive(pid)
+        assert (await server.ask("cost"))[0] == 200
 
 
-def test_nothing_is_left_of_the_process() -> None:
-    async def run() -> int | None:
-        async with a_server() as server:
-            await server.ask("cost")
-            await server.begun("cost")
-            return server.fleet.process.pid
-
-    assert not is_alive(asyncio.run(run()))
+async def test_process_ends_with_its_server() -> None:
+    async with a_server() as server:
+        await server.ask("cost")
+        await server.begun("cost")
+        pid = server.fleet.process.pid
+    assert not is_alive(pid)

@@ -1,12 +1,11 @@
-"""Questions about the fleet, put to a real process beside a store in memory: answers, refusals, and who may ask."""
+"""Fleet queries against a real process beside a store in memory: answers, rejections and access."""
 
-import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
-from build.asking import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
+from build.fleet_query_server import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
 
 from lattice import metrics
 from lattice.errors import Denied, MethodNotAllowed
@@ -36,26 +35,22 @@ QUESTIONS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def test_answers_are_those_of_the_pure_function() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            revision = await server.store.revision()
-            for ask, question in QUESTIONS:
-                status, told = await server.ask(ask, **question)
-                assert (status, told.pop("revision")) == (200, str(revision)), told
-                wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
-                assert _without_times(told) == _without_times(wanted), ask
-            assert await server.store.revision() == revision
-            assert (
-                metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio")
-                == told["gapMillionths"] / 1_000_000
-            )
-
-    asyncio.run(run())
+async def test_answers_equal_the_pure_function() -> None:
+    async with a_server() as server:
+        revision = await server.store.revision()
+        for ask, question in QUESTIONS:
+            status, answer = await server.ask(ask, **question)
+            assert (status, answer.pop("revision")) == (200, str(revision)), answer
+            wanted = json.loads(encode(answer_query({"ask": ask, **question}, await server.world())))
+            assert _without_times(answer) == _without_times(wanted), ask
+        assert await server.store.revision() == revision
+        assert (
+            metrics.REGISTRY.get_sample_value("lattice_plan_gap_ratio") == answer["gapMillionths"] / 1_000_000
+        )
 
 
 def _without_times(document: Any) -> Any:
-    """Nor what a budget's month comes to, which is less from one moment to the next."""
+    """The document without times, and without the monthly totals of budgets, which shrink as time passes."""
     kept = {name: value for name, value in document.items() if "econds" not in name}
     budgets = [
         {name: value for name, value in each.items() if name not in ("before", "after")}
@@ -64,39 +59,31 @@ def _without_times(document: Any) -> Any:
     return {**kept, **({"budgets": budgets} if "budgets" in kept else {})}
 
 
-def test_a_plan_of_manifests_sees_what_others_wrote_since() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            change = a_service(replicas={"min": 2})
-            _, before = await server.ask("plan", manifests=[change])
-            assert [(each["mark"], each["name"]) for each in before["services"]][-1] == ("+", "default/web")
-            await server.apply(change)
-            await server.store.commit([Delete(Key("latticeservices.lattice.dev", "default", "cache"))])
-            _, after = await server.ask("plan", manifests=[change])
-            assert after["isEmpty"]
-            assert int(after["revision"]) > int(before["revision"])
-            _, cost = await server.ask("cost", by="service")
-            assert "default/cache" not in [each["name"] for each in cost["rows"]]
-            assert "default/web" in [each["name"] for each in cost["rows"]]
-
-    asyncio.run(run())
+async def test_plan_sees_later_writes() -> None:
+    async with a_server() as server:
+        change = a_service(replicas={"min": 2})
+        _, before = await server.ask("plan", manifests=[change])
+        assert [(each["mark"], each["name"]) for each in before["services"]][-1] == ("+", "default/web")
+        await server.apply(change)
+        await server.store.commit([Delete(Key("latticeservices.lattice.dev", "default", "cache"))])
+        _, after = await server.ask("plan", manifests=[change])
+        assert after["isEmpty"]
+        assert int(after["revision"]) > int(before["revision"])
+        _, cost = await server.ask("cost", by="service")
+        assert "default/cache" not in [each["name"] for each in cost["rows"]]
+        assert "default/web" in [each["name"] for each in cost["rows"]]
 
 
-def test_deletions_and_namespaces_can_be_part_of_the_question() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-            secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
-            gone = {"kind": "LatticeService", "name": "api-gateway"}
-            status, told = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
-            assert (status, told["ignored"]) == (200, {"Secret": 1})
-            assert [each["name"] for each in told["services"] if each["mark"] == "+"] == ["shop/web"]
-            status, told = await server.ask("plan", delete=[gone])
-            assert [each["name"] for each in told["services"] if each["mark"] == "-"] == [
-                "default/api-gateway"
-            ]
-
-    asyncio.run(run())
+async def test_plan_takes_deletions_and_namespaces() -> None:
+    async with a_server() as server:
+        space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+        secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
+        gone = {"kind": "LatticeService", "name": "api-gateway"}
+        status, answer = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
+        assert (status, answer["ignored"]) == (200, {"Secret": 1})
+        assert [each["name"] for each in answer["services"] if each["mark"] == "+"] == ["shop/web"]
+        status, answer = await server.ask("plan", delete=[gone])
+        assert [each["name"] for each in answer["services"] if each["mark"] == "-"] == ["default/api-gateway"]
 
 
 REFUSED: list[Any] = [
@@ -123,71 +110,68 @@ REFUSED: list[Any] = [
         {"manifests": [a_service() | {"kind": "LatticeLedger"}]},
         403,
         "manifests[0]",
-        id="what only Lattice writes",
+        id="a kind that only controllers write",
     ),
     pytest.param(
         {"manifests": [a_service()], "namespace": "shop"},
         404,
         "manifests[0]",
-        id="a namespace that is not there",
+        id="a missing namespace",
     ),
     pytest.param({"manifest": []}, 422, "", id="a question with an unknown field"),
     pytest.param({"force": "yes"}, 422, "force", id="a field of another type"),
     pytest.param(
-        {"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of what is not there"
+        {"delete": [{"kind": "LatticePool", "name": "mars"}]}, 404, None, id="a deletion of a missing object"
     ),
     pytest.param(
         {"delete": [{"kind": "LatticeNode", "name": "n"}]},
         422,
         "delete",
-        id="a deletion of what is not declared",
+        id="a deletion of an undeclared kind",
     ),
-    pytest.param({"prices": [{"csv": "nonsense", "source": "my.csv"}]}, 422, None, id="prices that are none"),
+    pytest.param({"prices": [{"csv": "nonsense", "source": "my.csv"}]}, 422, None, id="invalid prices"),
     pytest.param({"expect": "p-0"}, 409, "expect", id="another plan"),
 ]
 
 
-def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            revision = await server.store.revision()
-            for case in REFUSED:
-                question, status, field = case.values
-                found, told = await server.ask("plan", **question)
-                assert (found, told["kind"]) == (status, "Status"), (case.id, told)
-                causes = [each["field"] for each in told["details"].get("causes", [])]
-                assert field is None or field in causes, (case.id, told)
-            assert await server.store.revision() == revision
-
-    asyncio.run(run())
+async def test_invalid_manifests_are_reported_with_path() -> None:
+    async with a_server() as server:
+        revision = await server.store.revision()
+        for case in REFUSED:
+            question, status, field = case.values
+            found, answer = await server.ask("plan", **question)
+            assert (found, answer["kind"]) == (status, "Status"), (case.id, answer)
+            causes = [cause["field"] for cause in answer["details"].get("causes", [])]
+            assert field is None or field in causes, (case.id, answer)
+        assert await server.store.revision() == revision
 
 
 @pytest.mark.parametrize(
     ("ask", "question", "status", "says"),
     [
-        pytest.param("why", {}, 422, 'missing required field "service"', id="why what"),
+        pytest.param("why", {}, 422, 'missing required field "service"', id="why without an object"),
         pytest.param("why", {"service": "web"}, 422, "service", id="a service without its namespace"),
         pytest.param(
             "fit",
             {"service": "default/nobody"},
             404,
             "there is no service default/nobody",
-            id="a service that is not there",
+            id="a missing service",
         ),
-        pytest.param("cost", {"by": "moon"}, 422, "by", id="by what"),
+        pytest.param("cost", {"by": "moon"}, 422, "by", id="an unknown grouping"),
         pytest.param(
             "cost",
             {"inNamespace": "nope"},
             404,
             "there is no namespace nope",
-            id="costs of a namespace that is not there",
+            id="costs of a missing namespace",
         ),
         pytest.param(
             "plan",
             {"namespace": "nope"},
             404,
             "there is no namespace nope",
-            id="a plan in a namespace that is not there",
+            id="a plan in a missing namespace",
         ),
         pytest.param(
             "plan",
@@ -201,7 +185,7 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
             {"latency": {"csv": "from,to,ms\na,b,3\n", "source": "rtt.csv"}},
             422,
             "rtt.csv line 2",
-            id="a place that nobody offers",
+            id="a region without pools",
         ),
         pytest.param(
             "optimise",
@@ -221,19 +205,18 @@ def test_what_is_wrong_is_told_with_its_place_and_nothing_is_written() -> None:
         pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),
     ],
 )
-def test_questions_that_make_no_sense(ask: str, question: dict[str, Any], status: int, says: str) -> None:
-    async def run() -> None:
-        server = Server(30)
-        try:
-            found, told = await server.ask(ask, ADMIN, **question)
-            assert (found, says in told["message"]) == (status, True), told
-        finally:
-            await server.fleet.close()
+async def test_malformed_queries_are_rejected(
+    ask: str, question: dict[str, Any], status: int, says: str
+) -> None:
+    server = Server(30)
+    try:
+        found, answer = await server.ask(ask, ADMIN, **question)
+        assert (found, says in answer["message"]) == (status, True), answer
+    finally:
+        await server.fleet.close()
 
-    asyncio.run(run())
 
-
-def test_who_may_look_may_ask() -> None:
+def test_viewers_may_query() -> None:
     server = Server(30)
     server.fleet.admit(ADMIN, "plan")
     server.fleet.admit(VIEWER, "plan")
@@ -246,7 +229,7 @@ def test_who_may_look_may_ask() -> None:
     [
         pytest.param("apis/lattice.dev/v1alpha1/fleet/plan", "plan", id="a question"),
         pytest.param("apis/lattice.dev/v1alpha1/fleet/apply", "apply", id="an apply"),
-        pytest.param("apis/lattice.dev/v1alpha1/fleet/guess", "", id="none of ours"),
+        pytest.param("apis/lattice.dev/v1alpha1/fleet/guess", "", id="another group"),
         pytest.param("apis/lattice.dev/v1alpha1/fleet/plan/x", "", id="something below one"),
         pytest.param("apis/lattice.dev/v1alpha1/latticepools/plan", "", id="an object of that name"),
     ],
@@ -256,28 +239,25 @@ def test_paths(path: str, found: str) -> None:
 
 
 @pytest.mark.parametrize("ask", [*QUERY_TYPES, APPLY_QUERY])
-def test_openapi_has_the_fields_that_are_read(ask: str) -> None:
+def test_openapi_declares_fields_that_are_read(ask: str) -> None:
     kind = QUERY_TYPES.get(ask, PlanQuery)
     assert {*SHARED_PROPERTIES, *QUERY_PROPERTIES[ask]} == {
-        each.encode_name for each in msgspec.structs.fields(kind)
+        field.encode_name for field in msgspec.structs.fields(kind)
     }
 
 
-def test_a_shelf_is_only_for_looking() -> None:
-    async def run() -> None:
-        shelf = OverlayStore({})
-        for verb in (
-            shelf.list,
-            shelf.watch,
-            shelf.commit,
-            shelf.revision,
-            shelf.compact,
-            shelf.campaign,
-            shelf.renew,
-            shelf.resign,
-        ):
-            with pytest.raises(MethodNotAllowed):
-                await verb()
-        await shelf.close()
-
-    asyncio.run(run())
+async def test_overlay_store_is_read_only() -> None:
+    shelf = OverlayStore({})
+    for verb in (
+        shelf.list,
+        shelf.watch,
+        shelf.commit,
+        shelf.revision,
+        shelf.compact,
+        shelf.campaign,
+        shelf.renew,
+        shelf.resign,
+    ):
+        with pytest.raises(MethodNotAllowed):
+            await verb()
+    await shelf.close()

@@ -1,4 +1,4 @@
-"""What the process that answers is told of the store: the same as lists say, also where watches have forgotten some of it."""
+"""The store feed of the query process equals lists, also after watches have lost changes."""
 
 import asyncio
 import contextlib
@@ -19,10 +19,10 @@ pytestmark = pytest.mark.timeout(90)
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), window=st.sampled_from([3, 1000]))
-def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) -> None:
-    """Also where so much changed that the watches have forgotten some of it."""
+def test_snapshot_equals_lists_at_its_revision(seed: int, window: int) -> None:
+    """Also after more changes than the watch window holds."""
 
-    async def run() -> None:
+    async def scenario() -> None:
         draw, clock = random.Random(seed), VirtualClock()
         store = MemoryStore(clock, window)
         snapshot = Snapshot(store, clock, ["a", "b"])
@@ -43,7 +43,7 @@ def test_a_snapshot_is_what_lists_say_at_its_revision(seed: int, window: int) ->
             if draw.random() < 0.2:
                 snapshot.reset()
 
-    asyncio.run(run())
+    asyncio.run(scenario())
 
 
 async def _something(store: MemoryStore, draw: random.Random) -> None:

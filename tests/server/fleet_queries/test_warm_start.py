@@ -1,36 +1,30 @@
-"""The process that answers is started when somebody looks at the page: once, and not after the end."""
+"""Opening the page starts the query process once, and not after close."""
 
 import asyncio
 
 import pytest
-from build.asking import a_server, is_alive
+from build.fleet_query_server import a_server, is_alive
 
 pytestmark = pytest.mark.timeout(90)
 
 
-def test_the_first_question_finds_the_process_started() -> None:
-    async def run() -> int | None:
-        async with a_server() as server:
-            server.fleet.warm_up()
-            server.fleet.warm_up()
-            while server.fleet.process.pid is None:
-                await asyncio.sleep(0.01)
-            pid = server.fleet.process.pid
-            status, _ = await server.ask("cost")
-            assert (status, server.fleet.process.pid) == (200, pid)
-            server.fleet.warm_up()
-            return pid
-
-    assert not is_alive(asyncio.run(run()))
+async def test_warm_up_starts_process_once() -> None:
+    async with a_server() as server:
+        server.fleet.warm_up()
+        server.fleet.warm_up()
+        while server.fleet.process.pid is None:
+            await asyncio.sleep(0.01)
+        pid = server.fleet.process.pid
+        status, _ = await server.ask("cost")
+        assert (status, server.fleet.process.pid) == (200, pid)
+        server.fleet.warm_up()
+    assert not is_alive(pid)
 
 
-def test_a_server_that_ends_starts_nothing_more() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            server.fleet.warm_up()
-            await server.fleet.close()
-            server.fleet.warm_up()
-            await asyncio.sleep(0)
-            assert server.fleet.process.pid is None
-
-    asyncio.run(run())
+async def test_warm_up_after_close_starts_nothing() -> None:
+    async with a_server() as server:
+        server.fleet.warm_up()
+        await server.fleet.close()
+        server.fleet.warm_up()
+        await asyncio.sleep(0)
+        assert server.fleet.process.pid is None

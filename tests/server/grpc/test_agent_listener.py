@@ -1,4 +1,5 @@
-"""The road over real connections: a machine joins with a token, connects with its certificate, is told what to run and runs it."""
+"""Agents over real connections: a machine joins with a token, connects with its certificate and runs its
+orders."""
 
 import asyncio
 import socket
@@ -13,7 +14,7 @@ from typing import Any
 import grpc.aio
 import msgspec
 import pytest
-from build.links import (
+from build.agent_world import (
     AUTHORITY,
     Leader,
     a_joining,
@@ -24,6 +25,7 @@ from build.links import (
     applied,
     store_token,
 )
+from build.assignments import until
 
 from lattice.agent.certificate_renewal import CertificateRenewal
 from lattice.agent.executor import Executor
@@ -45,15 +47,8 @@ from lattice.wire.connection import PROTOCOL_VERSION, AgentConnection
 clock = SystemClock()
 
 
-async def until(condition: Callable[[], Any], within: float = 20.0) -> Any:
-    async with asyncio.timeout(within):
-        while not (found := condition()):
-            await asyncio.sleep(0.01)
-        return found
-
-
 @dataclass
-class Site:
+class ListenerWorld:
     leader: Leader
     joining: NodeJoinService
     server: AgentListener
@@ -75,13 +70,13 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site() -> AsyncIterator[Site]:
+async def agent_listener() -> AsyncIterator[ListenerWorld]:
     leader = Leader(MemoryStore(clock), clock, heartbeat=0.5)
     await leader.lead()
     joining = a_joining(leader.store, clock)
     pair = AUTHORITY.issue_server(["127.0.0.1", "localhost"])
     async with AgentListener(leader.links, joining, Tls(pair.certificate, pair.key, AUTHORITY.pem)) as server:
-        yield Site(leader, joining, server)
+        yield ListenerWorld(leader, joining, server)
     await leader.close()
 
 
@@ -109,51 +104,43 @@ async def an_agent(folder: Path, identity: Identity) -> AsyncIterator[Agent]:
         memory.close()
 
 
-def test_a_machine_joins_and_runs_what_it_is_told(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            assert identity.name == "n1"
-            assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {
-                0o600
-            }
-            office = site.leader.office
-            assert office is not None
-            await site.leader.add(a_workload())
-            async with an_agent(tmp_path, identity) as agent:
-                await until(lambda: (heard := office.presence.get("n1")) and heard.has_full_report)
-                await site.leader.bind("web", applied("n1"))
-                spoken = await until(
-                    lambda: (
-                        (heard := office.presence.get("n1"))
-                        and (said := heard.workloads.get("default/web"))
-                        and said.state == "Running"
-                        and said
-                    )
+async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
+    async with agent_listener() as world:
+        identity = Identity.load(tmp_path)
+        await world.join(identity)
+        assert identity.name == "n1"
+        assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {0o600}
+        context = world.leader.context
+        assert context is not None
+        await world.leader.add(a_workload())
+        async with an_agent(tmp_path, identity) as agent:
+            await until(lambda: (heard := context.presence.get("n1")) and heard.has_full_report)
+            await world.leader.bind("web", applied("n1"))
+            spoken = await until(
+                lambda: (
+                    (heard := context.presence.get("n1"))
+                    and (said := heard.workloads.get("default/web"))
+                    and said.state == "Running"
+                    and said
                 )
-                assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
-                node = office.cache(LatticeNode).get("/n1")
-                assert node is not None
-                assert node.status.allocatable["cpu"] == 4000
-                assert [each.state for each in await agent.executor.runtime.list()] == ["Running"]
+            )
+            assert (spoken.uid, spoken.run, spoken.ready) == ("uid-web", 1, True)
+            node = context.cache(LatticeNode).get("/n1")
+            assert node is not None
+            assert node.status.allocatable["cpu"] == 4000
+            assert [instance.state for instance in await agent.executor.runtime.list()] == ["Running"]
 
-    asyncio.run(asyncio.wait_for(story(), 60))
 
-
-def test_a_new_certificate_is_used_on_a_new_connection(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            before = identity.certificate
-            async with an_agent(tmp_path, identity) as agent:
-                first = await until(lambda: site.leader.links.sessions.get("n1"))
-                assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
-                assert identity.certificate != before
-                await until(lambda: site.leader.links.sessions.get("n1") not in (None, first))
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+async def test_renewed_certificate_opens_new_connection(tmp_path: Path) -> None:
+    async with agent_listener() as world:
+        identity = Identity.load(tmp_path)
+        await world.join(identity)
+        before = identity.certificate
+        async with an_agent(tmp_path, identity) as agent:
+            first = await until(lambda: world.leader.links.sessions.get("n1"))
+            assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
+            assert identity.certificate != before
+            await until(lambda: world.leader.links.sessions.get("n1") not in (None, first))
 
 
 def _foreign(identity: Identity) -> CertificateKeyPair:
@@ -188,36 +175,33 @@ def _other_key(identity: Identity) -> CertificateKeyPair:
     ("make", "error", "words"),
     [
         pytest.param(_foreign, Unavailable, "connection", id="another authority's"),
-        pytest.param(_over, Unavailable, "connection", id="one that has ended"),
+        pytest.param(_over, Unavailable, "connection", id="expired certificate"),
         pytest.param(_server, (Unavailable, Denied), "connection|not a node's", id="a server's"),
-        pytest.param(_self_made, Unavailable, "connection", id="none"),
+        pytest.param(_self_made, Unavailable, "connection", id="no certificate"),
         pytest.param(_admin, Denied, "not a node's", id="an administrator's"),
-        pytest.param(_both, Denied, "not a node's", id="a node's that is also an administrator's"),
-        pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="one for a key that did not join"),
+        pytest.param(_both, Denied, "not a node's", id="node and administrator certificate"),
+        pytest.param(_other_key, Denied, "UNKNOWN_NODE", id="certificate of an unknown key"),
     ],
 )
-def test_who_is_no_node_is_not_let_in(
+async def test_peer_without_node_certificate_is_rejected(
     tmp_path: Path, make: Callable[[Identity], CertificateKeyPair], error: Any, words: str
 ) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            pair = make(identity)
-            stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
-            revision = await site.leader.store.revision()
-            async with GrpcTransport(lambda: stranger).connect(site.address) as end:
-                with pytest.raises(error, match=words):
-                    await _introduce(end)
-            if pair.key:
-                with pytest.raises((Unavailable, Denied)):
-                    await GrpcTransport(lambda: stranger).renew_certificate(
-                        site.address, identity.signing_request()
-                    )
-            assert site.leader.links.sessions == {}
-            assert await site.leader.store.revision() == revision
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+    async with agent_listener() as world:
+        identity = Identity.load(tmp_path)
+        await world.join(identity)
+        pair = make(identity)
+        stranger = Identity(tmp_path, pair.key, pair.certificate, AUTHORITY.pem)
+        revision = await world.leader.store.revision()
+        async with GrpcTransport(lambda: stranger).connect(world.address) as end:
+            with pytest.raises(error, match=words):
+                await _introduce(end)
+        if pair.key:
+            with pytest.raises((Unavailable, Denied)):
+                await GrpcTransport(lambda: stranger).renew_certificate(
+                    world.address, identity.signing_request()
+                )
+        assert world.leader.links.sessions == {}
+        assert await world.leader.store.revision() == revision
 
 
 async def _introduce(end: AgentConnection) -> None:
@@ -227,44 +211,38 @@ async def _introduce(end: AgentConnection) -> None:
     raise_on_session_end(said)
 
 
-def test_an_agent_does_not_talk_to_a_server_of_another_authority(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site() as site:
-            identity = Identity.load(tmp_path)
-            await site.join(identity)
-            identity.authority = new_authority()[0].pem
-            async with GrpcTransport(lambda: identity).connect(site.address) as end:
-                with pytest.raises(Unavailable):
-                    await _introduce(end)
-
-    asyncio.run(asyncio.wait_for(story(), 60))
+async def test_agent_rejects_server_of_another_authority(tmp_path: Path) -> None:
+    async with agent_listener() as world:
+        identity = Identity.load(tmp_path)
+        await world.join(identity)
+        identity.authority = new_authority()[0].pem
+        async with GrpcTransport(lambda: identity).connect(world.address) as end:
+            with pytest.raises(Unavailable):
+                await _introduce(end)
 
 
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        pytest.param("127.0.0.1:{closed}", "nobody listens there", id="nobody listens"),
+        pytest.param("127.0.0.1:{closed}", "nobody listens there", id="closed port"),
         pytest.param("127.0.0.1", "no connection: ", id="no port"),
         pytest.param("nowhere.invalid:7", "no connection: ", id="no such host"),
     ],
 )
-def test_no_channel_is_made_to_where_nobody_listens(
+async def test_no_channel_is_opened_to_unreachable_address(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str, words: str
 ) -> None:
-    """gRPC would go on trying after the channel is closed, and keep what it gets."""
+    """gRPC would retry after the channel is closed and keep its sockets."""
     channels: list[Any] = []
     monkeypatch.setattr(grpc.aio, "secure_channel", lambda *given, **_: channels.append(given))
 
-    async def story() -> None:
-        link = GrpcTransport(lambda: Identity.load(tmp_path))
-        with socket.socket() as closed:
-            closed.bind(("127.0.0.1", 0))
-            where = address.format(closed=closed.getsockname()[1])
-            with pytest.raises(Unavailable, match=words):
-                async with link.connect(where):
-                    pass
-            with pytest.raises(Unavailable, match=words):
-                await link.renew_certificate(where, b"")
-
-    asyncio.run(story())
+    link = GrpcTransport(lambda: Identity.load(tmp_path))
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        where = address.format(closed=closed.getsockname()[1])
+        with pytest.raises(Unavailable, match=words):
+            async with link.connect(where):
+                pass
+        with pytest.raises(Unavailable, match=words):
+            await link.renew_certificate(where, b"")
     assert channels == []

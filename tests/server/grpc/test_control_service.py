@@ -1,8 +1,8 @@
-"""The control service over a real connection: the same checks and rights as over HTTP, by the user's certificate."""
+"""The control service over a real connection: the same validation and access as over HTTP, by the user's
+certificate."""
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -12,8 +12,8 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
+from build.agent_world import AUTHORITY, Leader, a_joining, a_node, a_workload
 from build.apis import an_api
-from build.links import AUTHORITY, Leader, a_joining, a_node, a_workload
 
 from lattice.clock import SystemClock
 from lattice.controllers.runtime.object_writes import put_new
@@ -42,7 +42,7 @@ CODE = grpc.StatusCode
 
 
 @dataclass
-class Site:
+class ControlWorld:
     api: Api
     leader: Leader
     port: int
@@ -61,24 +61,23 @@ class Site:
             yield rpc.ControlStub(channel)
 
 
-def play(story: Callable[[Site], Awaitable[None]], folder: Path) -> None:
-    async def whole() -> None:
-        store = MemoryStore(clock)
-        leader = Leader(store, clock)
-        await leader.lead()
-        api = await an_api(store, clock)
-        certificate, key = ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"])
-        server = AgentListener(
-            leader.links,
-            a_joining(store, clock),
-            Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
-        )
-        server.control = ControlService(api)
-        async with server:
-            await story(Site(api, leader, server.port))
-        await leader.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
+@asynccontextmanager
+async def control_service(folder: Path) -> AsyncIterator[ControlWorld]:
+    """A leading server that serves the control service over TLS."""
+    store = MemoryStore(clock)
+    leader = Leader(store, clock)
+    await leader.lead()
+    api = await an_api(store, clock)
+    certificate, key = ensure_server_certificate(AUTHORITY, folder, ["127.0.0.1"])
+    server = AgentListener(
+        leader.links,
+        a_joining(store, clock),
+        Tls(certificate.read_bytes(), key.read_bytes(), AUTHORITY.pem),
+    )
+    server.control = ControlService(api)
+    async with server:
+        yield ControlWorld(api, leader, server.port)
+    await leader.close()
 
 
 async def refused(call: Awaitable[Any]) -> tuple[Any, str]:
@@ -94,46 +93,39 @@ async def applied(stub: Any, manifest: Any = None, **rest: Any) -> pb.ApplyWorkl
     return found
 
 
-def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with site.user() as stub:
-            first = await applied(stub)
-            assert (first.created, first.workload.namespace, first.workload.name) == (True, "default", "job")
-            assert (first.workload.desired_state, first.workload.actual_state) == ("Running", "Pending")
-            again = await applied(stub, {**MANIFEST, "spec": {**MANIFEST["spec"], "desiredState": "Stopped"}})
-            assert (again.created, again.workload.desired_state) == (False, "Stopped")
-            whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
-            assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
-            code, told = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
-            assert (code, "is to be stopped" in told) == (CODE.ABORTED, True)
-            await applied(stub)
-            retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
-            assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
-            listed = await stub.ListWorkloads(pb.ListRequest())
-            assert [each.name for each in listed.workloads] == ["job"]
-            code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
-            assert code == CODE.ABORTED
-            assert (
-                await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))
-            ).gone
-            code, told = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
-            assert (code, told) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
-
-    play(story, tmp_path)
+async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as world, world.user() as stub:
+        first = await applied(stub)
+        assert (first.created, first.workload.namespace, first.workload.name) == (True, "default", "job")
+        assert (first.workload.desired_state, first.workload.actual_state) == ("Running", "Pending")
+        again = await applied(stub, {**MANIFEST, "spec": {**MANIFEST["spec"], "desiredState": "Stopped"}})
+        assert (again.created, again.workload.desired_state) == (False, "Stopped")
+        whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
+        assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
+        code, message = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
+        assert (code, "is to be stopped" in message) == (CODE.ABORTED, True)
+        await applied(stub)
+        retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
+        assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
+        listed = await stub.ListWorkloads(pb.ListRequest())
+        assert [workload.name for workload in listed.workloads] == ["job"]
+        code, _ = await refused(stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid="another")))
+        assert code == CODE.ABORTED
+        assert (await stub.DeleteWorkload(pb.DeleteWorkloadRequest(name="job", uid=first.workload.uid))).gone
+        code, message = await refused(stub.GetWorkload(pb.WorkloadName(name="job")))
+        assert (code, message) == (CODE.NOT_FOUND, 'latticeworkloads.lattice.dev "job" not found')
 
 
-def test_yaml_is_taken_and_a_dry_run_keeps_nothing(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_yaml_dry_run_writes_nothing(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as world:
         manifest = "metadata: {name: job}\nspec:\n  containers:\n    main: {command: [sleep, '60']}\n"
-        async with site.user() as stub:
-            before = await site.api.store.revision()
+        async with world.user() as stub:
+            before = await world.api.store.revision()
             reply = await stub.ApplyWorkload(
                 pb.ApplyWorkloadRequest(manifest=manifest, dry_run=True, field_manager="ci")
             )
             assert reply.created
-            assert await site.api.store.revision() == before
-
-    play(story, tmp_path)
+            assert await world.api.store.revision() == before
 
 
 WRONG: dict[str, tuple[str, Any, str]] = {
@@ -170,17 +162,14 @@ WRONG: dict[str, tuple[str, Any, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_is_wrong_is_refused_and_nothing_written(case: str, tmp_path: Path) -> None:
+async def test_invalid_apply_is_refused_without_write(case: str, tmp_path: Path) -> None:
     manifest, code, words = WRONG[case]
-
-    async def story(site: Site) -> None:
-        before = await site.api.store.revision()
-        async with site.user() as stub:
-            found, told = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
-            assert (found, words in told) == (code, True), told
-        assert await site.api.store.revision() == before
-
-    play(story, tmp_path)
+    async with control_service(tmp_path) as world:
+        before = await world.api.store.revision()
+        async with world.user() as stub:
+            found, message = await refused(stub.ApplyWorkload(pb.ApplyWorkloadRequest(manifest=manifest)))
+            assert (found, words in message) == (code, True), message
+        assert await world.api.store.revision() == before
 
 
 READS = {
@@ -201,62 +190,59 @@ WRITES = {
     ("user", "groups", "may_read"),
     [
         pytest.param("vic", (VIEWERS,), True, id="a viewer reads"),
-        pytest.param("node:n1", ("lattice:nodes",), False, id="a node has no say"),
+        pytest.param("node:n1", ("lattice:nodes",), False, id="a node may do nothing"),
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
 )
-def test_rights_are_those_of_the_rest_of_the_api(
+async def test_rights_equal_those_of_the_rest_api(
     user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
 ) -> None:
-    async def story(site: Site) -> None:
-        await site.leader.add(a_node("n1"))
-        await site.leader.add(a_workload())
-        before = await site.api.store.revision()
-        async with site.user(user, *groups) as stub:
+    async with control_service(tmp_path) as world:
+        await world.leader.add(a_node("n1"))
+        await world.leader.add(a_workload())
+        before = await world.api.store.revision()
+        async with world.user(user, *groups) as stub:
             for name, request in WRITES.items():
-                code, told = await refused(getattr(stub, name)(request))
-                assert (name, code) == (name, CODE.PERMISSION_DENIED), told
+                code, message = await refused(getattr(stub, name)(request))
+                assert (name, code) == (name, CODE.PERMISSION_DENIED), message
             for name, request in READS.items():
                 if may_read:
                     await getattr(stub, name)(request)
                 else:
-                    code, told = await refused(getattr(stub, name)(request))
-                    assert (name, code) == (name, CODE.PERMISSION_DENIED), told
+                    code, message = await refused(getattr(stub, name)(request))
+                    assert (name, code) == (name, CODE.PERMISSION_DENIED), message
             if not may_read:
                 code, _ = await refused(stub.WatchEvents(pb.WatchEventsRequest()).read())
                 assert code == CODE.PERMISSION_DENIED
-        assert await site.api.store.revision() == before
-
-    play(story, tmp_path)
+        assert await world.api.store.revision() == before
 
 
-def test_who_is_signed_by_somebody_else_is_not_connected(tmp_path: Path) -> None:
+async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
     stranger, _ = new_authority()
-
-    async def story(site: Site) -> None:
-        async with site.channel(stranger.issue_client("ada", [ADMINS])) as channel:
-            code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
-            assert code == CODE.UNAVAILABLE
-
-    play(story, tmp_path)
-
-
-def test_an_administrator_is_still_no_node(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        async with site.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel:
-            stream = agent_rpc.AgentsStub(channel).Connect()
-            code, _ = await refused(stream.read())
-            assert code == CODE.PERMISSION_DENIED
-
-    play(story, tmp_path)
+    async with (
+        control_service(tmp_path) as world,
+        world.channel(stranger.issue_client("ada", [ADMINS])) as channel,
+    ):
+        code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
+        assert code == CODE.UNAVAILABLE
 
 
-def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
+    async with (
+        control_service(tmp_path) as world,
+        world.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
+    ):
+        stream = agent_rpc.AgentsStub(channel).Connect()
+        code, _ = await refused(stream.read())
+        assert code == CODE.PERMISSION_DENIED
+
+
+async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as world:
         for number in range(5):
             node = a_node(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
-            await site.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
-        async with site.user() as stub:
+            await world.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
+        async with world.user() as stub:
             first = await stub.ListNodes(pb.ListRequest(limit=3))
             rest = await stub.ListNodes(pb.ListRequest(limit=3, continue_token=first.continue_token))
             assert [each.name for each in (*first.nodes, *rest.nodes)] == [
@@ -267,11 +253,9 @@ def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
             code, _ = await refused(stub.ListNodes(pb.ListRequest(field_selector="spec.x=1")))
             assert code == CODE.INVALID_ARGUMENT
 
-    play(story, tmp_path)
 
-
-def test_a_cluster_in_figures(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
+async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as world:
         ready = NodeStatus(
             capacity={"cpu": 4000},
             allocatable={"cpu": 3500},
@@ -289,8 +273,8 @@ def test_a_cluster_in_figures(tmp_path: Path) -> None:
             a_node("n2"),
             a_workload(cluster="c1"),
         ):
-            await site.leader.add(each)
-        async with site.user() as stub:
+            await world.leader.add(each)
+        async with world.user() as stub:
             found = await stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c1"))
             assert (found.nodes, found.ready_nodes, found.workloads, found.unbound_workloads) == (1, 1, 1, 1)
             assert (dict(found.allocatable), dict(found.workloads_by_state)) == (
@@ -298,23 +282,21 @@ def test_a_cluster_in_figures(tmp_path: Path) -> None:
                 {"Pending": 1},
             )
             assert (await stub.GetClusterSummary(pb.ClusterSummaryRequest())).nodes == 2
-            code, told = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
-            assert (code, told) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
-
-    play(story, tmp_path)
+            code, message = await refused(stub.GetClusterSummary(pb.ClusterSummaryRequest(cluster="c9")))
+            assert (code, message) == (CODE.NOT_FOUND, 'latticeclusters.lattice.dev "c9" not found')
 
 
-async def tell(site: Site, name: str, reason: str, *, warning: bool = False) -> None:
-    assert site.leader.office is not None
-    await site.leader.office.commit(
-        [site.leader.office.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
+async def tell(world: ControlWorld, name: str, reason: str, *, warning: bool = False) -> None:
+    assert world.leader.context is not None
+    await world.leader.context.commit(
+        [world.leader.context.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
     )
 
 
-def test_events_are_told_as_they_come(tmp_path: Path) -> None:
-    async def story(site: Site) -> None:
-        await tell(site, "web", "Before")
-        async with site.user("vic", VIEWERS) as stub:
+async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
+    async with control_service(tmp_path) as world:
+        await tell(world, "web", "Before")
+        async with world.user("vic", VIEWERS) as stub:
             everything = stub.WatchEvents(pb.WatchEventsRequest(from_the_beginning=True))
             first = await everything.read()
             assert (first.reason, first.kind, first.name, first.type) == (
@@ -326,15 +308,13 @@ def test_events_are_told_as_they_come(tmp_path: Path) -> None:
             warnings = stub.WatchEvents(
                 pb.WatchEventsRequest(name="api", types=["Warning"], resource_version=first.resource_version)
             )
-            await tell(site, "web", "Other", warning=True)
-            await tell(site, "api", "Fine")
-            await tell(site, "api", "WorkloadFailed", warning=True)
+            await tell(world, "web", "Other", warning=True)
+            await tell(world, "api", "Fine")
+            await tell(world, "api", "WorkloadFailed", warning=True)
             assert [(await everything.read()).reason for _ in range(3)] == ["Other", "Fine", "WorkloadFailed"]
             assert (await warnings.read()).reason == "WorkloadFailed"
             for each in (everything, warnings):
                 each.cancel()
-
-    play(story, tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
-"""GET …/log: what a workload printed, from its node over the leader, or the last lines that were heard of it."""
+"""GET …/log: the output of a workload from its node through the leader, or its last known lines."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
-from build.links import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
 from build.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -24,7 +25,7 @@ HOME = "leader:7444"
 
 
 @dataclass
-class Desk:
+class LogWorld:
     leader: Leader
     node: Node
     clock: VirtualClock
@@ -35,28 +36,26 @@ class Desk:
         return await self.logs.read(self.api, Call(method, about(name, "log"), user, query))
 
 
-def play(story: Callable[[Desk], Awaitable[None]], tmp_path: Path, *names: str, **status: Any) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        async with a_leader(clock, 10.0, "n1") as leader:
-            containers = {name: Container(command=("serve",)) for name in names or ("main",)}
-            await leader.add(a_workload(containers=containers))
-            await leader.add(a_workload("waiting"))
-            await leader.bind("web", applied("n1", **status))
-            await clock.advance(0.1)
-            node = a_machine(clock, {HOME: leader})
-            node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
-            node.start()
-            await clock.advance(2)
-            relay = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
-            api = await an_api(leader.store, clock)
-            await story(
-                Desk(leader, node, clock, api, WorkloadLogs(lambda: leader.office, leader.links.logs, relay))
-            )
-            await node.kill()
-            await relay.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 30))
+@asynccontextmanager
+async def log_service(tmp_path: Path, *names: str, **status: Any) -> AsyncIterator[LogWorld]:
+    """A log service and a node that runs the workload web with these containers; the workload waiting is unbound."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, "n1") as leader:
+        containers = {name: Container(command=("serve",)) for name in names or ("main",)}
+        await leader.add(a_workload(containers=containers))
+        await leader.add(a_workload("waiting"))
+        await leader.bind("web", applied("n1", **status))
+        await clock.advance(0.1)
+        node = a_machine(clock, {HOME: leader})
+        node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
+        node.start()
+        await clock.advance(2)
+        proxy = LeaderProxy(lambda: None, lambda: "https://me", leader_proxy_tls(AUTHORITY, tmp_path))
+        api = await an_api(leader.store, clock)
+        logs = WorkloadLogs(lambda: leader.context, leader.links.logs, proxy)
+        yield LogWorld(leader, node, clock, api, logs)
+        await node.kill()
+        await proxy.close()
 
 
 @pytest.mark.parametrize(
@@ -66,16 +65,14 @@ def play(story: Callable[[Desk], Awaitable[None]], tmp_path: Path, *names: str, 
         pytest.param({"tail": "2"}, "two\nthree\n", id="the last lines"),
         pytest.param({"tailLines": "1", "container": "main"}, "three\n", id="as kubectl asks"),
         pytest.param({"tail": "0"}, "", id="nothing"),
-        pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, said otherwise"),
+        pytest.param({"tail": "-1"}, "one\ntwo\nthree\n", id="all, as a negative number"),
     ],
 )
-def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        reply = await desk.read(**query)
+async def test_log_returns_printed_lines(query: dict[str, str], said: str, tmp_path: Path) -> None:
+    async with log_service(tmp_path) as world:
+        reply = await world.read(**query)
         assert await text(reply) == said
         assert (reply.content_type, reply.warnings) == ("text/plain; charset=utf-8", ())
-
-    play(story, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -89,87 +86,72 @@ def test_what_was_printed(query: dict[str, str], said: str, tmp_path: Path) -> N
         pytest.param(
             {"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"
         ),
-        pytest.param({}, "it has more than one container", id="which one?"),
-        pytest.param({"container": "third"}, "there is no container 'third'", id="no such one"),
+        pytest.param({}, "it has more than one container", id="no container named"),
+        pytest.param({"container": "third"}, "there is no container 'third'", id="an unknown container"),
     ],
 )
-def test_questions_that_make_no_sense(query: dict[str, str], words: str, tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_malformed_log_queries_are_rejected(query: dict[str, str], words: str, tmp_path: Path) -> None:
+    async with log_service(tmp_path, "main", "side") as world:
         with pytest.raises(Malformed) as refused:
-            await desk.read(**query)
+            await world.read(**query)
         assert words in refused.value.message
 
-    play(story, tmp_path, "main", "side")
 
-
-def test_it_is_read_and_nothing_else(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
+async def test_log_subresource_is_read_only(tmp_path: Path) -> None:
+    async with log_service(tmp_path) as world:
         with pytest.raises(MethodNotAllowed):
-            await desk.read(method="PUT", user=SERVER)
+            await world.read(method="PUT", user=SERVER)
         with pytest.raises(NotFound):
-            await desk.read("nope", user=VIEWER)
+            await world.read("nope", user=VIEWER)
         with pytest.raises(NotFound, match="it is on no node"):
-            await desk.read("waiting")
-
-    play(story, tmp_path)
+            await world.read("waiting")
 
 
-def test_of_a_node_that_is_gone_the_last_lines_are_shown(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.node.kill()
-        await desk.clock.advance(1)
-        reply = await desk.read()
+async def test_disconnected_node_shows_last_known_lines(tmp_path: Path) -> None:
+    async with log_service(tmp_path, last_log="bye") as world:
+        await world.node.kill()
+        await world.clock.advance(1)
+        reply = await world.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
 
-    play(story, tmp_path, last_log="bye")
 
-
-def test_of_a_node_that_says_nothing_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_silent_node_shows_last_known_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worklogs, "LOG_ANSWER_TIMEOUT_S", 0.05)
-
-    async def story(desk: Desk) -> None:
-        line = desk.leader.links.sessions["n1"]
+    async with log_service(tmp_path, last_log="bye\n") as world:
+        line = world.leader.links.sessions["n1"]
         asks: list[object] = []
         line.send_log_request = asks.append  # type: ignore[method-assign,assignment]
-        reply = await desk.read()
+        reply = await world.read()
         assert await text(reply) == "bye\n"
         assert reply.warnings[0].startswith("node n1 does not answer")
         assert [ask.end for ask in asks] == [False, True], "the question is taken back"  # type: ignore[attr-defined]
 
-    play(story, tmp_path, last_log="bye\n")
 
-
-def test_nothing_heard_is_an_error(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        await desk.node.kill()
-        await desk.clock.advance(1)
+async def test_disconnected_node_without_lines_is_unavailable(tmp_path: Path) -> None:
+    async with log_service(tmp_path) as world:
+        await world.node.kill()
+        await world.clock.advance(1)
         with pytest.raises(Unavailable, match="nothing to show: node n1 is not connected"):
-            await desk.read()
-
-    play(story, tmp_path)
+            await world.read()
 
 
-def test_a_log_is_followed_until_its_end_and_let_go_when_the_reader_leaves(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        reply = await desk.read(follow="true")
+async def test_log_is_followed_until_end_or_reader_closes(tmp_path: Path) -> None:
+    async with log_service(tmp_path) as world:
+        reply = await world.read(follow="true")
         assert reply.is_idle_stream
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\nthree\n"
         await pieces.aclose()
-        assert desk.leader.links.logs._readers == {}
-        reply = await desk.read(follow="true")
+        assert world.leader.links.logs._readers == {}
+        reply = await world.read(follow="true")
         reading = asyncio.create_task(text(reply))
-        await desk.clock.advance(120)
+        await world.clock.advance(120)
         assert await reading == "one\ntwo\nthree\n"
 
-    play(story, tmp_path)
 
-
-def test_a_server_that_does_not_lead_says_so_when_nobody_does(tmp_path: Path) -> None:
-    async def story(desk: Desk) -> None:
-        desk.leader.step_down()
+async def test_log_without_leader_is_unavailable(tmp_path: Path) -> None:
+    async with log_service(tmp_path) as world:
+        world.leader.step_down()
         with pytest.raises(Unavailable, match="no server leads just now"):
-            await desk.read()
-
-    play(story, tmp_path)
+            await world.read()

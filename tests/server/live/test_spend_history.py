@@ -1,10 +1,7 @@
-"""What was paid per hour over time: a point for each change, sums that add up, and nothing of another term."""
+"""Hourly cost over time: one point per change, and sums that match."""
 
-import asyncio
-from typing import Any
-
-import msgspec
 import pytest
+from build.costs import a_cluster, a_service
 
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
@@ -20,47 +17,16 @@ from lattice.server.live.spend_history import (
 )
 
 
-def a_cluster(pool: str, hourly: float) -> LatticeCluster:
-    return _made(LatticeCluster, f"{pool}-001", {"pool": pool}, {"cost": {"hourly": hourly}})
-
-
-def a_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
-    status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
-    return _made(
-        LatticeService,
-        name,
-        {"containers": {"main": {"command": ["x"]}}},
-        status,
-        namespace="shop",
-        labels=labels,
-    )
-
-
-def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
-    resource = kind.resource
-    metadata |= {"name": name}
-    return msgspec.convert(
-        {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        },
-        kind,
-    )
-
-
-def noted(*looks: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
+def recorded(*samples: tuple[int, list[LatticeCluster], list[LatticeService]]) -> SpendHistory:
     spending = SpendHistory()
-    for look in looks:
-        spending.record(*look)
+    for sample in samples:
+        spending.record(*sample)
     return spending
 
 
-def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
+def test_point_is_recorded_per_change_only() -> None:
     one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
-    spending = noted((10, one, []), (15, one, []), (20, two, []), (25, [], []))
+    spending = recorded((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
     assert spending.document("pool") | {"series": 0} == {
         "by": "pool",
@@ -71,46 +37,48 @@ def test_a_point_for_each_change_and_none_where_nothing_changed() -> None:
     }
 
 
-def test_services_and_empty_machines_add_up_to_what_the_pools_cost() -> None:
+def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
     pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
-    spending = noted(
+    spending = recorded(
         (10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, [])
     )
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
     assert found["(empty nodes)"] == [(10, 500_000), (20, 1_500_000)]
     for second, micros in ((9, 0), (10, 1_500_000), (19, 1_500_000), (20, 1_500_000)):
-        assert paid_at(second, found) == paid_at(second, spending.series("pool")) == micros
+        assert rate_at(second, found) == rate_at(second, spending.series("pool")) == micros
 
 
-def paid_at(second: int, series: dict[str, Points]) -> int:
-    """Micro-dollars per hour of all of them: the last point of each that was not later."""
+def rate_at(second: int, series: dict[str, Points]) -> int:
+    """Micro-dollars per hour of all series at a second."""
     return sum(([0] + [rate for at, rate in points if at <= second])[-1] for points in series.values())
 
 
-def test_by_label_with_those_that_have_none() -> None:
+def test_series_by_label_groups_unlabelled_services() -> None:
     services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
-    spending = noted((10, [], services))
+    spending = recorded((10, [], services))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
     assert spending.document("service")["labels"] == ["team"]
 
 
 @pytest.mark.parametrize("by", ["moon", "label:", ""])
-def test_by_what_is_told(by: str) -> None:
+async def test_unknown_grouping_is_malformed(by: str) -> None:
     with pytest.raises(Malformed, match="choose pool, service or label:KEY"):
-        asyncio.run(spending_document(SpendHistory(), by))
+        await spending_document(SpendHistory(), by)
 
 
-def test_of_many_the_dearest_are_named_and_the_rest_is_one() -> None:
-    found = noted(
+def test_most_expensive_series_are_named_rest_is_summed() -> None:
+    found = recorded(
         (10, [], [a_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
     ).series("service")
     assert next(iter(found)) == f"shop/s{MAX_NAMED_SERIES + 2:02}"
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
 
 
-def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
-    spending = noted((10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], []))
+def test_expired_points_go_but_last_rate_stays() -> None:
+    spending = recorded(
+        (10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], [])
+    )
     spending.record(RETENTION_S + 100, [a_cluster("north", 2)], [])
     assert (spending.document("pool")["since"], spending.series("pool")) == (
         100,
@@ -119,7 +87,7 @@ def test_what_is_older_than_it_is_kept_goes_and_its_last_rate_stays() -> None:
     assert spending.services == {}
 
 
-def test_a_restless_track_stays_small_and_keeps_both_ends() -> None:
+def test_series_is_thinned_but_keeps_both_ends() -> None:
     track = CostSeries()
     for second in range(3 * MAX_POINTS_PER_SERIES):
         track.record(second, second + 1)

@@ -1,11 +1,13 @@
-"""What was paid is kept in the store: it outlives the server that saw it, and is written only when there is something new."""
+"""The spend history is kept in the store: it survives the leader and is written only on change."""
 
 import asyncio
 import itertools
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
-from build.links import Leader
+from build.agent_world import Leader
+from build.costs import a_cluster, a_service
 from build.virtual import VirtualClock
 
 from lattice.kinds.core import ConfigMap
@@ -23,52 +25,47 @@ from lattice.server.live.spend_recorder import (
 )
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Entry, Put
-from tests.server.live.test_spend_history import a_cluster, a_service
 
 
-def play(story: Any) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        store = MemoryStore(clock)
-        leader = Leader(store, clock)
-        await leader.lead()
-        try:
-            await story(leader, clock)
-        finally:
-            await leader.close()
-
-    asyncio.run(whole())
+@asynccontextmanager
+async def leading_server() -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    clock = VirtualClock()
+    store = MemoryStore(clock)
+    leader = Leader(store, clock)
+    await leader.lead()
+    try:
+        yield leader, clock
+    finally:
+        await leader.close()
 
 
-def a_book(leader: Leader) -> SpendRecorder:
+def a_recorder(leader: Leader) -> SpendRecorder:
     uids = itertools.count()
-    return SpendRecorder(leader.clock, lambda: leader.office, lambda: f"uid-{next(uids)}")
+    return SpendRecorder(leader.clock, lambda: leader.context, lambda: f"uid-{next(uids)}")
 
 
-def test_the_next_leader_goes_on_where_the_last_one_ended() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_new_leader_continues_stored_history() -> None:
+    async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
         await leader.add(a_service("web", 0.5, team="blue"))
-        book = a_book(leader)
-        running = asyncio.create_task(book.run())
+        recorder = a_recorder(leader)
+        running = asyncio.create_task(recorder.run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         running.cancel()
-        first = book.history.document("label:team")
-        next_book = a_book(leader)
-        running = asyncio.create_task(next_book.run())
+        first = recorder.history.document("label:team")
+        next_recorder = a_recorder(leader)
+        running = asyncio.create_task(next_recorder.run())
         await clock.advance(SAMPLE_INTERVAL_S)
         running.cancel()
-        then = next_book.history.document("label:team")
+        then = next_recorder.history.document("label:team")
         assert [each["name"] for each in first["series"]] == ["blue", "(empty nodes)"]
         assert (then["since"], then["series"]) == (first["since"], first["series"])
 
-    play(story)
 
-
-def test_it_is_written_only_when_something_changed() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_history_is_written_only_on_change() -> None:
+    async with leading_server() as (leader, clock):
         await leader.add(a_cluster("north", 1))
-        running = asyncio.create_task(a_book(leader).run())
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         await clock.advance(5 * WRITE_INTERVAL_S)
@@ -79,25 +76,21 @@ def test_it_is_written_only_when_something_changed() -> None:
         assert "south" in (await leader.store.get(SPENDING_KEY) or kept).value.decode()
         running.cancel()
 
-    play(story)
 
-
-def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> None:
-    async def story(leader: Leader, clock: VirtualClock) -> None:
-        running = asyncio.create_task(a_book(leader).run())
+async def test_no_write_without_cost_or_after_handover() -> None:
+    async with leading_server() as (leader, clock):
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert await leader.store.get(SPENDING_KEY) is None
         await leader.add(a_cluster("north", 1))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         running.cancel()
-        running = asyncio.create_task(a_book(leader).run())
+        running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert kept is not None
         assert await leader.store.get(SPENDING_KEY) == kept
         running.cancel()
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -105,12 +98,12 @@ def test_where_nothing_is_paid_and_after_a_hand_over_nothing_is_written() -> Non
     [{}, {"spending": "nonsense"}, {"spending": '{"since": "yesterday"}'}],
     ids=["nothing", "no JSON", "other JSON"],
 )
-def test_what_cannot_be_read_begins_anew(data: dict[str, str]) -> None:
+def test_unreadable_history_starts_empty(data: dict[str, str]) -> None:
     value = pack(ConfigMap.resource, {"metadata": {"name": SPENDING_KEY.name}, "data": data})
     assert decode_history(Entry(SPENDING_KEY, value, 1)) == decode_history(None) == SpendHistory()
 
 
-def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> None:
+def test_stored_history_keeps_most_expensive_services() -> None:
     services = {f"shop/service-{number:05}": CostSeries([(10, number)]) for number in range(1, 10_001)}
     note = encode_history(SpendHistory(since=5, services=services))
     assert MAX_STORED_BYTES / 2 < len(note) < MAX_STORED_BYTES + 1000
@@ -126,10 +119,9 @@ def test_of_very_many_services_the_dearest_are_kept_and_the_rest_as_one() -> Non
     assert found.services[OTHERS_SERIES].points[0][0] == 10
 
 
-def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_what_it_paid_before_is_forgotten() -> (
-    None
-):
-    async def story(leader: Leader, clock: VirtualClock) -> None:
+async def test_idle_fleet_writes_nothing_when_history_expires() -> None:
+
+    async with leading_server() as (leader, clock):
         first = int(clock.now().timestamp()) - RETENTION_S
         paid = SpendHistory(since=first)
         paid.pools["north"] = CostSeries([(first, 1_000_000), (first + 10, 2_000_000)])
@@ -144,12 +136,10 @@ def test_a_fleet_that_pays_by_the_hour_and_rests_writes_nothing_more_also_when_w
         await leader.store.commit([Put(SPENDING_KEY, value, ABSENT)])
         kept = await leader.store.get(SPENDING_KEY)
         await leader.add(a_cluster("north", 2))
-        book = a_book(leader)
+        recorder = a_recorder(leader)
         for _ in range(3):
-            await book.sample(leader.office)
+            await recorder.sample(leader.context)
             await clock.advance(WRITE_INTERVAL_S)
-        assert (list(book.history.pools), list(book.history.services)) == (["north"], [])
-        assert book.history.pools["north"].points == [(first + 10, 2_000_000)]
+        assert (list(recorder.history.pools), list(recorder.history.services)) == (["north"], [])
+        assert recorder.history.pools["north"].points == [(first + 10, 2_000_000)]
         assert await leader.store.get(SPENDING_KEY) == kept
-
-    play(story)

@@ -1,4 +1,4 @@
-"""What is used, summed by pool, cluster, node and service: from what nodes measured and what is stored."""
+"""Usage by pool, cluster, node and service, from measurements of nodes and stored objects."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -133,7 +133,7 @@ FLEET = Fleet(
 )
 
 
-def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
+def test_node_usage_is_empty_once_disconnected() -> None:
     rows = {row["name"]: row for row in node_rows(FLEET)}
     assert list(rows) == ["n1", "n2", "n3", "n4"]
     assert rows["n1"]["cpu"] == {"used": 500, "of": 2000, "asked": 1000}
@@ -166,7 +166,7 @@ def test_nodes_say_what_they_measured_and_nothing_once_they_are_gone() -> None:
         pytest.param({"containers": {"a": {"command": ["x"], "resources": {}}}}, (0, 0), id="nothing"),
     ],
 )
-def test_what_a_workload_asks_for(spec: dict[str, Any], asked: tuple[int, int]) -> None:
+def test_workload_row_shows_requests(spec: dict[str, Any], asked: tuple[int, int]) -> None:
     workload = made(LatticeWorkload, "w", "default", spec=spec)
     amounts = workload.spec.request_amounts
     assert requested_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
@@ -180,7 +180,7 @@ def test_clusters_sum_their_nodes() -> None:
     assert (north["hourlyMicros"], rows["aws-001"]["hourlyMicros"]) == (300_000, None)
 
 
-def test_budgets_tell_their_limits_and_the_months_before() -> None:
+def test_budget_rows_show_limits_and_past_months() -> None:
     (row,) = budget_rows(FLEET)
     assert (row["ledger"], row["kind"], row["name"], row["region"]) == (
         "pool.north",
@@ -196,7 +196,7 @@ def test_budgets_tell_their_limits_and_the_months_before() -> None:
     assert row["projectedMicros"] == 24 * 300_000 + 15 * 24 * 300_000
 
 
-def test_a_hard_budget_tells_what_more_machines_may_cost_an_hour() -> None:
+def test_hard_budget_shows_hourly_headroom() -> None:
     (book,) = FLEET.ledgers
     hard = msgspec.structs.replace(
         book, spec=msgspec.structs.replace(book.spec, hard=True, limit_micros=720_000_000)
@@ -205,7 +205,7 @@ def test_a_hard_budget_tells_what_more_machines_may_cost_an_hour() -> None:
     assert (found["leftHourlyMicros"], found["state"]) == (1_000_000 - 300_000, "Ok")
 
 
-def test_pools_sum_their_nodes_and_tell_their_budget() -> None:
+def test_pool_rows_sum_nodes_and_show_budget() -> None:
     rows = {row["name"]: row for row in pool_rows(FLEET)}
     assert list(rows) == ["aws/us-east-1", "north"]
     north = rows["north"]
@@ -247,13 +247,13 @@ def test_a_summary_counts(cluster: str, counts: tuple[int, int, int, dict[str, i
     assert (len(found.nodes), found.ready_nodes, len(found.workloads), found.workloads_by_state) == counts
 
 
-def test_a_summary_adds_up_room_and_what_bound_workloads_ask_for() -> None:
+def test_summary_sums_capacity_and_bound_requests() -> None:
     found = summarize_cluster(FLEET.nodes, FLEET.workloads, "north-001")
     assert found.capacity == {"cpu": 6000, "memory": 12 * GI}
     assert found.requested == {"cpu": 1000}
 
 
-def test_a_workload_without_a_cluster_counts_where_it_is_bound() -> None:
+def test_workload_counts_in_cluster_of_its_node() -> None:
     bare: Kind = made(
         LatticeWorkload,
         "job",
@@ -261,7 +261,7 @@ def test_a_workload_without_a_cluster_counts_where_it_is_bound() -> None:
         spec={"containers": {"m": {"command": ["x"]}}},
         status={"binding": {"node": "n4"}},
     )
-    assert [each.metadata.name for each in summarize_cluster(FLEET.nodes, [bare], "aws-001").workloads] == [
-        "job"
-    ]  # type: ignore[list-item]
+    assert [
+        workload.metadata.name for workload in summarize_cluster(FLEET.nodes, [bare], "aws-001").workloads
+    ] == ["job"]  # type: ignore[list-item]
     assert summarize_cluster(FLEET.nodes, [bare], "north-001").workloads == []  # type: ignore[list-item]

@@ -1,4 +1,4 @@
-"""Parts of workloads that are no kinds of their own are where clients look for them: in discovery, in OpenAPI, in the routes."""
+"""Subresources of workloads are in discovery, in OpenAPI and in the routes."""
 
 import json
 
@@ -19,7 +19,7 @@ HOME = "/apis/lattice.dev/v1alpha1"
 JOB = f"{HOME}/namespaces/default/latticeworkloads/job"
 
 
-def test_discovery_lists_them() -> None:
+def test_discovery_lists_workload_subresources() -> None:
     resources = discovery.with_virtual_resources(kind.resource for kind in KINDS)
     found = {
         each["name"]: each for each in discovery.resource_list(resources, "lattice.dev/v1alpha1")["resources"]
@@ -39,13 +39,13 @@ def test_discovery_lists_them() -> None:
     assert below == {"status": ["get", "patch", "update"], "log": ["get"], "retry": ["create"]}
 
 
-def test_openapi_describes_them() -> None:
+def test_openapi_describes_workload_subresources() -> None:
     documents = add_live_paths(
         v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1")
     )
     paths = json.loads(documents[HOME.removeprefix("/")])["paths"]
     item = f"{HOME}/namespaces/{{namespace}}/latticeworkloads/{{name}}"
-    assert {each["name"] for each in paths[f"{item}/log"]["get"]["parameters"]} == {
+    assert {parameter["name"] for parameter in paths[f"{item}/log"]["get"]["parameters"]} == {
         "container",
         "tail",
         "follow",
@@ -57,7 +57,7 @@ def test_openapi_describes_them() -> None:
 
 
 @pytest.mark.parametrize(("part", "method", "verb"), [("log", "GET", "get"), ("retry", "POST", "create")])
-def test_routes_find_them(part: str, method: str, verb: str) -> None:
+def test_routes_resolve_workload_subresources(part: str, method: str, verb: str) -> None:
     target = resolve_target(CATALOG, f"{JOB}/{part}")
     assert (target.served.resource, target.name, target.subresource) == (
         LatticeWorkload.resource,
@@ -70,6 +70,6 @@ def test_routes_find_them(part: str, method: str, verb: str) -> None:
 @pytest.mark.parametrize(
     "path", [f"{JOB}/cow", f"{HOME}/latticenodes/n1/log", f"{HOME}/latticeworkloads/job/log"]
 )
-def test_elsewhere_there_are_none(path: str) -> None:
+def test_other_subresources_are_not_found(path: str) -> None:
     with pytest.raises(NotFound):
         resolve_target(CATALOG, path)

@@ -1,4 +1,4 @@
-"""What is wrong with an object is told all at once, whichever part of the checks finds it."""
+"""Validation reports all errors of an object at once, of the schema and of the classes."""
 
 import json
 from typing import Any
@@ -52,7 +52,7 @@ WRONG: list[Any] = [
 
 
 @pytest.mark.parametrize(("kind", "spec", "fields"), WRONG)
-def test_everything_wrong_is_told_at_once(kind: str, spec: dict[str, Any], fields: set[str]) -> None:
+def test_all_validation_errors_are_reported(kind: str, spec: dict[str, Any], fields: set[str]) -> None:
     served = SERVED[kind]
     obj = {
         "apiVersion": served.resource.api_version,

@@ -1,4 +1,4 @@
-"""The short addresses mean what the long ones mean, and nothing else."""
+"""Short paths are aliases of the full API paths."""
 
 import pytest
 
@@ -72,7 +72,7 @@ def test_a_put_takes_over_every_field() -> None:
         pytest.param("GET", "workloads/job/retry", MethodNotAllowed, id="a retry is posted"),
     ],
 )
-def test_what_is_not_there(method: str, path: str, error: type[Exception]) -> None:
+def test_unknown_routes_are_not_found(method: str, path: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         expand_short_path(RoutedRequest(method, f"/lattice/v1/{path}", {}))
 

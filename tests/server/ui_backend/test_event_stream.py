@@ -1,15 +1,16 @@
-"""What the page is told as it happens: rows, many changes in one note, nothing missed, and only what one may see."""
+"""The event stream of the page: lists, batched changes, resumption and access."""
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
+from build.agent_world import a_node, a_workload
 from build.apis import ADMIN, VIEWER, an_api
-from build.links import a_node, a_workload
 from build.virtual import VirtualClock
 
 from lattice.clock import format_timestamp
@@ -35,12 +36,12 @@ from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Delete, Key, Put
 
 NOTE = {"event": "change"}
-PROMISED = 10  # seconds until whoever is not known any more hears nothing
+REVOCATION_LIMIT_S = 10  # a stream of a revoked token ends within this
 
 
 @dataclass
 class Listener:
-    """What came through a stream, piece by piece."""
+    """The pieces of one stream, as they arrive."""
 
     pieces: AsyncIterator[bytes]
     heard: list[bytes] = field(default_factory=list)
@@ -53,7 +54,7 @@ class Listener:
             self.heard.append(piece)
 
     def take(self) -> list[tuple[str, Any]]:
-        """Events since the last look, by name and data; a beat is without either."""
+        """Events since the last call, by name and data; a keepalive has neither."""
         said, self.heard = b"".join(self.heard).decode(), []
         return [_parsed(block) for block in said.split("\n\n") if block]
 
@@ -103,19 +104,17 @@ class World:
         return listener
 
 
-def play(story: Callable[[World], Awaitable[None]], window: int = 10_000) -> None:
-    async def whole() -> None:
-        clock = VirtualClock()
-        world = World(await an_api(MemoryStore(clock, window), clock), clock)
-        await story(world)
-        for each in world.listeners:
-            await each.close()
-
-    asyncio.run(asyncio.wait_for(whole(), 20))
+@asynccontextmanager
+async def event_stream(window: int = 10_000) -> AsyncIterator[World]:
+    clock = VirtualClock()
+    world = World(await an_api(MemoryStore(clock, window), clock), clock)
+    yield world
+    for listener in world.listeners:
+        await listener.close()
 
 
-def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
-    async def story(world: World) -> None:
+async def test_stream_lists_then_sends_changes() -> None:
+    async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
         stream = await world.open(kinds="latticenodes,latticeworkloads", list="latticenodes")
@@ -133,22 +132,18 @@ def test_what_is_there_is_listed_and_then_only_what_changed_is_told() -> None:
         assert [row["path"] for row in note["changes"]["latticeworkloads"]["rows"]] == ["default/web"]
         assert list(note["changes"]) == ["latticeworkloads"]
 
-    play(story)
 
-
-def test_a_kind_that_is_empty_is_listed_as_empty() -> None:
-    async def story(world: World) -> None:
+async def test_empty_kind_is_listed_as_empty() -> None:
+    async with event_stream() as world:
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads")
         assert stream.take()[0] == (
             "rows",
             {"kind": "latticeworkloads", "rows": [], "more": False, "cut": False},
         )
 
-    play(story)
 
-
-def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> None:
-    async def story(world: World) -> None:
+async def test_long_list_is_sent_in_chunks() -> None:
+    async with event_stream() as world:
         for number in range(250):
             await world.put(a_node(f"n{number:03}"))
         stream = await world.open(kinds="latticenodes", list="latticenodes")
@@ -157,11 +152,9 @@ def test_many_are_listed_in_pieces_of_which_only_the_last_ends_the_list() -> Non
         assert [len(each["rows"]) for each in told] == [100, 100, 50]
         assert [each["more"] for each in told] == [True, True, False]
 
-    play(story)
 
-
-def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() -> None:
-    async def story(world: World) -> None:
+async def test_rapid_changes_are_batched_to_latest_state() -> None:
+    async with event_stream() as world:
         for name in ("n1", "n2"):
             await world.put(a_node(name))
         stream = await world.open(kinds="latticenodes")
@@ -178,11 +171,9 @@ def test_what_changes_many_times_within_a_moment_is_told_once_as_it_is_then() ->
         assert told["gone"] == ["/n2"]
         assert note["revision"] == await world.api.store.revision()
 
-    play(story)
 
-
-def test_a_stream_goes_on_where_another_stopped() -> None:
-    async def story(world: World) -> None:
+async def test_stream_resumes_from_revision() -> None:
+    async with event_stream() as world:
         await world.put(a_node("n1"))
         stream = await world.open(kinds="latticenodes")
         [(_, note)] = stream.take()
@@ -195,11 +186,9 @@ def test_a_stream_goes_on_where_another_stopped() -> None:
         ]
         assert [(row["path"], row["unschedulable"]) for row in told] == [("/n1", True)]
 
-    play(story)
 
-
-def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
-    async def story(world: World) -> None:
+async def test_change_during_send_is_in_next_batch() -> None:
+    async with event_stream() as world:
         reply = await PageEventStream(world.api).open(ADMIN, {"kinds": "latticenodes"}, world.admin)
         assert not isinstance(reply.body, bytes)
         slow = aiter(reply.body)  # reads a piece, and the next one only later
@@ -217,12 +206,10 @@ def test_what_changes_while_a_note_is_written_is_in_the_next_one() -> None:
         assert b"/n2" in waiting.result()
         await reply.body.aclose()  # type: ignore[attr-defined]
 
-    play(story)
-
 
 @pytest.mark.parametrize("restless", [False, True], ids=["while nothing happens", "while much happens"])
-def test_a_revoked_token_hears_no_more(restless: bool) -> None:
-    async def story(world: World) -> None:
+async def test_revoked_token_ends_stream(restless: bool) -> None:
+    async with event_stream() as world:
         token, name = new_token()
         key = Key(Secret.resource.id, "lattice-system", name)
         secret = new_object(
@@ -234,15 +221,13 @@ def test_a_revoked_token_hears_no_more(restless: bool) -> None:
             await tokens.user_of_token(token), lambda: tokens.user_of_token(token), kinds="latticenodes"
         )
         await world.api.store.commit([Delete(key)])
-        for second in range(PROMISED):
+        for second in range(REVOCATION_LIMIT_S):
             if restless:
                 await world.put(a_node(f"n{second}"))
             await world.clock.advance(1)
         assert stream.task.done()
         assert b"/n3" in b"".join(stream.heard) or not restless
         assert b"/n6" not in b"".join(stream.heard)
-
-    play(story)
 
 
 def an_event(name: str, **said: str) -> Event:
@@ -259,14 +244,12 @@ def an_event(name: str, **said: str) -> Event:
         pytest.param(
             {"newest": 9}, ["default/a", "default/c", "default/b"], False, id="all, if there are no more"
         ),
-        pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="that say these words"),
+        pytest.param({"newest": 1, "words": "WENT n1"}, ["default/c"], True, id="matching words"),
         pytest.param({"newest": 9, "type": "Warning"}, ["default/a"], False, id="of one type"),
     ],
 )
-def test_of_events_only_the_newest_that_are_asked_for_are_listed(
-    scope: dict[str, Any], found: list[str], cut: bool
-) -> None:
-    async def story(world: World) -> None:
+async def test_newest_matching_events_are_listed(scope: dict[str, Any], found: list[str], cut: bool) -> None:
+    async with event_stream() as world:
         await world.put(an_event("b", message="node went", type="Normal"))
         await world.put(an_event("c", message="node went", type="Normal"))
         await world.put(an_event("a", message="node came", type="Warning"))
@@ -275,11 +258,9 @@ def test_of_events_only_the_newest_that_are_asked_for_are_listed(
         assert [row["path"] for data in told for row in data["rows"]] == found
         assert (told[-1]["more"], told[-1]["cut"]) == (False, cut)
 
-    play(story)
 
-
-def test_what_finds_no_node_says_why_until_it_has_one() -> None:
-    async def story(world: World) -> None:
+async def test_unplaced_workload_shows_reason() -> None:
+    async with event_stream() as world:
         why = Condition(
             type="Scheduled",
             status="False",
@@ -299,11 +280,9 @@ def test_what_finds_no_node_says_why_until_it_has_one() -> None:
         (_, listed), *_ = stream.take()
         assert [(row["path"], row["why"]) for row in listed["rows"]] == [("default/web-0", why.message)]
 
-    play(story)
 
-
-def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
-    async def story(world: World) -> None:
+async def test_workload_changes_are_limited_to_scope() -> None:
+    async with event_stream() as world:
         for number in range(150):
             await world.put(a_workload(f"web-{number:03}", service="web"))
         await world.put(a_workload("api-0", service="api"))
@@ -322,21 +301,17 @@ def test_of_workloads_only_those_that_a_view_shows_are_told() -> None:
             ["default/web-200"],
         )
 
-    play(story)
 
-
-def test_silence_is_told_too() -> None:
-    async def story(world: World) -> None:
+async def test_idle_stream_sends_keepalive() -> None:
+    async with event_stream() as world:
         stream = await world.open(kinds="latticenodes")
         stream.take()
         await world.clock.advance(KEEPALIVE_INTERVAL_S + 0.1)
         assert stream.heard == [KEEPALIVE_COMMENT]
 
-    play(story)
 
-
-def test_history_that_is_gone_means_list_again() -> None:
-    async def story(world: World) -> None:
+async def test_compacted_revision_is_gone() -> None:
+    async with event_stream(window=2) as world:
         await world.put(a_node("n1"))
         for held in (True, False) * 3:
             await world.cordon("n1", held=held)
@@ -344,13 +319,11 @@ def test_history_that_is_gone_means_list_again() -> None:
         with pytest.raises(Gone):
             await world.open(kinds="latticenodes", after="1")
 
-    play(story, window=2)
-
 
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        pytest.param({}, "of which kinds?", id="none"),
+        pytest.param({}, "of which kinds?", id="no kinds"),
         pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
         pytest.param(
             {"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"
@@ -362,12 +335,10 @@ def test_history_that_is_gone_means_list_again() -> None:
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> None:
-    async def story(world: World) -> None:
+async def test_malformed_stream_queries_are_rejected(query: dict[str, str], words: str) -> None:
+    async with event_stream() as world:
         with pytest.raises(Malformed, match=words.replace("?", r"\?")):
             await world.open(**query)
-
-    play(story)
 
 
 @pytest.mark.parametrize(
@@ -378,12 +349,10 @@ def test_what_makes_no_sense_is_refused(query: dict[str, str], words: str) -> No
         pytest.param(User("eve"), "latticenodes", False, id="others see nothing"),
     ],
 )
-def test_only_who_may_watch_a_kind_is_told_of_it(user: User, kinds: str, allowed: bool) -> None:
-    async def story(world: World) -> None:
+async def test_stream_requires_watch_access(user: User, kinds: str, allowed: bool) -> None:
+    async with event_stream() as world:
         if allowed:
             assert (await world.open(user, kinds=kinds)).take()[0][0] == "change"
         else:
             with pytest.raises(Denied):
                 await world.open(user, kinds=kinds)
-
-    play(story)

@@ -1,8 +1,7 @@
-"""How long one waits for etcd: no answer is an answer, and comes soon enough for whoever writes."""
+"""Timeouts of the etcd client: unanswered requests fail soon enough for writers."""
 
-import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
 import grpc
 import grpc.aio
@@ -19,19 +18,17 @@ def silence() -> grpc.aio.AioRpcError:
     return grpc.aio.AioRpcError(grpc.StatusCode.DEADLINE_EXCEEDED, grpc.aio.Metadata(), grpc.aio.Metadata())
 
 
-def asked(ask: Callable[[EtcdClient], Any], endpoints: Sequence[str] = MEMBERS) -> Any:
-    async def go() -> Any:
-        wire = EtcdClient(Address(tuple(endpoints)))
-        try:
-            return await ask(wire)
-        finally:
-            await wire.close()
-
-    return asyncio.run(go())
+@asynccontextmanager
+async def open_client(endpoints: Sequence[str] = MEMBERS) -> AsyncIterator[EtcdClient]:
+    client = EtcdClient(Address(tuple(endpoints)))
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
 @pytest.mark.parametrize("endpoints", [MEMBERS[:1], MEMBERS[:2], MEMBERS], ids=len)
-def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_asked(
+async def test_unanswered_read_asks_all_members_within_limit(
     endpoints: tuple[str, ...],
 ) -> None:
     waited: list[tuple[str, float]] = []
@@ -41,33 +38,31 @@ def test_a_read_that_nobody_answers_is_over_in_time_and_everybody_was_asked(
         raise silence()
 
     with pytest.raises(Unavailable, match="no answer in time"):
-        asked(lambda wire: wire.read(ask), endpoints)
-    assert [each for each, _ in waited] == list(endpoints)
+        async with open_client(endpoints) as client:
+            await client.read(ask)
+    assert [endpoint for endpoint, _ in waited] == list(endpoints)
     assert sum(seconds for _, seconds in waited) <= REFUSED_WITHIN
 
 
-def test_a_large_read_has_as_long_from_each_member_as_from_one() -> None:
+async def test_large_read_keeps_timeout_per_member() -> None:
     async def ask(member: Member, seconds: float) -> float:
         return seconds
 
-    assert (
-        asked(lambda wire: wire.read(ask, LARGE_REQUEST_TIMEOUT_S * wire.member_count))
-        == LARGE_REQUEST_TIMEOUT_S
-    )
+    async with open_client() as client:
+        seconds = await client.read(ask, LARGE_REQUEST_TIMEOUT_S * client.member_count)
+    assert seconds == LARGE_REQUEST_TIMEOUT_S
 
 
-def test_a_write_goes_to_one_member_once_and_the_next_to_another() -> None:
+async def test_write_tries_one_member_and_next_write_another() -> None:
     tried: list[str] = []
 
     async def ask(member: Member) -> None:
         tried.append(member.endpoint)
         raise silence()
 
-    async def twice(wire: EtcdClient) -> None:
+    async with open_client() as client:
         for _ in range(2):
             with pytest.raises(Unavailable):
-                await wire.call(ask)
-
-    asked(twice)
+                await client.call(ask)
     assert tried == ["one:1", "two:2"]
     assert REQUEST_TIMEOUT_S < REFUSED_WITHIN

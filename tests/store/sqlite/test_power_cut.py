@@ -1,4 +1,4 @@
-"""The power goes at any moment while the store writes: nothing acknowledged is lost, nothing is there by half."""
+"""Power cuts at any moment of a write: no acknowledged commit is lost, and no commit is partial."""
 
 import asyncio
 import random
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import apsw
 import pytest
-from build.disk import Disk, Drive
+from build.recording_disk import RecordingDisk, RecordingVfs
 
 from lattice.clock import SystemClock
 from lattice.store.protocol import ABSENT, Key, Put
@@ -25,9 +25,9 @@ Acknowledged = list[tuple[int, int, int]]  # moment, number of the commit, revis
 
 
 @contextmanager
-def _remembering() -> Iterator[Disk]:
-    disk = Disk()
-    drive = Drive(disk, "remembering")
+def _remembering() -> Iterator[RecordingDisk]:
+    disk = RecordingDisk()
+    drive = RecordingVfs(disk, "remembering")
     try:
         yield disk
     finally:
@@ -35,8 +35,8 @@ def _remembering() -> Iterator[Disk]:
         drive.unregister()
 
 
-async def _write(path: Path, disk: Disk, commits: int) -> Acknowledged:
-    """Several at once, each of three objects that say the same."""
+async def _write(path: Path, disk: RecordingDisk, commits: int) -> Acknowledged:
+    """Concurrent commits, each of three objects with the same value."""
     store = await SqliteStore.open(path, SystemClock())
     acknowledged: Acknowledged = []
 
@@ -68,7 +68,7 @@ async def _found(path: Path) -> tuple[int, dict[str, bytes]]:
 
 
 def _check(folder: Path, moment: int, acknowledged: Acknowledged) -> str:
-    """What is wrong; nothing if all is well."""
+    """The violated guarantee, or ""."""
     db = apsw.Connection(str(folder / "state.db"))
     if db.pragma("integrity_check") != "ok":
         return "the file is damaged"
@@ -93,7 +93,7 @@ def _check(folder: Path, moment: int, acknowledged: Acknowledged) -> str:
 
 
 def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
-    """What went wrong in power cuts: one at every moment from before the file was there, or `count` of them over all that time."""
+    """Problems found after power cuts at every moment since before the file existed, or at `count` of them."""
     state = tmp_path / "state" / "state.db"
     state.parent.mkdir()
     with _remembering() as disk:
@@ -115,18 +115,18 @@ def _cuts(tmp_path: Path, commits: int, count: int | None = None) -> list[str]:
     return problems
 
 
-def test_a_power_cut_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+def test_power_cut_loses_no_acknowledged_commit(tmp_path: Path) -> None:
     assert _cuts(tmp_path, COMMITS, 25) == []
 
 
 @pytest.mark.prove
-def test_no_moment_is_one_at_which_a_power_cut_loses_something(tmp_path: Path) -> None:
+def test_power_cut_at_any_moment_loses_nothing(tmp_path: Path) -> None:
     assert _cuts(tmp_path, MANY) == []
 
 
 @pytest.mark.parametrize("moment", range(OPENING))
-def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) -> None:
-    """Some of its first moments, when there is a journal and not yet a log: whatever is left is opened, or made anew."""
+def test_power_cut_during_creation_is_recovered(moment: int, tmp_path: Path) -> None:
+    """The first moments, with a journal and no log yet: the file is opened or created anew."""
     state = tmp_path / "state" / "state.db"
     state.parent.mkdir()
     with _remembering() as disk:
@@ -138,9 +138,7 @@ def test_the_power_may_go_while_the_file_is_made(moment: int, tmp_path: Path) ->
         assert _check(folder, moment, []) == ""
 
 
-def test_a_store_that_does_not_sync_each_commit_would_be_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_sync_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = sqlite._open_writer_state
 
     def lazily(path: Path, clock: SystemClock) -> sqlite.WriterState:

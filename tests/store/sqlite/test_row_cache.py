@@ -1,11 +1,12 @@
-"""What the writer remembers and writes in bulk is what the file would say, row by row."""
+"""The row cache and its bulk writes equal the rows in the file."""
 
 import apsw
 import pytest
+from build.store_keys import pod
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put
+from lattice.store.protocol import ABSENT, Delete, Entry, Put
 from lattice.store.sqlite import row_cache as sqlite_rows
 from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 from lattice.store.sqlite.store import _SCHEMA_SQL
@@ -13,10 +14,6 @@ from lattice.store.sqlite.store import _SCHEMA_SQL
 NAMES = st.sampled_from("abcdef")
 STEP = st.tuples(NAMES, st.sampled_from([b"", b"one", b"two", None]))  # None: it is deleted, if it is there
 TRANSACTIONS = st.lists(st.tuples(st.lists(STEP, min_size=1, max_size=8), st.booleans()), max_size=8)
-
-
-def pod(name: str) -> Key:
-    return Key("pods", "a", name)
 
 
 def opened() -> tuple[apsw.Connection, RowCache]:
@@ -34,7 +31,7 @@ def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
 
 @settings(deadline=None)
 @given(TRANSACTIONS, st.sampled_from([0, 1 << 20]))
-def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
+def test_rows_match_committed_transactions(
     transactions: list[tuple[list[tuple[str, bytes | None]], bool]], remembered: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +74,7 @@ def test_the_file_holds_what_was_written_and_nothing_of_what_was_rolled_back(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 100, 255, 256, 257, 1000])
-def test_any_number_of_rows_is_written_and_found(count: int) -> None:
+def test_any_number_of_rows_round_trips(count: int) -> None:
     db, rows = opened()
     keys = [pod(f"p{number}") for number in range(count)]
     rows.load(keys)
@@ -91,7 +88,7 @@ def test_any_number_of_rows_is_written_and_found(count: int) -> None:
     assert fresh.revision(pod("nobody")) == ABSENT
 
 
-def test_what_is_remembered_is_not_read_again_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_rows_are_not_reread_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_rows, "MAX_CACHED_BYTES", 1000)
     db, rows = opened()
     asked: list[str] = []

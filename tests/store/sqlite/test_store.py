@@ -1,57 +1,47 @@
+"""Behaviour that only the SQLite store has: reopening, locks, full disks, failed syncs and kills."""
+
 import asyncio
 import os
 import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import apsw
 import pytest
+from build.store_keys import PODS, pod
 from build.virtual import VirtualClock
 
 from lattice.clock import Clock, SystemClock
 from lattice.errors import Conflict, Fenced, Full, Gone, Unavailable
-from lattice.store.protocol import ABSENT, REQUEST_ID_TTL_S, Key, Put, Term
+from lattice.store.protocol import ABSENT, REQUEST_ID_TTL_S, Put
 from lattice.store.sqlite.store import SqliteStore
 
-PODS = "pods"
 
-
-def pod(name: str) -> Key:
-    return Key(PODS, "a", name)
-
-
-def with_store(
-    file: Path, scenario: Callable[[SqliteStore], Awaitable[None]], clock: Clock | None = None
-) -> None:
-    async def go() -> None:
-        store = await SqliteStore.open(file, clock or SystemClock())
-        try:
-            await scenario(store)
-        finally:
-            await store.close()
-
-    asyncio.run(asyncio.wait_for(go(), 60))
+@asynccontextmanager
+async def open_sqlite_store(file: Path, clock: Clock | None = None) -> AsyncIterator[SqliteStore]:
+    store = await SqliteStore.open(file, clock or SystemClock())
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 async def values(store: SqliteStore, revision: int = 0) -> list[bytes]:
     return [entry.value for entry in (await store.list(PODS, revision=revision)).entries]
 
 
-def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
-    kept: list[int] = []
-
-    async def before(store: SqliteStore) -> None:
-        kept.append(await store.commit([Put(pod("x"), b"1")], request_id="r"))
-        kept.append(await store.commit([Put(pod("x"), b"2")]))
+async def test_reopened_store_keeps_everything(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
+        first = await store.commit([Put(pod("x"), b"1")], request_id="r")
+        second = await store.commit([Put(pod("x"), b"2")])
         term = await store.campaign("lead", "one", 15)
         assert term is not None
         assert term.number == 1
-
-    async def after(store: SqliteStore) -> None:
-        first, second = kept
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         assert await store.revision() == second
         assert await values(store) == [b"2"]
         assert await values(store, first) == [b"1"]
@@ -62,34 +52,30 @@ def test_everything_is_there_after_opening_again(tmp_path: Path) -> None:
         assert term.number == 2
         assert await store.commit([Put(pod("y"), b"")], fence=term) == second + 1
 
-    with_store(tmp_path / "state.db", before)
-    with_store(tmp_path / "state.db", after)
 
-
-def test_a_revision_is_never_used_twice_even_when_nothing_is_left_of_it(tmp_path: Path) -> None:
+async def test_revisions_are_never_reused(tmp_path: Path) -> None:
     seen = [1]
-
-    async def round_trip(store: SqliteStore) -> None:
-        assert await store.revision() == seen[-1]
-        for _ in range(3):
-            entry = await store.get(pod("x"))
-            seen.append(await store.commit([Put(pod("x"), b"", entry.revision if entry else ABSENT)]))
-            assert seen[-1] > seen[-2]
-        await store.compact(seen[-1])
-
     for _ in range(4):
-        with_store(tmp_path / "state.db", round_trip)
+        async with open_sqlite_store(tmp_path / "state.db") as store:
+            assert await store.revision() == seen[-1]
+            for _ in range(3):
+                entry = await store.get(pod("x"))
+                seen.append(await store.commit([Put(pod("x"), b"", entry.revision if entry else ABSENT)]))
+                assert seen[-1] > seen[-2]
+            await store.compact(seen[-1])
 
 
-def test_compaction_survives_and_leaves_no_log_behind(tmp_path: Path) -> None:
+async def test_compaction_survives_reopen_and_empties_log(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
-
-    async def before(store: SqliteStore) -> None:
+    async with open_sqlite_store(file) as store:
         for number in range(30):
             await store.commit([Put(pod(f"n{number}-{i}"), b"") for i in range(100)])
         await store.compact(await store.revision() - 1)
-
-    async def after(store: SqliteStore) -> None:
+    db = apsw.Connection(str(file))
+    assert db.execute("SELECT count(*) FROM log").get == 100
+    assert db.execute("PRAGMA integrity_check").get == "ok"
+    db.close()
+    async with open_sqlite_store(file) as store:
         newest = await store.revision()
         with pytest.raises(Gone):
             await store.watch(PODS, newest - 2)
@@ -97,16 +83,9 @@ def test_compaction_survives_and_leaves_no_log_behind(tmp_path: Path) -> None:
             await store.list(PODS, revision=newest - 2)
         assert len((await store.list(PODS, revision=newest - 1)).entries) == 2900
 
-    with_store(file, before)
-    db = apsw.Connection(str(file))
-    assert db.execute("SELECT count(*) FROM log").get == 100
-    assert db.execute("PRAGMA integrity_check").get == "ok"
-    db.close()
-    with_store(file, after)
 
-
-def test_commits_go_on_between_the_steps_of_a_compaction(tmp_path: Path) -> None:
-    async def scenario(store: SqliteStore) -> None:
+async def test_commits_continue_during_compaction(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(60):
             await store.commit([Put(pod(f"n{number}-{i}"), b"x" * 100) for i in range(100)])
         compacting = asyncio.ensure_future(store.compact(await store.revision()))
@@ -117,29 +96,22 @@ def test_commits_go_on_between_the_steps_of_a_compaction(tmp_path: Path) -> None
             done += 1
         assert done >= 5
 
-    with_store(tmp_path / "state.db", scenario)
 
-
-def test_long_watches_of_the_past_come_in_pieces_and_whole(tmp_path: Path) -> None:
-    async def before(store: SqliteStore) -> None:
+async def test_long_past_watch_is_chunked_and_complete(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(35):
             await store.commit([Put(pod(f"n{i}"), b"%d" % number) for i in range(99)])
-
-    async def after(store: SqliteStore) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         watch = await store.watch(PODS, 1)
         seen = [(batch.revision, len(batch.changes)) for _ in range(4) for batch in await watch.next(5)]
         assert seen == [(revision, 99) for revision in range(2, 37)]
         live = await store.commit([Put(pod("live"), b"")])
         assert [batch.revision for batch in await watch.next(5)] == [live]
 
-    with_store(tmp_path / "state.db", before)
-    with_store(tmp_path / "state.db", after)
 
-
-def test_request_ids_are_forgotten_after_their_time(tmp_path: Path) -> None:
+async def test_request_ids_expire(tmp_path: Path) -> None:
     clock = VirtualClock()
-
-    async def scenario(store: SqliteStore) -> None:
+    async with open_sqlite_store(tmp_path / "state.db", clock) as store:
         first = await store.commit([Put(pod("x"), b"")], request_id="r")
         clock.jump(REQUEST_ID_TTL_S - 1)
         assert await store.commit([Put(pod("x"), b"")], request_id="r") == first
@@ -147,8 +119,6 @@ def test_request_ids_are_forgotten_after_their_time(tmp_path: Path) -> None:
         assert await store.commit([Put(pod("x"), b"")], request_id="r") > first
         clock.jump(REQUEST_ID_TTL_S + 20)
         await store.commit([Put(pod("x"), b"")])
-
-    with_store(tmp_path / "state.db", scenario, clock)
     db = apsw.Connection(str(tmp_path / "state.db"))
     assert db.execute("SELECT count(*) FROM requests").get == 0
     db.close()
@@ -162,25 +132,21 @@ asyncio.run(SqliteStore.open(sys.argv[1], SystemClock()))
 """
 
 
-def test_a_second_opener_is_refused_at_once_and_told_who_has_it(tmp_path: Path) -> None:
+async def test_second_process_is_rejected_with_owner_pid(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
-
-    async def scenario(_: SqliteStore) -> None:
+    async with open_sqlite_store(file):
         with pytest.raises(Conflict, match=rf"is in use by another process \(pid {os.getpid()}\)"):
             await SqliteStore.open(file, SystemClock())
         command = [sys.executable, "-c", OPEN_ONLY, str(file)]
         other = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=30)
         assert "is in use by another process" in other.stderr
-
-    with_store(file, scenario)
-    with_store(file, _nothing)
-
-
-async def _nothing(_: SqliteStore) -> None:
-    return None
+    async with open_sqlite_store(file):
+        pass
 
 
-def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_is_there(tmp_path: Path) -> None:
+async def test_lock_of_killed_process_is_released(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "state.db"
     script = f"""
         import asyncio, os, signal
@@ -201,27 +167,25 @@ def test_the_lock_vanishes_with_a_killed_process_and_what_it_acknowledged_is_the
         subprocess.run([sys.executable, "-c", textwrap.dedent(script)], timeout=30, check=False).returncode
         == -9
     )
-
-    async def scenario(store: SqliteStore) -> None:
+    async with open_sqlite_store(file) as store:
         assert await values(store) == [b"acknowledged"]
 
-    with_store(file, scenario)
 
-
-def test_a_file_of_a_newer_lattice_is_refused(tmp_path: Path) -> None:
+async def test_newer_schema_is_rejected(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
-    with_store(file, _nothing)
+    async with open_sqlite_store(file):
+        pass
     db = apsw.Connection(str(file))
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(
         Conflict, match=re.escape("was written by a newer Lattice: its schema is 99, this one knows 1")
     ):
-        with_store(file, _nothing)
+        await SqliteStore.open(file, SystemClock())
 
 
 async def fill(store: SqliteStore) -> int:
-    """Write until it is refused; how many writes were acknowledged."""
+    """Write until the store is full; returns the number of acknowledged writes."""
     for number in range(10_000):
         try:
             await store.commit([Put(pod(f"n{number:05}"), os.urandom(20_000))])
@@ -230,8 +194,8 @@ async def fill(store: SqliteStore) -> int:
     raise AssertionError("the disk never filled")
 
 
-def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path) -> None:
-    async def scenario(store: SqliteStore) -> None:
+async def test_page_limit_rejects_commits_but_serves_reads(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         store._writer_state.db.pragma("max_page_count", 200)
         acknowledged = await fill(store)
         revision = await store.revision()
@@ -244,8 +208,6 @@ def test_when_no_page_is_left_commits_are_refused_and_reads_go_on(tmp_path: Path
         store._writer_state.db.pragma("max_page_count", 100_000)
         assert await store.commit([Put(pod("again"), b"")]) == revision + 1
 
-    with_store(tmp_path / "state.db", scenario)
-
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Path:
@@ -256,28 +218,23 @@ def small_disk(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_full_disk_refuses_writes_loses_nothing_and_recovers(small_disk: Path) -> None:
+async def test_full_disk_rejects_writes_and_recovers(small_disk: Path) -> None:
     disk = small_disk / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(disk)], check=True)
-
-    async def scenario(store: SqliteStore) -> None:
-        acknowledged = await fill(store)
-        assert acknowledged > 10
-        assert len(await values(store)) == acknowledged
-        for _ in range(3):
-            with pytest.raises(Full, match="the disk is full: nothing was written"):
-                await store.commit([Put(pod("more"), os.urandom(300_000))])
-        await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,size=8m", str(disk)], check=True)
-        await store.commit([Put(pod("more"), os.urandom(300_000))])
-        assert len(await values(store)) == acknowledged + 1
-
-    async def after(store: SqliteStore) -> None:
-        assert len(await values(store)) > 10
-
     try:
-        with_store(disk / "state.db", scenario)
-        with_store(disk / "state.db", after)
+        async with open_sqlite_store(disk / "state.db") as store:
+            acknowledged = await fill(store)
+            assert acknowledged > 10
+            assert len(await values(store)) == acknowledged
+            for _ in range(3):
+                with pytest.raises(Full, match="the disk is full: nothing was written"):
+                    await store.commit([Put(pod("more"), os.urandom(300_000))])
+            await asyncio.to_thread(subprocess.run, ["mount", "-o", "remount,size=8m", str(disk)], check=True)
+            await store.commit([Put(pod("more"), os.urandom(300_000))])
+            assert len(await values(store)) == acknowledged + 1
+        async with open_sqlite_store(disk / "state.db") as store:
+            assert len(await values(store)) > 10
     finally:
         subprocess.run(["umount", str(disk)], check=True)
 
@@ -315,7 +272,7 @@ FAILING_SYNC = """
 """
 
 
-def test_a_failed_fsync_ends_the_process(tmp_path: Path) -> None:
+async def test_failed_fsync_exits_the_process(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     script = textwrap.dedent(FAILING_SYNC).replace("FILE", repr(str(file)))
     ended = subprocess.run(
@@ -326,45 +283,34 @@ def test_a_failed_fsync_ends_the_process(tmp_path: Path) -> None:
     lines = ended.stderr.strip().splitlines()
     assert len(lines) == 1
     assert lines[0].startswith(f"lattice: writing to {file} failed: ")
-
-    async def scenario(store: SqliteStore) -> None:
+    async with open_sqlite_store(file) as store:
         assert (await values(store))[0] in (b"acknowledged", b"lost")
 
-    with_store(file, scenario)
+
+async def test_closed_store_is_unavailable(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
+    last = [asyncio.ensure_future(store.commit([Put(pod(f"n{i}"), b"")])) for i in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    assert sorted(await asyncio.gather(*last)) == list(range(2, 22))
+    with pytest.raises(Unavailable, match="closed"):
+        await store.commit([Put(pod("x"), b"")])
 
 
-def test_a_closed_store_says_so(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
-        last = [asyncio.ensure_future(store.commit([Put(pod(f"n{i}"), b"")])) for i in range(20)]
-        await asyncio.sleep(0)
-        await store.close()
-        assert sorted(await asyncio.gather(*last)) == list(range(2, 22))
-        with pytest.raises(Unavailable, match="closed"):
-            await store.commit([Put(pod("x"), b"")])
-
-    asyncio.run(scenario())
-
-
-def test_terms_of_a_former_process_are_fenced(tmp_path: Path) -> None:
-    async def before(store: SqliteStore) -> None:
-        terms.append(await store.campaign("lead", "one", 15))
-
-    async def after(store: SqliteStore) -> None:
-        assert terms[0] is not None
-        assert await store.commit([Put(pod("x"), b"")], fence=terms[0]) > 1
-        assert not await store.renew(terms[0])
+async def test_terms_of_former_process_are_fenced(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
+        term = await store.campaign("lead", "one", 15)
+    async with open_sqlite_store(tmp_path / "state.db") as store:
+        assert term is not None
+        assert await store.commit([Put(pod("x"), b"")], fence=term) > 1
+        assert not await store.renew(term)
         assert await store.campaign("lead", "one", 15) is not None
         with pytest.raises(Fenced):
-            await store.commit([Put(pod("x"), b"")], fence=terms[0])
-
-    terms: list[Term | None] = []
-    with_store(tmp_path / "state.db", before)
-    with_store(tmp_path / "state.db", after)
+            await store.commit([Put(pod("x"), b"")], fence=term)
 
 
-def test_a_long_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
-    async def scenario(store: SqliteStore) -> None:
+async def test_long_list_does_not_block_event_loop(tmp_path: Path) -> None:
+    async with open_sqlite_store(tmp_path / "state.db") as store:
         for number in range(100):
             await store.commit([Put(pod(f"n{number:03}-{i:02}"), b"x" * 500) for i in range(100)])
         listing = asyncio.ensure_future(store.list(PODS))
@@ -374,8 +320,6 @@ def test_a_long_list_does_not_hold_up_the_loop(tmp_path: Path) -> None:
             turns += 1
         assert len((await listing).entries) == 10_000
         assert turns > 10
-
-    with_store(tmp_path / "state.db", scenario)
 
 
 BUSY = """
@@ -399,7 +343,7 @@ asyncio.run(main())
 """
 
 
-def test_a_killed_server_has_kept_all_it_acknowledged_and_no_half_commit(tmp_path: Path) -> None:
+async def test_kill_keeps_acknowledged_commits_whole(tmp_path: Path) -> None:
     file, command = tmp_path / "state.db", [sys.executable, "-c", BUSY, str(tmp_path / "state.db")]
     acknowledged: set[str] = set()
     for lines in (1, 300, 2000):
@@ -409,12 +353,10 @@ def test_a_killed_server_has_kept_all_it_acknowledged_and_no_half_commit(tmp_pat
             server.kill()
             acknowledged |= {line.strip() for line in server.stdout.readlines() if line.endswith("\n")}
 
-    async def scenario(store: SqliteStore) -> None:
+    async with open_sqlite_store(file) as store:
         names = [entry.key.name for entry in (await store.list(PODS)).entries]
         left, right = (
             {name.partition("-")[0] for name in names if name.endswith(side)} for side in ("left", "right")
         )
         assert left == right >= acknowledged
         assert len(acknowledged) >= 2000
-
-    with_store(file, scenario)

@@ -1,18 +1,16 @@
-"""Real nodes for tests: a process runtime in a folder of its own, and agents as processes that can be killed."""
+"""Real nodes: a process runtime in its own folder, and agents as processes that can be killed."""
 
-import asyncio
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from build.orders import until
+from build.assignments import until
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, InstanceRecord, RunSpec
@@ -26,7 +24,7 @@ SMALL_AGENT = str(Path(__file__).with_name("small_agent.py"))
 clock = SystemClock()
 
 
-class Node:
+class ProcessNode:
     def __init__(self, folder: Path, options: ProcessRuntimeOptions | None = None) -> None:
         self.folder = folder
         self.state = StateFile(folder)
@@ -43,7 +41,12 @@ class Node:
     async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
             return next(
-                (each for each in await self.runtime.list() if each.id == one and not each.is_live), None
+                (
+                    instance
+                    for instance in await self.runtime.list()
+                    if instance.id == one and not instance.is_live
+                ),
+                None,
             )
 
         found: Instance = await until(look, within)
@@ -51,8 +54,10 @@ class Node:
 
 
 @asynccontextmanager
-async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> AsyncIterator[Node]:
-    node = Node(folder, options)
+async def running_node(
+    folder: Path, options: ProcessRuntimeOptions | None = None
+) -> AsyncIterator[ProcessNode]:
+    node = ProcessNode(folder, options)
     try:
         yield node
     finally:
@@ -63,23 +68,11 @@ async def a_node(folder: Path, options: ProcessRuntimeOptions | None = None) -> 
         node.state.close()
 
 
-def on_node(
-    folder: Path,
-    case: Callable[[Node], Coroutine[Any, Any, None]],
-    options: ProcessRuntimeOptions | None = None,
-) -> None:
-    async def whole() -> None:
-        async with a_node(folder, options) as node:
-            await case(node)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))
-
-
 @contextmanager
 def an_agent(
     folder: Path, *specs: RunSpec, contact_every: float = 0
 ) -> Iterator[tuple[subprocess.Popen[str], list[Instance]]]:
-    """An agent process that has started what it was given; killed at the end, if it lives still."""
+    """An agent process that has started these instances; it is killed at the end."""
     words = [msgspec.json.encode(spec).decode() for spec in specs]
     process = subprocess.Popen(
         [sys.executable, SMALL_AGENT, str(folder), str(contact_every), *words],
@@ -100,7 +93,7 @@ def written(folder: Path) -> AgentState:
 
 
 def end_all(folder: Path) -> None:
-    """What a killed agent left."""
+    """Kill the instances of a killed agent and remove its cgroups."""
     for record in written(folder).records if (folder / "state.json").exists() else ():
         handle = record.handle
         groups.kill(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", record.spec.id))
@@ -110,7 +103,7 @@ def end_all(folder: Path) -> None:
 
 
 def watchdogs(folder: Path) -> list[int]:
-    """Processes that watch this folder."""
+    """The pids of watchdogs of this folder."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""Orders for agents, naming only what the case is about."""
+"""Assignments and run specs of agents."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ from lattice.agent.plan import Assignment
 from lattice.kinds.container import Container, Port
 
 
-def which(uid: str = "u1", revision: str = "a1", container: str = "main") -> InstanceId:
+def instance_id(uid: str = "u1", revision: str = "a1", container: str = "main") -> InstanceId:
     return InstanceId(uid, revision, container)
 
 
 def a_spec(*command: str, **rest: Any) -> RunSpec:
-    """One container that runs the command; fields of the container are given as container=."""
-    rest.setdefault("id", which())
+    """A run spec of one container with this command; `container=` gives the whole container."""
+    rest.setdefault("id", instance_id())
     container = rest.pop("container", None) or Container(command=command)
     return RunSpec(workload=rest.pop("workload", "default/web"), container=container, **rest)
 
@@ -29,18 +29,20 @@ def listening(number: int, *command: str) -> RunSpec:
     return a_spec(container=Container(command=command, ports=(Port(name="http"),)), ports={"http": number})
 
 
-def an_order(workload: str = "default/web", uid: str = "u1", revision: str = "a1", **rest: Any) -> Assignment:
+def an_assignment(
+    workload: str = "default/web", uid: str = "u1", revision: str = "a1", **rest: Any
+) -> Assignment:
     containers = rest.pop("containers", {"main": Container(command=("sleep", "60"))})
     return Assignment(workload=workload, uid=uid, revision=revision, containers=containers, **rest)
 
 
 def an_instance(workload: str = "default/web", **rest: Any) -> Instance:
-    given: dict[str, Any] = {"id": which(), "attempt": 0, "state": "Running"} | rest
+    given: dict[str, Any] = {"id": instance_id(), "attempt": 0, "state": "Running"} | rest
     return Instance(workload=workload, **given)
 
 
 async def until(condition: Callable[[], Any], within: float = 60.0) -> Any:
-    """What the condition says as soon as it is true."""
+    """The first true value of the condition."""
     end = time.monotonic() + within
     while time.monotonic() < end:
         answer = condition()

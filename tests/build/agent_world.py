@@ -1,4 +1,4 @@
-"""A leader and its agents for tests: a store in memory, an office with running copies, and agents that speak through memory or gRPC."""
+"""A leader and its agents for tests: a store in memory, a controller context with running caches, and agents that connect through memory or gRPC."""
 
 import asyncio
 import random
@@ -12,6 +12,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from build.virtual import VirtualClock
 from lattice.agent.executor import Executor
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 from lattice.agent.session import Agent
@@ -65,25 +66,25 @@ def a_workload(name: str = "web", **spec: Any) -> LatticeWorkload:
 
 
 def applied(node: str, run: int = 1, action: str = "Apply", **rest: Any) -> WorkloadStatus:
-    """Bound to a node, and ordered there."""
+    """The status of a workload that is bound to a node and ordered there."""
     retry = Retry(attempts=0, max=5, revision=rest.pop("revision", REVISION), run=run)
     return WorkloadStatus(binding=Binding(node=node, term=1), retry=retry, last_action=action, **rest)
 
 
 @dataclass
 class Leader:
-    """A server that leads, or does not: `office` is None then."""
+    """A server that leads while `context` is set."""
 
     store: MemoryStore
     clock: Clock
     heartbeat: float = 10.0
-    office: ControllerContext | None = None
+    context: ControllerContext | None = None
     elsewhere: str = ""
     tasks: list["asyncio.Task[None]"] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.links = AgentSessions(
-            self.clock, lambda: self.office, lambda: self.elsewhere or None, self.heartbeat
+            self.clock, lambda: self.context, lambda: self.elsewhere or None, self.heartbeat
         )
         self.tasks.append(asyncio.create_task(self.links.run()))
 
@@ -93,13 +94,13 @@ class Leader:
         return self.leads(term)
 
     def leads(self, term: Term) -> ControllerContext:
-        self.office = ControllerContext(self.store, self.clock, term, a_rng(), Presence(self.clock))
-        self.tasks += [asyncio.create_task(copy.run()) for copy in self.office.caches]
+        self.context = ControllerContext(self.store, self.clock, term, a_rng(), Presence(self.clock))
+        self.tasks += [asyncio.create_task(copy.run()) for copy in self.context.caches]
         self.links.leadership_changed()
-        return self.office
+        return self.context
 
     def step_down(self, leader: str = "") -> None:
-        self.office, self.elsewhere = None, leader
+        self.context, self.elsewhere = None, leader
         self.links.leadership_changed()
 
     async def close(self) -> None:
@@ -108,9 +109,9 @@ class Leader:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     async def add(self, obj: Any) -> None:
-        office = self.office
-        assert office is not None
-        await office.store.commit([put_new(obj, uid=f"uid-{obj.metadata.name}", now=office.timestamp)])
+        context = self.context
+        assert context is not None
+        await context.store.commit([put_new(obj, uid=f"uid-{obj.metadata.name}", now=context.timestamp)])
 
     async def bind(self, name: str, status: WorkloadStatus) -> None:
         entry = await self.store.get(Key("latticeworkloads.lattice.dev", "default", name))
@@ -130,9 +131,18 @@ async def a_leader(clock: Clock, heartbeat: float = 10.0, *nodes: str) -> AsyncI
         await leader.close()
 
 
+@asynccontextmanager
+async def leading_server(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
+    """A leader of these nodes in virtual time, with its caches filled."""
+    clock = VirtualClock()
+    async with a_leader(clock, 10.0, *nodes) as leader:
+        await clock.advance(0.1)
+        yield leader, clock
+
+
 @dataclass
-class Net:
-    """Servers by address; a connection is made with the certificate of the machine that makes it."""
+class MemoryNetwork:
+    """Servers by address; a connection carries the certificate of the machine that opens it."""
 
     servers: dict[str, Leader]
     peer: NodeIdentity
@@ -181,7 +191,7 @@ class Node:
     """A simulated machine with its agent."""
 
     agent: Agent
-    net: Net
+    net: MemoryNetwork
     machine: FakeMachine
     memory: MemoryStateFile
     task: "asyncio.Task[Any] | None" = None
@@ -190,7 +200,7 @@ class Node:
         self.task = asyncio.create_task(self.agent.run())
 
     async def kill(self) -> None:
-        """The agent goes; the machine runs on."""
+        """Kill the agent; the machine's instances keep running."""
         assert self.task is not None
         self.task.cancel()
         await asyncio.gather(self.task, return_exceptions=True)
@@ -210,7 +220,9 @@ def a_machine(
 ) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())
     memory = former.memory if former else MemoryStateFile()
-    net = Net(servers, NodeIdentity(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER)))
+    net = MemoryNetwork(
+        servers, NodeIdentity(name, rest.pop("key", f"key-{name}"), rest.pop("until", FOREVER))
+    )
     net.room = rest.pop("room", 16)
     registration = rest.pop("registration", a_registration())
     work = Executor(FakeRuntime(machine, memory), memory, clock)
@@ -246,6 +258,6 @@ def a_key() -> ec.EllipticCurvePrivateKey:
 
 def a_request(key: Any, subject: x509.Name | None = None, *extensions: x509.ExtensionType) -> str:
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject or x509.Name([]))
-    for each in extensions:
-        builder = builder.add_extension(each, critical=False)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
     return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()

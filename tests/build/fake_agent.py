@@ -1,6 +1,6 @@
-"""An agent as far as its machine's provider can see it: holds the lock of its folder, runs one process, ends it when told to end.
+"""A stub agent for providers: holds the lock of its folder, runs one process, and stops it on SIGTERM.
 
-`--clear` ends what one that was killed has left. With DEAF in its environment it does not hear that it is to end.
+`--clear` kills the process of a killed agent. With DEAF in its environment the agent ignores SIGTERM.
 """
 
 import fcntl

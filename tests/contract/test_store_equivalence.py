@@ -1,4 +1,4 @@
-"""The same operations on every store get the same answers, the same errors and the same watches.
+"""The same operations on every store give the same answers, errors and watches.
 
 Revisions differ in number from store to store, so commits are numbered by the test and revisions compared by that number.
 """
@@ -103,7 +103,7 @@ class Keep:
 
 @dataclass(frozen=True)
 class Reopen:
-    """Close and open again what can be: everything durable must be there."""
+    """Close and reopen the durable stores: everything durable must be there."""
 
 
 Operation = Commit | Get | List | Open | Read | Compact | Campaign | Keep | Reopen
@@ -373,13 +373,13 @@ RELAXED = [
 
 @settings(max_examples=30, deadline=None, suppress_health_check=RELAXED)
 @given(plan=st.lists(operations, min_size=40, max_size=60))
-def test_three_stores_give_the_same_answers(etcd: EtcdServer, plan: list[Operation]) -> None:
+def test_three_stores_give_same_answers(etcd: EtcdServer, plan: list[Operation]) -> None:
     play(etcd, plan)
 
 
 @pytest.mark.prove
 @pytest.mark.timeout(3600)
-def test_twenty_thousand_operations_get_the_same_answers(etcd: EtcdServer) -> None:
+def test_three_stores_agree_on_20000_operations(etcd: EtcdServer) -> None:
     total = 0
 
     @settings(max_examples=150, deadline=None, suppress_health_check=RELAXED, database=None)

@@ -1,4 +1,4 @@
-"""Two lattice kinds and three core kinds, small but with every shape that a real schema has."""
+"""Schemas of two Lattice kinds and three core kinds, small but with every shape of a real schema."""
 
 from typing import Any
 

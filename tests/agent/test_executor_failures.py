@@ -1,4 +1,5 @@
-"""What really goes wrong on a machine, as the control plane hears of it: no such command, a port that is taken, a disk that is full."""
+"""Failures of real processes as they are reported to the control plane: missing command, taken port, full
+disk."""
 
 import asyncio
 import contextlib
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.orders import until
+from build.assignments import until
 
 from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import InstanceRecord
@@ -37,7 +38,7 @@ def orders(number: int, containers: dict[str, Any], **rest: Any) -> pb.Orders:
     return pb.Orders(term=1, number=number, is_whole=number == 1, assignments=[one])
 
 
-async def told(
+async def execute_until(
     folder: Path,
     first: pb.Orders,
     check: Callable[[Executor], Any],
@@ -73,28 +74,26 @@ def failed(work: Executor) -> str:
         pytest.param(
             {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}},
             "RUNTIME_ERROR",
-            id="it ends with an error",
+            id="exits with an error",
         ),
     ],
 )
-def test_a_start_that_fails_is_told_with_its_reason(
+async def test_failed_start_is_reported_with_reason(
     tmp_path: Path, containers: dict[str, Any], reason: str
 ) -> None:
-    asyncio.run(told(tmp_path, orders(1, containers), lambda work: failed(work) == reason))
+    await execute_until(tmp_path, orders(1, containers), lambda work: failed(work) == reason)
 
 
-def test_what_it_printed_last_is_told_too(tmp_path: Path) -> None:
+async def test_failed_start_is_reported_with_log(tmp_path: Path) -> None:
     containers = {"main": {"command": ["sh", "-c", "echo out of cheese; exit 3"]}}
-    asyncio.run(
-        told(
-            tmp_path,
-            orders(1, containers),
-            lambda work: failed(work) and work.reports["default/web"].log == "out of cheese\n",
-        )
+    await execute_until(
+        tmp_path,
+        orders(1, containers),
+        lambda work: failed(work) and work.reports["default/web"].log == "out of cheese\n",
     )
 
 
-def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
+async def test_taken_port_is_reported(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("", 0))
         taken.listen()
@@ -102,11 +101,12 @@ def test_a_port_that_somebody_else_has_is_told(tmp_path: Path) -> None:
         order = orders(
             1, {"main": {"command": ["sleep", "60"], "ports": [{"name": "http"}]}}, ports={"http": number}
         )
-        asyncio.run(told(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN"))
+        await execute_until(tmp_path, order, lambda work: failed(work) == "PORT_TAKEN")
 
 
-def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: Path) -> None:
-    """A node that was cut off comes back: what it still runs is not wanted any more, and its port was given to another."""
+async def test_start_waits_for_port_of_stopping_instance(tmp_path: Path) -> None:
+    """A node reconnects after a partition: a dropped instance still holds the port that another workload was
+    given."""
     with socket.socket() as free:
         free.bind(("", 0))
         number = free.getsockname()[1]
@@ -131,28 +131,26 @@ def test_a_port_that_one_of_ours_has_not_let_go_of_yet_is_waited_for(tmp_path: P
         failures.append(failed(work))
         return work.reports["default/web"].state == "Running" if "default/web" in work.reports else False
 
-    asyncio.run(told(tmp_path, first, check))
+    await execute_until(tmp_path, first, check)
     assert not any(failures)
 
 
-def test_a_disk_that_is_full_is_told_and_nothing_runs_unrecorded(tmp_path: Path) -> None:
+async def test_full_disk_is_reported_and_nothing_starts(tmp_path: Path) -> None:
     def fill(state: StateFile) -> None:
         def full(record: InstanceRecord) -> None:
             raise Full("no room to write the agent's state", where=str(state.path))
 
         state.write_record = full  # type: ignore[method-assign]
 
-    asyncio.run(
-        told(
-            tmp_path,
-            orders(1, {"main": {"command": ["sleep", "60"]}}),
-            lambda work: failed(work) == "STORAGE_ERROR",
-            fill,
-        )
+    await execute_until(
+        tmp_path,
+        orders(1, {"main": {"command": ["sleep", "60"]}}),
+        lambda work: failed(work) == "STORAGE_ERROR",
+        fill,
     )
 
 
-def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(tmp_path: Path) -> None:
+async def test_new_revision_never_overlaps_old_one(tmp_path: Path) -> None:
     marker = tmp_path / "both"
     script = f'trap "rmdir {tmp_path}/alone; exit 0" TERM; mkdir "{tmp_path}/alone" || touch "{marker}"; while :; do sleep 0.05; done'
     containers = {"main": {"command": ["sh", "-c", script]}}
@@ -167,5 +165,5 @@ def test_a_new_revision_takes_the_place_of_the_old_one_and_never_runs_beside_it(
             work.accept_orders(second)
         return report.revision == "a2" and report.run == 2
 
-    asyncio.run(told(tmp_path, orders(1, containers), check))
+    await execute_until(tmp_path, orders(1, containers), check)
     assert not marker.exists()

@@ -1,19 +1,17 @@
-"""Agents that say exactly what a test lets them say, to a leader in virtual time."""
+"""Agents that send exactly the messages of a test to a leader in virtual time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from typing import Any
 
-from build.links import FOREVER, Leader, a_leader, a_registration
-from build.virtual import VirtualClock, settle
+from build.agent_world import FOREVER, Leader, a_registration
+from build.virtual import settle
 from lattice.server.access.node_certificates import NodeIdentity
 from lattice.wire import agent_pb2 as pb
 from lattice.wire.connection import PROTOCOL_VERSION, MemoryConnection, connected_pair
 
 
-class Speaker:
-    """An agent that says exactly what the test lets it say."""
+class ScriptedAgent:
+    """An agent that sends exactly the messages of the test."""
 
     def __init__(self, leader: Leader, peer: NodeIdentity, room: int = 16) -> None:
         self.end: MemoryConnection[pb.FromAgent, pb.ToAgent]
@@ -36,7 +34,7 @@ class Speaker:
         await self.say(beat=pb.Beat(number=number, **rest))
 
     async def answers(self) -> list[pb.ToAgent]:
-        """Everything that was said up to now."""
+        """All messages received since the last call."""
         found: list[pb.ToAgent] = []
         while True:
             getting = asyncio.ensure_future(self.end.receive())
@@ -55,7 +53,7 @@ class Speaker:
         return found
 
     async def orders(self) -> list[pb.Orders]:
-        return [each.orders for each in await self.answers() if each.WhichOneof("said") == "orders"]
+        return [message.orders for message in await self.answers() if message.WhichOneof("said") == "orders"]
 
     async def ended(self) -> None:
         await settle()
@@ -65,22 +63,3 @@ class Speaker:
 
 def peer(name: str = "n1", **rest: Any) -> NodeIdentity:
     return NodeIdentity(name, rest.get("key", f"key-{name}"), rest.get("until", FOREVER))
-
-
-Story = Callable[[Leader, VirtualClock], Coroutine[Any, Any, None]]
-
-
-@asynccontextmanager
-async def a_site(*nodes: str) -> AsyncIterator[tuple[Leader, VirtualClock]]:
-    clock = VirtualClock()
-    async with a_leader(clock, 10.0, *(nodes or ("n1", "n2"))) as leader:
-        await clock.advance(0.1)
-        yield leader, clock
-
-
-def play(story: Story, *nodes: str) -> None:
-    async def whole() -> None:
-        async with a_site(*nodes) as (leader, clock):
-            await story(leader, clock)
-
-    asyncio.run(asyncio.wait_for(whole(), 60))

@@ -1,4 +1,4 @@
-"""A server that answers questions about the fleet, without HTTP: a store in memory, and a real process beside it."""
+"""A server that answers fleet queries without HTTP: a store in memory and a real query process."""
 
 import asyncio
 import contextlib
@@ -60,7 +60,7 @@ def a_service(name: str = "web", **spec: Any) -> dict[str, Any]:
 
 
 class Server:
-    """What a server is made of, without HTTP."""
+    """The parts of a server, without HTTP."""
 
     def __init__(self, limit: float) -> None:
         clock, uids = SystemClock(), itertools.count(1)
@@ -94,12 +94,12 @@ class Server:
         return reply.status, json.loads(told)
 
     async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
-        """A question that the process has been given and does not get to."""
+        """A query that was sent to the stopped process."""
         pid = self.fleet.process.pid
         assert pid is not None
         os.kill(pid, signal.SIGSTOP)
         task = asyncio.create_task(self.ask(ask, ADMIN, **question))
-        await turns()
+        await settle_queries()
         return task
 
     async def world(self) -> World:
@@ -110,19 +110,19 @@ class Server:
         return replace(world, now=datetime.now(UTC))
 
 
-async def turns() -> None:
-    """Nothing here waits for anything but the process: a few turns of the loop, and everything else is done."""
+async def settle_queries() -> None:
+    """Run the event loop until every task waits for the query process."""
     for _ in range(200):
         await asyncio.sleep(0)
 
 
 @contextlib.asynccontextmanager
 async def a_server(limit: float = 30) -> AsyncIterator[Server]:
-    """With the first seed's world declared."""
+    """A server whose store holds the world of seed 000."""
     server = Server(limit)
     await bootstrap(server.api)
-    for each in manifests():
-        await server.apply(each)
+    for manifest in manifests():
+        await server.apply(manifest)
     try:
         yield server
     finally:
