@@ -1,6 +1,5 @@
 """A ledger in a book for binders: every step can be stopped, broken and interleaved."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -143,13 +142,6 @@ def ledger(*cpus: int) -> BookLedger:
 
 def side(mode: BindingMode, *cpus: int) -> Side:
     return Side(ledger(*cpus), "a", cpus, mode)
-
-
-def run(step: Coroutine[Any, Any, Any]) -> Any:
-    async def main() -> Any:
-        return await step
-
-    return asyncio.run(main())
 
 
 def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from itertools import cycle
 from typing import Any
 
 import pytest
-from build.book import Side, interleave, ledger, run, side
+from build.book import Side, interleave, ledger, side
 from build.proofs import many
 from build.small import ask, check_capacity, where
 from hypothesis import given
@@ -18,10 +18,10 @@ MODES = list(BindingMode)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
+async def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
     one = side(mode, 1000)
     one.reserve("before", 200)
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert one.events == [event]
     assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == (
         "default/w",
@@ -38,11 +38,11 @@ def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
+async def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 300)
     one.time = reservation.expires_at
-    event = run(one.binder.bind(reservation))
+    event = await one.binder.bind(reservation)
     assert (event.outcome, event.is_retriable) == ("failed", True)
     assert event.reason.startswith("reservation a-1 expired")
     assert where(one.book.table) == {}
@@ -51,9 +51,9 @@ def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: Binding
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
+async def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
     one = side(mode, 1000)
-    event = run(one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0)))
+    event = await one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0))
     assert (event.outcome, event.is_retriable) == ("failed", False)
     assert "no reservation x-9" in event.reason
 
@@ -74,7 +74,7 @@ def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: Bindi
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("how", ["released", "expired", "dropped"])
-def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
+async def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
     mode: BindingMode, gang: bool, how: str
 ) -> None:
     """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
@@ -86,42 +86,42 @@ def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
         "dropped": lambda: one.book.table.remove_node("n0"),
     }
     one.ledger.meanwhile = {"try_commit": lost[how], "commit_all": lost[how]}
-    events = run(one.binder.bind_gang([held], 1)) if gang else [run(one.binder.bind(held))]
+    events = await one.binder.bind_gang([held], 1) if gang else [await one.binder.bind(held)]
     assert [each.outcome for each in events] == ["bound"]
     assert (list(one.ledger.bound), one.ledger.free["n0"]["cpu"]) == ([held.id], 700)
     assert where(one.book.table) == ({"w": "n0"} if how == "expired" else {})
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
+async def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
     one = side(mode, 1000)
     one.ledger.revisions["n0"] = 7
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
     assert where(one.book.table) == {}
     assert one.ledger.free["n0"]["cpu"] == 1000
 
 
-def test_a_locked_node_is_a_conflict() -> None:
+async def test_a_locked_node_is_a_conflict() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.locks["n0"] = "other-1"
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert (event.reason, event.is_retriable) == ("node n0 is locked by somebody else", True)
     assert one.ledger.locks == {"n0": "other-1"}
 
 
-def test_pessimistic_verifies_what_the_ledger_says() -> None:
+async def test_pessimistic_verifies_what_the_ledger_says() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.free["n0"]["cpu"] = 200
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert event.reason == "node n0 has 200m cpu free, 300m needed"
     assert not one.ledger.locks
 
 
-def test_a_node_that_is_gone_is_said_to_be() -> None:
+async def test_a_node_that_is_gone_is_said_to_be() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     del one.ledger.free["n0"]
-    assert run(one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
 
 
 NEEDED = {
@@ -133,12 +133,12 @@ NEEDED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
-def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
+async def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
     mode: BindingMode, step: str
 ) -> None:
     one = side(mode, 1000)
     one.ledger.fails = {step}
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert one.events == [event]
     is_bound = event.outcome == "bound"
     assert is_bound or "store is away" in event.reason
@@ -148,26 +148,26 @@ def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_
     assert is_bound == (step not in NEEDED[mode])
 
 
-def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
+async def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     one.ledger.fails = {"try_commit", "abort_all"}
     reservation = one.reserve("w", 300)
-    assert run(one.binder.bind(reservation)).outcome == "failed"
+    assert (await one.binder.bind(reservation)).outcome == "failed"
     assert where(one.book.table) == {"w": "n0"}
     assert one.book.expire(reservation.expires_at) == [reservation]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
+async def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
     one = side(mode, 1000)
     kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
-    run(one.binder.bind(kept))
-    assert run(one.binder.rollback(undone))
+    await one.binder.bind(kept)
+    assert await one.binder.rollback(undone)
     before = (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table))
-    assert not run(one.binder.rollback(undone))
+    assert not await one.binder.rollback(undone)
     assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
     assert before[2] == {"kept": "n0"}
-    assert not run(one.binder.rollback(kept)), "what is bound stays bound"
+    assert not await one.binder.rollback(kept), "what is bound stays bound"
     assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
 
 
@@ -195,18 +195,18 @@ WRITING = [
 ]
 
 
-def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]:
-    return run(one.binder.bind_gang(held, 1)) if gang else [run(one.binder.bind(held[0]))]
+async def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]:
+    return await one.binder.bind_gang(held, 1) if gang else [await one.binder.bind(held[0])]
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
+async def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
     mode: BindingMode, step: str, gang: bool
 ) -> None:
     one = side(mode, 1000)
     held = one.reserve("w", 300)
     one.ledger.breaks[step] = OSError("connection reset")
-    events = attempted(one, [held], gang)
+    events = await attempted(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason, each.is_retriable) for each in events] == [
         ("failed", "OSError: connection reset", True)
@@ -221,12 +221,14 @@ def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step: str, gang: bool) -> None:
+async def test_a_step_that_binds_and_then_breaks_has_bound_it(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
     """The answer is lost, not the binding: a node may run it by now."""
     one = side(mode, 1000)
     held = one.reserve("w", 300)
     one.ledger.breaks[step] = OSError("connection reset")
-    events = attempted(one, [held], gang)
+    events = await attempted(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason) for each in events] == [("bound", "")]
     assert (where(one.book.table), list(one.ledger.bound), one.ledger.prepared) == (
@@ -238,14 +240,14 @@ def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step:
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_who_is_cancelled_while_preparing_undoes_what_was_written(
+async def test_who_is_cancelled_while_preparing_undoes_what_was_written(
     mode: BindingMode, step: str, gang: bool
 ) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
+        await attempted(one, held, gang)
     left = {} if gang else {"b": "n0"}
     assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
         left,
@@ -259,12 +261,14 @@ def test_who_is_cancelled_while_preparing_undoes_what_was_written(
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-def test_who_is_cancelled_once_it_is_bound_stays_bound(mode: BindingMode, step: str, gang: bool) -> None:
+async def test_who_is_cancelled_once_it_is_bound_stays_bound(
+    mode: BindingMode, step: str, gang: bool
+) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
+        await attempted(one, held, gang)
     assert where(one.book.table) == {"a": "n0", "b": "n0"}
     assert len(one.ledger.bound) == (2 if gang else 1)
     assert [each.outcome for each in one.events] == ["bound"] * (2 if gang else 1)
@@ -272,14 +276,14 @@ def test_who_is_cancelled_once_it_is_bound_stays_bound(mode: BindingMode, step: 
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING + WRITING)
-def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
+async def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
     mode: BindingMode, step: str, gang: bool
 ) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
+        await attempted(one, held, gang)
     assert [each.workload.partition("/")[2] or each.workload for each in one.events] == ["a", "b"][
         : 2 if gang else 1
     ]
@@ -289,7 +293,7 @@ def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMode) -> None:
+async def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMode) -> None:
     """Neither when its time is over nor when its owner wants it back: it may be bound by then."""
     one = side(mode, 1000)
     held = one.reserve("w", 600)
@@ -302,7 +306,7 @@ def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMo
         there.append(where(one.book.table))
 
     one.ledger.meanwhile = {"try_commit": lose, "commit_all": lose}
-    assert run(one.binder.bind(held)).outcome == "bound"
+    assert (await one.binder.bind(held)).outcome == "bound"
     assert there == [{"w": "n0"}]
     assert where(one.book.table) == {"w": "n0"}
     assert (one.book.expire(999.0), len(one.book)) == ([], 0)
@@ -321,14 +325,14 @@ def test_what_was_withdrawn_before_it_is_written_is_not_bound(mode: BindingMode)
     assert (where(one.book.table), one.ledger.bound, one.ledger.prepared) == ({}, {}, {})
 
 
-def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
+async def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     held = one.reserve("w", 300)
     one.ledger.fails = {"abort_all"}
     one.ledger.breaks["try_commit"] = OSError("reset")
-    assert run(one.binder.bind(held)).outcome == "failed"
+    assert (await one.binder.bind(held)).outcome == "failed"
     one.ledger.fails.clear()
-    assert not run(one.binder.rollback(held)), "the answer was lost, and it is bound"
+    assert not await one.binder.rollback(held), "the answer was lost, and it is bound"
     assert (where(one.book.table), len(one.book), one.book.expire(999.0)) == ({"w": "n0"}, 0, [])
 
 
@@ -342,13 +346,13 @@ def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
+async def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 600)
-    first = run(one.binder.bind(reservation))
+    first = await one.binder.bind(reservation)
     before = told(one)
-    second = run(one.binder.bind(reservation))
-    (third,) = run(one.binder.bind_gang([reservation], 1))
+    second = await one.binder.bind(reservation)
+    (third,) = await one.binder.bind_gang([reservation], 1)
     assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
     assert second.reason == "no reservation a-1: it was bound, released or never made"
     assert not second.is_retriable

@@ -1,7 +1,7 @@
 """A group is bound whole or not at all, whatever happens on the way."""
 
 import pytest
-from build.book import Side, interleave, run, side
+from build.book import Side, interleave, side
 from build.small import where
 
 from lattice.scheduling.cycle.binder import BindingMode
@@ -15,11 +15,11 @@ from lattice.scheduling.cycle.reservations import Reservation
         pytest.param(3, ["failed", "failed", "failed"], id="too few: none leaves a trace"),
     ],
 )
-def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
+async def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
     one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
     one.ledger.revisions["n2"] = 5
     reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
-    events = run(one.binder.bind_gang(reservations, least))
+    events = await one.binder.bind_gang(reservations, least)
     assert [event.outcome for event in events] == outcomes
     assert one.events == events
     assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
@@ -33,29 +33,29 @@ def gang_of(one: Side, size: int) -> list[Reservation]:
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made(least: int) -> None:
+async def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"after commit_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), least))
+    events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["bound"] * 3
     assert (len(one.ledger.bound), len(where(one.book.table)), len(one.book)) == (3, 3, 0)
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
+async def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"commit_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), least))
+    events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["failed"] * 3
     assert all("store is away" in event.reason and event.is_retriable for event in events)
     assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
-def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
+async def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {step, "abort_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), 3))
+    events = await one.binder.bind_gang(gang_of(one, 3), 3)
     assert [event.outcome for event in events] == ["failed"] * 3
     assert len(one.ledger.bound) in (0, 3)
     assert len(where(one.book.table)) == 3, "the room stays held until it expires"
@@ -100,13 +100,13 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(
     ]
 
 
-def test_a_reservation_twice_in_a_group_counts_once() -> None:
+async def test_a_reservation_twice_in_a_group_counts_once() -> None:
     one = side(BindingMode.TWO_PHASE, 1000)
     reservation = one.reserve("w", 300)
-    events = run(one.binder.bind_gang([reservation, reservation], 1))
+    events = await one.binder.bind_gang([reservation, reservation], 1)
     assert [event.outcome for event in events] == ["bound", "failed"]
     assert events[1].reason == "reservation a-1 is being bound already"
     assert one.ledger.free["n0"]["cpu"] == 700
     other = one.reserve("v", 300)
-    assert [event.outcome for event in run(one.binder.bind_gang([other, other], 2))] == ["failed", "failed"]
+    assert [event.outcome for event in await one.binder.bind_gang([other, other], 2)] == ["failed", "failed"]
     assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})

@@ -130,7 +130,7 @@ def test_victims_leave_first_and_their_room_is_kept() -> None:
     assert where(table) == {"high": "n0"}
 
 
-def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
+async def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
     table = nodes(1000, 300)
     put(table, "n0", [ask(table, "low", 1000)])
     one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
@@ -143,19 +143,18 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
         "default/mid": ("default/low",),
         "default/else": (),
     }
-    assert [[event.workload for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)] == [
+    assert [[event.workload for event in await one.bind(cycle)] for cycle in (first, second)] == [
         [],
         ["default/else"],
     ]
     one.finish_eviction("default/low", "n1")
-    assert asyncio.run(one.bind(first)) == []
+    assert await one.bind(first) == []
     one.finish_eviction("default/low", "n0")
     events = [
-        [(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))]
-        for cycle in (first, second)
+        [(event.workload, event.outcome) for event in await one.bind(cycle)] for cycle in (first, second)
     ]
     assert events == [[("default/high", "bound")], [("default/mid", "bound")]]
-    assert [asyncio.run(one.bind(cycle)) for cycle in (first, second)] == [[], []]
+    assert [await one.bind(cycle) for cycle in (first, second)] == [[], []]
     third = one.cycle([[ask(table, "last", 100)]], 2.0)
     assert [each.waits_for for each in third.scheduled] == [()]
 
@@ -250,30 +249,30 @@ def bound_by(one: CompositeScheduler, book: BookLedger, mode: BindingMode) -> Co
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
+async def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
     table = nodes(1000, 1000)
     one = bound_by(scheduler(table, spreading()), ledger(1000, 1000), mode)
     gang = [ask(table, f"m{number}", 100, group="g", least=2) for number in range(2)]
     cycle = one.cycle([[ask(table, "a"), ask(table, "b")], gang], 0.0)
-    events = asyncio.run(one.bind(cycle))
+    events = await one.bind(cycle)
     assert [event.outcome for event in events] == ["bound"] * 4
     assert all(each.state == "bound" for each in table.placements.values())
 
 
-def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
+async def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
     table, book = nodes(1000, 900), ledger(1000, 900)
     one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
     queue = SchedulingQueue()
     queue.add(ask(table, "mine", 800))
     book.revisions["n0"], book.free["n0"] = 4, {"cpu": 100, "workloads": 9}
     first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
-    (event,) = asyncio.run(one.bind(first))
+    (event,) = await one.bind(first)
     assert (event.node, event.outcome, event.is_retriable) == ("n0", "failed", True)
     assert where(table) == {}
     queue.requeue_failed("default/mine", 0.0)
     put(table, "n0", [ask(table, "theirs", 900)])
     second = one.cycle(queue.pop_batch(1.0, 9), 1.0)
-    (event,) = asyncio.run(one.bind(second))
+    (event,) = await one.bind(second)
     assert (event.node, event.outcome) == ("n1", "bound")
 
 

@@ -1,7 +1,5 @@
 """A group is seated all or nothing, and told how many would fit and why the next does not."""
 
-import asyncio
-
 import pytest
 from build.book import ledger
 from build.proofs import many
@@ -120,7 +118,7 @@ def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() ->
     check_capacity(table)
 
 
-def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> None:
+async def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> None:
     table = nodes(1000, 1000)
     gang_of(table, 2, least=2)
     one = evicting(table)
@@ -129,7 +127,7 @@ def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> Non
     high, low = cycle.scheduled
     assert high.waits_for == high.victims == ("default/g0", "default/g1")
     assert (low.victims, low.waits_for) == ((), (f"default/g{low.node[1:]}",))
-    assert asyncio.run(one.bind(cycle)) == []
+    assert await one.bind(cycle) == []
 
 
 def test_members_that_had_to_go_come_back_together() -> None:

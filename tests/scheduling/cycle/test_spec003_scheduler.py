@@ -1,6 +1,5 @@
 """The phases put together: exchangeable, in order, safe beside others, and each attempt told once."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,40 +92,40 @@ def test_weighted_random_without_scores_reaches_everybody() -> None:
     assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
 
 
-def test_what_is_placed_is_bound() -> None:
+async def test_what_is_placed_is_bound() -> None:
     table, told = nodes(1000), list[BindEvent]()
     reservations = Reservations(table)
     binder = Binder(ledger(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append)
     one = CompositeScheduler(packing(), reservations, binder=binder)
-    events = asyncio.run(one.bind(one.cycle([[ask(table, "a", 100)]], 5.0)))
+    events = await one.bind(one.cycle([[ask(table, "a", 100)]], 5.0))
     assert told == events
     assert [(event.workload, event.node, event.outcome, event.at) for event in events] == [
         ("default/a", "n0", "bound", 5.0)
     ]
 
 
-def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
+async def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
     one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
     one.ledger.revisions["n0"] = 7
-    assert asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome == "bound"
+    assert (await one.binder.bind(one.reserve("w", 100))).outcome == "bound"
     assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
 
 
-def test_the_mode_is_obeyed() -> None:
+async def test_the_mode_is_obeyed() -> None:
     seen = []
     for mode in BindingMode:
         one = side(mode, 1000)
         one.ledger.locks["n0"] = "other-1"
-        seen.append(asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome)
+        seen.append((await one.binder.bind(one.reserve("w", 100))).outcome)
     assert seen == ["bound", "failed", "bound"]
 
 
-def test_each_attempt_is_an_event_of_its_own() -> None:
+async def test_each_attempt_is_an_event_of_its_own() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     one.ledger.revisions["n0"] = 7
     for time in (1.0, 2.0):
         one.time = time
-        asyncio.run(one.binder.bind(one.reserve("w", 100)))
+        await one.binder.bind(one.reserve("w", 100))
     assert [event.id for event in one.events] == ["default/w.a-1", "default/w.a-2"]
     assert [event.at for event in one.events] == [1.0, 2.0]
 
