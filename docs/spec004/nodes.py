@@ -38,7 +38,7 @@ NODE_MANAGER = (
     Row(
         "missing heartbeats make it NotReady",
         "lifecycle.node_health:evaluate_node",
-        f"{RULES}::test_what_silence_makes_of_a_node[silent for 40 s: not ready, and told]",
+        f"{RULES}::test_evaluate_node[silent for 40 s: not ready, and told]",
         (
             "lifecycle/node_health.py",
             "if was_lost or node.heartbeat_age >= times.not_ready_after:",
@@ -66,7 +66,7 @@ PLACEMENT = (
     Row(
         "filter: readiness",
         "scheduling.plugins.filters.ready:Ready",
-        f"{FILTERS}::test_every_filter_is_asked[Ready]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[Ready]",
         ("scheduling/plugins/filters/ready.py", 'UNREADY: rows.column("unready"), ', ""),
     ),
     Row(
@@ -82,13 +82,13 @@ PLACEMENT = (
     Row(
         "filter: memory",
         "kinds.container:BYTE_RESOURCES",
-        "scheduling/table/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more[memory in bytes]",
+        "scheduling/table/test_spec003_resources.py::test_node_capacity_limits_requests[memory in bytes]",
         ("kinds/container.py", 'frozenset({"memory", "storage"', 'frozenset({"storage"'),
     ),
     Row(
         "filter: labels",
         "scheduling.plugins.filters.node_selector:NodeSelector",
-        f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[NodeSelector]",
         (
             "scheduling/plugins/filters/node_selector.py",
             "return bool(ask.demands.node_selector)",
@@ -98,7 +98,7 @@ PLACEMENT = (
     Row(
         "filter: types of workload that a node supports",
         "scheduling.plugins.filters.runtime:Runtime",
-        f"{FILTERS}::test_every_filter_is_asked[Runtime]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[Runtime]",
         ("scheduling/plugins/filters/runtime.py", "return bool(ask.demands.runtime)", "return False"),
     ),
     Row(

@@ -45,7 +45,7 @@ def test_decide(rooms: list[int], taken: list[int], chosen: str, runner_up: str)
     assert (table.names[decision.runner_up] if decision.runner_up != NO_ROW else "") == runner_up
 
 
-def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
+def test_ties_break_by_rank_in_any_row_order() -> None:
     names = [f"n{number}" for number in range(20)]
     first, second = sorted(names, key=lambda name: tie_rank(7, name))[:2]
     for order in (names, names[::-1], sorted(names, key=lambda name: tie_rank(7, name))):
@@ -54,7 +54,7 @@ def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
         assert (decision.name, table.names[decision.runner_up]) == (first, second)
 
 
-def test_a_removed_row_is_never_chosen_and_a_reused_one_may_be() -> None:
+def test_removed_row_is_never_chosen_until_reused() -> None:
     table = a_table([4, 4])
     table.allocate(0, [(0, 3)])
     ask = wanted(table, x=1)
@@ -84,7 +84,7 @@ class Counted:
         return self.inner.score(ask, rows)
 
 
-def test_who_has_nothing_to_say_is_not_asked() -> None:
+def test_inapplicable_plugin_is_not_called() -> None:
     silent, weightless = Counted(Room(), applies=False), Counted(Fullest())
     profile: Any = Profile("some", (silent,), ((weightless, 0.0),))
     table = a_table([1, 1])
@@ -92,7 +92,7 @@ def test_who_has_nothing_to_say_is_not_asked() -> None:
     assert (silent.rows, weightless.rows) == (0, 0)
 
 
-def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None:
+def test_cached_shape_recomputes_changed_rows_only() -> None:
     room, lonely = Counted(Room()), Counted(Lonely())
     profile: Any = Profile("counted", (room,), ((lonely, 1.0),))
     table = a_table([9] * 100)
@@ -105,7 +105,7 @@ def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None
     assert (room.rows, lonely.rows) == (2, 100), "a plugin that looks at the whole table always does"
 
 
-def test_a_frozen_decision_outlives_changes() -> None:
+def test_copied_decision_survives_table_changes() -> None:
     table = a_table([4, 4])
     ask = wanted(table, x=3)
     decision = decide(ask, table, PACK)
@@ -117,7 +117,7 @@ def test_a_frozen_decision_outlives_changes() -> None:
     assert not kept.reasons[Lacks("x", 3)].any()
 
 
-def test_not_more_shapes_are_remembered_than_allowed() -> None:
+def test_shape_caches_stay_within_limits() -> None:
     table = a_table([10**6])
     for amount in range(1, MAX_SHAPES_SEEN_ONCE + 300):
         for _ in range(1 + amount % 2):
@@ -182,7 +182,7 @@ def obvious(table: Table, amount: int) -> dict[str, float]:
 
 @many
 @given(st.lists(st.integers(0, 6), max_size=6), STEPS, st.integers(1, 3))
-def test_remembered_answers_equal_fresh_and_obvious_ones(
+def test_cached_decision_equals_fresh_and_naive_decision(
     rooms: list[int], steps: list[tuple[str, int, int]], amount: int
 ) -> None:
     table = a_table(rooms)
@@ -220,9 +220,7 @@ def test_remembered_answers_equal_fresh_and_obvious_ones(
 
 @many
 @given(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.lists(st.integers(0, 5), max_size=3))
-def test_every_row_that_is_out_has_a_reason_and_every_other_has_none(
-    rooms: list[int], amount: int, marked: list[int]
-) -> None:
+def test_exactly_the_rejected_rows_have_a_reason(rooms: list[int], amount: int, marked: list[int]) -> None:
     table = a_table(rooms)
     for row in marked:
         if row < len(rooms):

@@ -47,7 +47,7 @@ def one_at_a_time(
         pytest.param([], 3, {"early": 1.0}, [], id="nothing to choose from"),
     ],
 )
-def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
+def test_decide_batch(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
     table = a_table(rooms)
     assert [
         table.names[row]
@@ -73,13 +73,13 @@ def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], na
         pytest.param(a_profile(Room(), NotTheFullest()), True, 0, True, id="one that has nothing to say now"),
     ],
 )
-def test_groupable(profile: Profile, additive: bool, taken: int, together: bool) -> None:
+def test_can_batch(profile: Profile, additive: bool, taken: int, together: bool) -> None:
     table = a_table([4, 4])
     table.allocate(0, [(0, taken)])
     assert can_batch(replace(wanted(table, x=1), is_additive=additive), profile, table) is together
 
 
-def test_without_the_table_a_wide_filter_might_always_speak() -> None:
+def test_table_scoped_filter_without_table_prevents_batching() -> None:
     table = a_table([4])
     assert not can_batch(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
 
@@ -100,7 +100,7 @@ WHIMS = st.lists(
     seed=st.integers(0, 3),
     known=st.booleans(),
 )
-def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
+def test_batch_equals_single_decisions_with_random_scores(
     rooms: list[int], whims: list[list[float]], count: int, amount: int, seed: int, known: bool
 ) -> None:
     table = a_table(rooms, seed)
@@ -122,7 +122,7 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
     st.lists(st.integers(0, 90), min_size=MAX_LOOKAHEAD_ROWS // 4, max_size=MAX_LOOKAHEAD_ROWS // 2),
     st.booleans(),
 )
-def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
+def test_large_batch_equals_single_decisions(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
     assert decide_batch(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(

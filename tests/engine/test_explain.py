@@ -65,7 +65,7 @@ def decided(
         ),
     ],
 )
-def test_sentence(decision: Decision, words: str) -> None:
+def test_summarize(decision: Decision, words: str) -> None:
     assert summarize(decision) == words
 
 
@@ -90,7 +90,7 @@ def test_removed_rows_are_not_counted() -> None:
         ),
     ],
 )
-def test_why_not(name: str, lacking: list[Shortfall]) -> None:
+def test_rejections_of(name: str, lacking: list[Shortfall]) -> None:
     assert rejections_of(decided([4, 1, 0], marked=(2,)), name) == lacking
 
 
@@ -104,11 +104,11 @@ def test_why_not(name: str, lacking: list[Shortfall]) -> None:
         pytest.param(Shortfall("cordoned"), "cordoned", id="no numbers at all"),
     ],
 )
-def test_a_shortfall_reads_well(shortfall: Shortfall, words: str) -> None:
+def test_shortfall_text(shortfall: Shortfall, words: str) -> None:
     assert str(shortfall) == words
 
 
-def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
+def test_top_candidates_have_score_parts_and_deciding_score() -> None:
     first, second = top_candidates(decided([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
     assert [(part.plugin, part.score, part.weight) for part in second.parts] == [
@@ -119,19 +119,19 @@ def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
     assert first.deciding_score(second).plugin == "Fullest"
 
 
-def test_scores_of_the_whole_table_are_shown_too() -> None:
+def test_top_candidates_include_table_scoped_scores() -> None:
     (best, _) = top_candidates(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
     assert (best.name, best.score) == ("r0", 100.0)
 
 
-def test_without_scores_or_candidates_there_is_little_to_rank() -> None:
+def test_top_candidates_without_scores_or_candidates() -> None:
     assert [(each.score, each.parts) for each in top_candidates(decided([4], profile=a_profile(Room())))] == [
         (0.0, ())
     ]
     assert top_candidates(decided([1])) == []
 
 
-def test_as_json_holds_everything_on_request() -> None:
+def test_as_json_includes_rejections_on_request() -> None:
     decision = decided([4, 1, 0], marked=(2,))
     document = json.loads(json.dumps(as_json(decision, with_rejections=True)))
     assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
@@ -168,7 +168,7 @@ class Counted:
         return [self.detail(table, row) for row in rows.tolist()]
 
 
-def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these() -> None:
+def test_batched_reason_is_called_once_for_its_rows() -> None:
     decision, counted = decided([1, 4, 1, 1]), Counted()
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
@@ -179,7 +179,7 @@ def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these
     assert counted.asked == 1
 
 
-def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
+def test_copied_decision_explains_state_at_decision_time() -> None:
     decision = decided([4, 1, 3], 2, taken=(0, 0, 2))
     table, told = (
         decision.table,
@@ -212,7 +212,7 @@ WIDE = a_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
 
 @many
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
-def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
+def test_rejection_counts_add_up_and_all_have_reasons(
     world: tuple[list[int], list[int], int], taken: list[int]
 ) -> None:
     rooms, marked, amount = world
@@ -235,7 +235,9 @@ def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
 
 @many
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
-def test_ranking_agrees_with_deciding(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
+def test_ranking_agrees_with_decision_totals(
+    world: tuple[list[int], list[int], int], taken: list[int]
+) -> None:
     rooms, marked, amount = world
     decision = decided(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE

@@ -49,7 +49,7 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
         ),
     ],
 )
-def test_drift(
+def test_find_drift(
     wanted: AssignedWorkload | None, held: ReportedWorkload | None, found: list[tuple[str, str]]
 ) -> None:
     answer = find_drift({"shop/web-0": wanted} if wanted else {}, {"shop/web-0": held} if held else {})

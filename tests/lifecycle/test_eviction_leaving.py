@@ -60,7 +60,7 @@ def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
         ),
     ],
 )
-def test_what_a_service_can_spare(
+def test_service_availability(
     placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     found = [a_replica(slot) for slot in replicas]
@@ -112,7 +112,7 @@ def test_what_a_service_can_spare(
         ),
     ],
 )
-def test_what_a_service_can_spare_after_it_was_changed(
+def test_service_availability_after_spec_change(
     decided: int, placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
@@ -128,7 +128,7 @@ def test_what_a_service_can_spare_after_it_was_changed(
     )
 
 
-def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:
+def test_drain_waits_for_rollout_and_requests_no_surge() -> None:
     found = plan_drain(
         [NodeWorkload("web-0", "web"), NodeWorkload("alone")],
         {"web": ServiceAvailability(3, 2, is_changing=True)},

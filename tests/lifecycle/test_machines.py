@@ -120,7 +120,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_steps(case: str) -> None:
+def test_plan_machines(case: str) -> None:
     found, expected = CASES[case]
     assert plan_machines("c", found) == expected
 
@@ -151,7 +151,7 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
         pytest.param(a_workload(going=True), False, id="or is being deleted"),
     ],
 )
-def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: bool) -> None:
+def test_fails_over(workload: LatticeWorkload, answer: bool) -> None:
     assert fails_over(workload) is answer
 
 
@@ -169,7 +169,7 @@ def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: b
         pytest.param(0, 2, 2, 1, 1, id="no more than are paid for"),
     ],
 )
-def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_place(
+def test_removed_machine_is_refunded_unless_replaced(
     wanted: int, there: int, go: int, paid: int, answer: int
 ) -> None:
     nodes = [seen(f"n{number}", is_decommissioned=number < go) for number in range(there)]
@@ -185,7 +185,7 @@ NODES = st.lists(st.tuples(KINDS, st.booleans(), st.integers(0, 2), st.booleans(
 
 
 @given(st.dictionaries(KINDS, st.integers(0, 4)), NODES, st.sets(st.integers(0, 7)))
-def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wanted(
+def test_machine_plan_converges_to_wanted_counts(
     wanted: dict[str, int], drawn: list[tuple[str, bool, int, bool]], up: set[int]
 ) -> None:
     nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_decommissioned=goes, workloads=load, has_joined=joined)

@@ -109,7 +109,7 @@ def seen(
         ),
     ],
 )
-def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(
+def test_cluster_is_settled_when_replicas_match_placement(
     workloads: list[LatticeWorkload], *, unsettled: bool
 ) -> None:
     assert seen(a_placed(2), *workloads).unsettled_clusters == (
@@ -117,11 +117,11 @@ def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(
     )
 
 
-def test_what_a_deleted_service_leaves_behind_is_not_settled() -> None:
+def test_replicas_of_deleted_service_are_unsettled() -> None:
     assert observe_replicas([], [a_replica(0)], [a_node()], PATIENCE).unsettled_clusters == frozenset({"c"})
 
 
-def test_workloads_of_no_service_are_nobody_s_placement() -> None:
+def test_bare_workload_does_not_unsettle_cluster() -> None:
     bare = a_replica(0)
     bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
     assert observe_replicas([], [bare], [a_node()], PATIENCE).unsettled_clusters == frozenset()
@@ -142,7 +142,7 @@ def test_workloads_of_no_service_are_nobody_s_placement() -> None:
         pytest.param(("True", "Bound"), 60, False, id="it is scheduled"),
     ],
 )
-def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
+def test_replica_is_unschedulable_after_timeout(said: tuple[str, str], age: int, *, stuck: bool) -> None:
     found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
     assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
 
@@ -166,7 +166,7 @@ def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Con
         pytest.param(("True", "Heartbeat", 1), "d", True, id="one of another cluster"),
     ],
 )
-def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(
+def test_replica_waits_while_cluster_has_fresh_node(
     ready: tuple[str, str, int], cluster: str, *, stuck: bool
 ) -> None:
     node = a_node("n2")
@@ -194,9 +194,7 @@ def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(
         pytest.param([a_node(going=True)], [], False, id="nobody counts"),
     ],
 )
-def test_where_no_machine_comes_whatever_is_wanted(
-    nodes: list[LatticeNode], paid: list[int], *, held_up: bool
-) -> None:
+def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
     counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
     assert observe_replicas([], [], nodes, PATIENCE, counts).blocked == ({("c", "m")} if held_up else set())
 
@@ -213,15 +211,13 @@ def test_where_no_machine_comes_whatever_is_wanted(
         ),
     ],
 )
-def test_a_service_is_updated_when_its_replicas_ask_for_other_machines(
-    before: LatticeService, *, updated: bool
-) -> None:
+def test_service_is_updated_when_machine_demands_change(before: LatticeService, *, updated: bool) -> None:
     assert seen(a_placed(1), a_replica(0, service=before)).updated_services == (
         frozenset({"default/api"}) if updated else frozenset()
     )
 
 
-def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier_generation() -> None:
+def test_service_without_replicas_is_updated_by_generation() -> None:
     service = a_placed(1)
     for generation, updated in ((1, False), (2, True)):
         condition = Condition(type="Placed", status="True", observed_generation=1)
@@ -241,14 +237,14 @@ def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier
         pytest.param(a_node(going=True), False, id="it is being removed"),
     ],
 )
-def test_a_node_has_joined_when_its_agent_was_heard_of(node: LatticeNode, *, joined: bool) -> None:
+def test_has_joined(node: LatticeNode, *, joined: bool) -> None:
     assert has_joined(node) == joined
 
 
 @pytest.mark.parametrize(
     ("reason", "said"), [("Heard", ""), ("NotJoined", ""), ("Silent", "nothing heard for 40 s")]
 )
-def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> None:
+def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) -> None:
     node = a_node(reason=reason)
     (ready,) = node.status.conditions
     conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
@@ -273,5 +269,5 @@ def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> No
         pytest.param(a_bare(), None, True, id="one that never had a service"),
     ],
 )
-def test_who_holds_its_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
+def test_holds_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
     assert holds_machine(replica, service) is stays

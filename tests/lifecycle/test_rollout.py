@@ -141,20 +141,18 @@ def a_replica(
         ),
     ],
 )
-def test_the_next_steps(
-    wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps
-) -> None:
+def test_next_steps(wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps) -> None:
     assert next_steps(wanted, NEW, replicas) == steps
 
 
-def test_a_machine_with_others_on_it_is_no_reason_to_leave_it() -> None:
+def test_scale_down_does_not_prefer_shared_machine() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
     assert next_steps(
         {A: 2}, NEW, replicas, 0, ScaleDownLimits(is_shared=lambda node: node == "n2")
     ).stop == ("api-1",)
 
 
-def test_a_cluster_that_keeps_its_machines_is_left_evenly() -> None:
+def test_scale_down_is_even_when_machines_stay() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
     assert next_steps({A: 2}, NEW, replicas, 0, ScaleDownLimits(min_machines=lambda _: 2)).stop == ("api-1",)
 
@@ -190,7 +188,7 @@ cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1,
 
 @settings(max_examples=300, deadline=None)
 @given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
-def test_an_update_never_has_too_few_nor_too_many_and_ends(
+def test_rollout_stays_within_bounds_and_terminates(
     before: dict[NodeGroupKey, int], after: dict[NodeGroupKey, int], seed: int
 ) -> None:
     fleet = Fleet(Random(seed))
@@ -219,7 +217,7 @@ def test_an_update_never_has_too_few_nor_too_many_and_ends(
 
 @settings(max_examples=200, deadline=None)
 @given(count=st.integers(1, 6), seed=st.integers(0, 1 << 20))
-def test_an_update_that_never_comes_up_takes_nothing_away(count: int, seed: int) -> None:
+def test_failing_rollout_keeps_old_replicas(count: int, seed: int) -> None:
     fleet = Fleet(Random(seed))
     fleet.take(next_steps({A: count}, OLD, []), OLD)
     fleet.replicas = {name: replace(each, is_ready=True) for name, each in fleet.replicas.items()}

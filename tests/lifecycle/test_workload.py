@@ -398,22 +398,22 @@ def check(desired: str, parts: dict[str, Any], action: str, reason: str) -> None
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), RUNNING)
-def test_what_is_to_run(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_running(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Running", parts, action, reason)
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), STOPPED)
-def test_what_is_to_be_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Stopped", parts, action, reason)
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), DELETED)
-def test_what_is_to_be_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Deleted", parts, action, reason)
 
 
 @pytest.mark.parametrize("why", sorted(FINAL_FAILURES))
-def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
+def test_final_failure_is_not_retried(why: str) -> None:
     decision = decide(found(**APPLIED, report=says("Failed", failure=why)))
     assert (decision.action, decision.failure_reason, decision.event) == (
         Action.MARK_FAILED,
@@ -425,7 +425,7 @@ def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
 
 
 @pytest.mark.parametrize("why", sorted(NODE_FAULTS))
-def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_ever(why: str) -> None:
+def test_node_fault_reschedules_with_backoff_until_exhausted(why: str) -> None:
     retry, steps = counted(), []
     while True:
         decision = decide(
@@ -439,7 +439,7 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
     assert steps == [*((Action.RESCHEDULE, wait) for wait in (5, 10, 20, 40)), (Action.MARK_FAILED, None)]
 
 
-def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
+def test_disconnect_failure_does_not_count_as_attempt() -> None:
     decision = decide(
         found(
             retry=counted(4, 5), last_action=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")
@@ -450,13 +450,13 @@ def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() ->
     assert (decision.retry.attempts, decision.retry.run) == (4, 6)
 
 
-def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
+def test_old_revision_has_longer_grace_than_missing_one() -> None:
     told = {"retry": counted(), "last_action": done("Apply", 20)}
     assert decide(found(**told, report=says("Running", revision=OLD))).action is Action.NO_ACTION
     assert decide(found(**told)).action is Action.BACKOFF_WAIT
 
 
-def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
+def test_running_copy_of_earlier_run_is_kept() -> None:
     for last in (done("Recreate"), done("BackoffWait")):
         decision = decide(
             found(
@@ -470,17 +470,17 @@ def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
     assert stale.action is Action.APPLY
 
 
-def test_what_was_stopped_starts_as_another_run() -> None:
+def test_restart_after_stop_is_a_new_run() -> None:
     decision = decide(found(retry=counted(2, 3), last_action=done("ApplyStopped"), report=says("Stopped", 3)))
     assert (decision.action, decision.retry) == (Action.APPLY, counted(0, 4))
 
 
-def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
+def test_clock_set_back_does_not_extend_grace() -> None:
     decision = decide(found(retry=counted(), last_action=done("Apply", -3600)))
     assert (decision.action, decision.requeue_after) == (Action.NO_ACTION, 15)
 
 
-def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
+def test_new_revision_starts_after_final_failure() -> None:
     decision = decide(
         found(retry=counted(5, 6), last_action=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
     )
@@ -517,7 +517,7 @@ def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
         ),
     ],
 )
-def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:
+def test_manual_retry(parts: dict[str, Any], action: str, attempts: int | None) -> None:
     situation = found(**parts)
     decision = decide_manual_retry(situation)
     assert decision.action == action
@@ -527,7 +527,7 @@ def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | Non
         assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
 
 
-def test_only_what_was_decided_is_stored() -> None:
+def test_only_acting_decisions_are_stored() -> None:
     for parts, *_ in (case.values for case in (*RUNNING, *STOPPED, *DELETED)):
         decision = decide(found(**parts))  # type: ignore[arg-type]
         if decision.action in (Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE):

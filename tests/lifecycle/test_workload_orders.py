@@ -62,11 +62,11 @@ def stored(
         ),
     ],
 )
-def test_what_is_ordered(workload: LatticeWorkload, order: DesiredRun | None) -> None:
+def test_desired_run(workload: LatticeWorkload, order: DesiredRun | None) -> None:
     assert desired_run(workload) == order
 
 
-def test_the_revision_is_of_what_runs_only() -> None:
+def test_revision_ignores_scheduling_fields() -> None:
     spec = WorkloadSpec(containers={"main": Container(command=("run",))})
     same = WorkloadSpec(
         containers={"main": Container(command=("run",))},

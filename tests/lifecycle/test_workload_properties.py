@@ -126,7 +126,7 @@ reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_fro
 
 @settings(max_examples=400, deadline=None)
 @given(situation=situations, holds=reports, fails=st.integers(0, 6))
-def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
+def test_any_state_converges_without_double_start(
     situation: WorkloadInput, holds: Report, fails: int
 ) -> None:
     world = World(situation, Agent(fails, holds))
@@ -154,7 +154,7 @@ def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
 
 @settings(max_examples=100, deadline=None)
 @given(fails=st.integers(0, 4))
-def test_a_new_workload_is_started_once_and_once_more_for_each_failure(fails: int) -> None:
+def test_workload_starts_once_plus_once_per_failure(fails: int) -> None:
     world = World(found(node="None"), Agent(fails))
     while world.step():
         assert len(world.actions) < 50

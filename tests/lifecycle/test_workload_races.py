@@ -218,7 +218,7 @@ def come_to_rest(world: World) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
-def test_late_orders_and_reports_never_make_two_copies(seed: int, is_deleted: bool) -> None:
+def test_delayed_orders_and_reports_never_run_two_copies(seed: int, is_deleted: bool) -> None:
     world, chance = World(), random.Random(seed)
     for what, number in chance.choices(list(STEPS), list(STEPS.values()), k=300):
         take(world, what, number)

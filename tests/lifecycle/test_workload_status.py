@@ -96,13 +96,15 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
         ),
     ],
 )
-def test_what_is_shown(workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None) -> None:
+def test_actual_state_and_readiness(
+    workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None
+) -> None:
     status = next_status(workload, sight, NOTHING, NOW)
     assert (status.actual_state, status.ready) == (state, ready)
     assert (status.state_since == format_micro_time(NOW)) == (workload.status.actual_state != state)
 
 
-def test_what_was_decided_is_stored_with_its_time() -> None:
+def test_decision_is_stored_with_its_time() -> None:
     failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure_reason="RUNTIME_ERROR")
     status = next_status(
         a_workload(**BOUND), Observation("Ready", report=says("Failed"), log="x" * 5000), failed, NOW
@@ -127,7 +129,7 @@ def test_what_was_decided_is_stored_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("action", [Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE])
-def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
+def test_release_clears_node_fields_of_status(action: Action) -> None:
     leaving = Condition(type="Leaving", status="True")
     workload = a_workload(
         **BOUND,
@@ -153,7 +155,7 @@ def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
     assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
 
 
-def test_nobody_can_be_late_before_they_were_told() -> None:
+def test_action_age_is_limited_by_connection_age() -> None:
     workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(100)))
     assert build_input(
         workload, Observation("Ready", connected_for=5), NOW
@@ -163,7 +165,7 @@ def test_nobody_can_be_late_before_they_were_told() -> None:
     )
 
 
-def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_at_the_latest() -> None:
+def test_future_action_time_falls_back_to_connection_age() -> None:
     """The clock was set back: by the stored time nobody would be late for an hour."""
     ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
     assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
@@ -184,7 +186,7 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
         pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
     ],
 )
-def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
+def test_observed_action_age_wins_over_stored_time(
     stored: float, told: float, acted: float | None, age: float
 ) -> None:
     workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(stored)))
@@ -193,7 +195,7 @@ def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
     ).last_action.at == NOW - timedelta(seconds=age)
 
 
-def test_a_word_that_nobody_knows_is_unknown() -> None:
+def test_unrecognised_state_is_unknown() -> None:
     assert (parse_actual_state("Running"), parse_actual_state("Dancing")) == ("Running", "Unknown")
 
 
@@ -215,7 +217,7 @@ def test_a_word_that_nobody_knows_is_unknown() -> None:
         pytest.param(a_workload(**BOUND), False, id="does not run yet"),
     ],
 )
-def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkload, settled: bool) -> None:
+def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
     assert is_settled(workload) == settled
 
 
@@ -238,9 +240,7 @@ def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkl
         ),
     ],
 )
-def test_only_what_waits_for_its_first_node_needs_nothing_else(
-    workload: LatticeWorkload, waits: bool
-) -> None:
+def test_awaits_node(workload: LatticeWorkload, waits: bool) -> None:
     assert awaits_node(workload) is waits
     if waits:
         decision = decide(build_input(workload, Observation("None"), NOW))

@@ -67,7 +67,7 @@ def told(decision: Decision) -> tuple[object, ...]:
 
 @large
 @given(worlds())
-def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason(world: World) -> None:
+def test_feasible_nodes_equal_oracle_and_others_have_reasons(world: World) -> None:
     story = lived(world)
     decision = decide(story.wanted(), story.table, BALANCED)
     able = fitting(decision)
@@ -87,13 +87,13 @@ def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason
 
 @large
 @given(worlds())
-def test_what_is_taken_is_what_those_who_are_there_need(world: World) -> None:
+def test_allocations_equal_sum_of_placements(world: World) -> None:
     recounted(lived(world).table)
 
 
 @large
 @given(worlds())
-def test_the_order_of_rows_does_not_matter(world: World) -> None:
+def test_decision_is_independent_of_row_order(world: World) -> None:
     stories = lived(world, EVERYTHING), Story(world, EVERYTHING, backwards=True)
     assert stories[0].ledger.placed == stories[1].ledger.placed
     assert told(decide(stories[0].wanted(), stories[0].table, EVERYTHING)) == told(
@@ -103,7 +103,7 @@ def test_the_order_of_rows_does_not_matter(world: World) -> None:
 
 @large
 @given(worlds())
-def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
+def test_repeated_and_fresh_decisions_agree(world: World) -> None:
     story = lived(world, EVERYTHING)
     first = told(decide(story.wanted(), story.table, EVERYTHING))
     assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
@@ -115,7 +115,7 @@ def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
 
 @large
 @given(worlds())
-def test_what_was_only_tried_leaves_no_trace(world: World) -> None:
+def test_what_if_leaves_no_trace(world: World) -> None:
     story = lived(world, EVERYTHING)
     first = told(decide(story.wanted(), story.table, EVERYTHING))
     before = dict(story.table.placements)
@@ -134,7 +134,7 @@ def test_what_was_only_tried_leaves_no_trace(world: World) -> None:
 
 @large
 @given(worlds(), st.lists(st.integers(0, 5), min_size=1, max_size=8))
-def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int]) -> None:
+def test_row_subset_answers_equal_full_table(world: World, some: list[int]) -> None:
     story = lived(world)
     table, asked = story.table, story.wanted()
     picked = np.array([row % table.count for row in some], np.intp)
@@ -153,9 +153,7 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int])
 
 @large
 @given(worlds(), st.sampled_from(sorted(PRESETS)))
-def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(
-    world: World, preset: str
-) -> None:
+def test_scores_are_normalised_and_presets_choose_feasible(world: World, preset: str) -> None:
     story = lived(world)
     table, asked, able = story.table, story.wanted(), story.ledger.feasible(world.wanted)
     for each in SCORES.values():
@@ -168,7 +166,7 @@ def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose
 
 @large
 @given(worlds())
-def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
+def test_fixed_scope_answers_ignore_placements(world: World) -> None:
     story = lived(world)
     empty, full = nodes(*story.ledger.nodes.values()), story.table
     wanted = replace(world.wanted, near=(), far=(), spread=())
@@ -188,7 +186,7 @@ def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
 
 @large
 @given(worlds(), st.integers(1, 12))
-def test_equals_decided_together_get_what_they_get_one_at_a_time(world: World, count: int) -> None:
+def test_batch_decision_equals_single_decisions(world: World, count: int) -> None:
     wanted = replace(world.wanted, gpu=None, host_ports=(), near=(), far=(), spread=())
     story = Story(replace(world, wanted=wanted), ROW_BY_ROW)
     asks = [story.wanted(f"new{number}") for number in range(count)]
@@ -217,9 +215,7 @@ GROUPED = (
 
 @large
 @given(worlds(), st.sampled_from(GROUPED), st.integers(2, 12))
-def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(
-    world: World, profile: Profile, count: int
-) -> None:
+def test_cycle_run_equals_runs_of_single_members(world: World, profile: Profile, count: int) -> None:
     outcomes = []
     for together in (True, False):
         story = lived(world)
@@ -268,9 +264,7 @@ PRIORITIES = st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=5)
 
 @large
 @given(plain_worlds(), st.integers(1, 5), PRIORITIES)
-def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(
-    world: World, least: int, priorities: list[int]
-) -> None:
+def test_gang_reaches_min_member_or_is_not_placed(world: World, least: int, priorities: list[int]) -> None:
     placed_as_a_gang(world, least, priorities)
 
 
@@ -315,7 +309,7 @@ def made_to_leave(world: World, priority: int) -> int:
 
 @large
 @given(worlds(), st.sampled_from((1, 2)))
-def test_those_who_make_way_are_less_important_and_no_more_than_needed(world: World, priority: int) -> None:
+def test_victims_have_lower_priority_and_are_minimal(world: World, priority: int) -> None:
     made_to_leave(world, priority)
 
 
@@ -357,7 +351,7 @@ def spread_out(world: World, key: str, skew: int, count: int) -> bool:
 
 @large
 @given(plain_worlds(), st.sampled_from(("zone", "node", "rack")), st.sampled_from((1, 2)), st.integers(4, 8))
-def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew: int, count: int) -> None:
+def test_topology_spread_keeps_max_skew(world: World, key: str, skew: int, count: int) -> None:
     spread_out(world, key, skew, count)
 
 
@@ -379,7 +373,7 @@ def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew:
         ),
     ],
 )
-def test_at_least_half_of_the_worlds_show_what_they_are_for(counts: Any) -> None:
+def test_generated_worlds_exercise_their_features(counts: Any) -> None:
     dice = Random(7)
     found = [counts(lambda size: some_world(dice.randbytes(size)), dice.choice) for _ in range(60)]
     assert sum(found) >= 30, f"{sum(found)} of {len(found)}"

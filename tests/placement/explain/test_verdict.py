@@ -111,7 +111,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objects", "kind", "reason", "conflicts"), CASES)
-def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]) -> None:
+def test_verdict_kind_and_blockers(
+    objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]
+) -> None:
     found = verdict(*objects)
     assert (found.kind, words(found)) == (kind, conflicts)
     assert reason in found.reason
@@ -122,7 +124,7 @@ def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[l
     pytest.param(3, 3, [a_policy(clusters={"minNodes": 2}), a_service("crit", cores=4, replicas=2, labels={"env": "prod"})],
                  id="on one more machine of their cluster, where two would begin another"),
 ])  # fmt: skip
-def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, others: list[Kind]) -> None:
+def test_reserved_capacity_is_a_blocker(nodes: int, reserved: int, others: list[Kind]) -> None:
     """Were nothing reserved, clusters that are kept would be anybody's."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
@@ -137,11 +139,11 @@ def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, oth
     pytest.param([], "db, which is not defined", id="nobody has defined it"),
     pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
 ])  # fmt: skip
-def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str) -> None:
+def test_verdict_names_unplaced_dependency(db: list[Kind], words: str) -> None:
     assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
 
 
-def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> None:
+def test_verdict_names_class_without_price_and_fix() -> None:
     found = verdict(a_class(price=None), a_pool(budget=100), a_service())
     assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
     assert [str(each) for _, why in found.rejections for each in why] == [
@@ -185,15 +187,13 @@ CONTRADICTING = [
 
 
 @pytest.mark.parametrize(("objects", "words"), CONTRADICTING)
-def test_rules_that_contradict_one_another_are_named_with_who_states_them(
-    objects: list[Kind], words: list[str]
-) -> None:
+def test_conflicting_requirements_name_their_sources(objects: list[Kind], words: list[str]) -> None:
     assert [str(each) for each in verdict(*objects).conflicting_requirements] == words
 
 
 @MANY
 @given(worlds())
-def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fits(world: World) -> None:
+def test_conflict_vanishes_without_either_requirement(world: World) -> None:
     fleet = world.build_fleet()
     for name, demand in world.demands.items():
         found = list(conflicting_requirements(demand, fleet))
@@ -208,7 +208,7 @@ def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fi
             ] == without
 
 
-def test_a_verdict_names_the_pools_that_would_need_room() -> None:
+def test_verdict_names_pools_lacking_capacity() -> None:
     found = verdict(
         *split,
         a_pool("p3", labels={"tier": "x"}),
@@ -220,7 +220,7 @@ def test_a_verdict_names_the_pools_that_would_need_room() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_it_does_not_take_longer_for_however_many() -> None:
+def test_verdict_time_does_not_grow_with_replicas() -> None:
     """Every one of them tried in turn, for each set of demands, would take minutes."""
     few, many = (
         judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000)
@@ -230,7 +230,7 @@ def test_it_does_not_take_longer_for_however_many() -> None:
     assert (few.kind, few.blocker_sets) == (many.kind, many.blocker_sets)
 
 
-def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
+def test_rejections_reflect_state_at_failed_replica() -> None:
     """Before anything was placed there was a machine left; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
     assert [str(each) for _, why in found.rejections for each in why] == [
@@ -238,7 +238,7 @@ def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
     ]
 
 
-def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate() -> None:
+def test_open_overflow_reports_shortfall_of_target() -> None:
     dc = a_static(
         nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
     )
@@ -247,7 +247,7 @@ def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate(
     assert dict(found.rejections)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
 
 
-def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
+def test_seed_api_gateway_lacks_gdpr_in_us_east() -> None:
     world = seed_world("soc2", "hipaa")
     fleet = world.build_fleet()
     placements = place_all_once(world.demands.values(), fleet)
@@ -272,7 +272,7 @@ def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
     pytest.param(["us-east", "eu-west"], "us-east, eu-west", id="several that do not"),
     pytest.param([], "", id="none"),
 ])  # fmt: skip
-def test_regions_of_required_infrastructure(regions: list[str], shown: str) -> None:
+def test_region_pattern(regions: list[str], shown: str) -> None:
     assert region_pattern(regions) == shown
 
 
@@ -307,7 +307,7 @@ def _fits(world: World) -> bool:
 
 @MANY
 @given(worlds())
-def test_required_infrastructure_would_do_whatever_the_world(world: World) -> None:
+def test_required_infrastructure_suffices_in_any_world(world: World) -> None:
     """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
     before = converge(world)
     applied = before.resulting_world()
@@ -341,7 +341,7 @@ def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | 
 
 @MANY
 @given(worlds())
-def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(world: World) -> None:
+def test_blocker_sets_are_sufficient_and_minimal(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         note(f"{name}: {found.kind} {found.reason} {words(found)}")
@@ -359,7 +359,7 @@ def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(
 
 @MANY
 @given(worlds())
-def test_no_offer_is_ruled_out_silently(world: World) -> None:
+def test_every_rejected_offer_has_a_reason(world: World) -> None:
     for found in failures(world)[1].values():
         if world.demands[found.service].rule_conflict:
             assert found.reason == world.demands[found.service].rule_conflict
@@ -372,7 +372,7 @@ def test_no_offer_is_ruled_out_silently(world: World) -> None:
 
 @MANY
 @given(worlds())
-def test_kinds_follow_their_definition(world: World) -> None:
+def test_verdict_kinds_match_their_definition(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         demand = world.demands[name]
@@ -392,7 +392,7 @@ def test_kinds_follow_their_definition(world: World) -> None:
 
 @MANY
 @given(worlds())
-def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
+def test_judge_does_not_change_the_fleet(world: World) -> None:
     fleet = world.build_fleet()
     placements = place_all_once(world.demands.values(), fleet)
     before = _state(fleet)

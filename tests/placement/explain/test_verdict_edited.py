@@ -45,9 +45,7 @@ def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
 
 @LARGE
 @given(worlds(), st.data())
-def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(
-    world: World, data: st.DataObject
-) -> None:
+def test_removing_blockers_from_manifests_places_service(world: World, data: st.DataObject) -> None:
     first = converge(world)
     assume(first.unplaced)
     name = data.draw(st.sampled_from(sorted(first.unplaced)))

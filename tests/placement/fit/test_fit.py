@@ -203,11 +203,11 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objects", "sentences"), CASES)
-def test_suggestions(objects: list[Kind], sentences: list[str]) -> None:
+def test_fit_suggestions(objects: list[Kind], sentences: list[str]) -> None:
     assert sorted(told(settled(*objects))) == sorted(sentences)
 
 
-def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
+def test_missing_gdpr_label_of_us_east_ranks_first() -> None:
     world = converge(seed_world("soc2", "hipaa")).resulting_world()
     for name in ("default/api-gateway", "default/database"):
         assert told(world, name)[0] == "add compliance gdpr to us-east"
@@ -221,13 +221,13 @@ def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
     assert (change.old_value, change.new_value) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
 
 
-def test_a_dependency_that_could_be_placed_is_to_be_placed_first() -> None:
+def test_placeable_dependency_is_suggested_first() -> None:
     world = a_world(a_pool(), a_service("db"), a_service(latency={"db": {"maxMs": 5}}))
     found = fit(world, API)
     assert [each.sentence for each in found] == ["place db first"]
 
 
-def test_prices_are_what_is_paid_more() -> None:
+def test_suggestion_cost_is_the_rate_increase() -> None:
     world = settled(a_pool(budget=100), a_service())
     (found,) = fit(world, API)
     assert (found.rate_increase, found.monthly) == (200_000, 144_000_000)
@@ -245,9 +245,7 @@ TWO_LIMITS = [
 
 
 @pytest.mark.parametrize(("objects", "sentence"), TWO_LIMITS)
-def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(
-    objects: list[Kind], sentence: str
-) -> None:
+def test_platform_suggestion_covers_two_binding_limits(objects: list[Kind], sentence: str) -> None:
     world = settled(*objects)
     found = fit(world, API)
     for each in found:
@@ -255,13 +253,13 @@ def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(
     assert sentence in [each.sentence for each in found if each.is_platform_only]
 
 
-def test_what_the_platform_can_do_is_among_the_first_however_few_are_told() -> None:
+def test_limited_list_includes_a_platform_suggestion() -> None:
     world = settled(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
     assert len(fit(world, API)) > 2
     assert [each.is_platform_only for each in fit(world, API, limit=2)] == [False, True]
 
 
-def test_what_the_service_costs_then_is_told_on_either_side() -> None:
+def test_suggestions_include_service_cost() -> None:
     """Two of three replicas have a place, for $0.40 an hour."""
     world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
     told = answer_query({"ask": "fit", "service": API}, world)
@@ -276,7 +274,7 @@ def test_what_the_service_costs_then_is_told_on_either_side() -> None:
     }  # fmt: skip
 
 
-def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -> None:
+def test_service_cost_is_its_share_of_shared_machines() -> None:
     world = a_world(a_pool(budget=0), a_service("aaa", cores=1), a_service(cores=1))
     (found,) = (
         each
@@ -296,7 +294,7 @@ def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -
     pytest.param([a_class("m", 2, 4), a_class("n", 2.9, 4), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["n"])],
                  "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
 ])  # fmt: skip
-def test_of_many_pools_the_one_that_lacks_least_comes_first(pools: list[Kind], first: str) -> None:
+def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str) -> None:
     assert next(each for each in told(settled(*pools, a_service(cores=3))) if each[:5] == first[:5]) == first
 
 
@@ -327,7 +325,7 @@ CROWDED = [
 
 
 @pytest.mark.parametrize(("objects", "expected"), CROWDED)
-def test_others_that_wait_come_first(
+def test_services_ahead_are_accounted_for(
     objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]
 ) -> None:
     world = settled(*objects)
@@ -339,7 +337,7 @@ def test_others_that_wait_come_first(
     ] == expected
 
 
-def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
+def test_insufficient_suggestion_names_services_ahead() -> None:
     world = settled(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
@@ -370,14 +368,14 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
                   a_service(cores=3)],
                  "do not require compliance gdpr in policy rules", ["zzz", "vip"], id="an important one brings those along that it has to be near"),
 ])  # fmt: skip
-def test_all_are_named_who_are_in_the_way(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
+def test_all_services_ahead_are_named(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
     world = settled(*objects)
     found = {each.sentence: each for each in fit(world, API) if not each.is_enough}[sentence]
     assert found.services_ahead == tuple(f"default/{each}" for each in ahead)
     check(world, API, found)
 
 
-def test_who_comes_first_is_told_in_the_document() -> None:
+def test_fit_document_marks_insufficient_suggestions() -> None:
     world = a_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
@@ -394,7 +392,7 @@ def test_who_comes_first_is_told_in_the_document() -> None:
 
 @SOME
 @given(worlds())
-def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
+def test_every_suggestion_places_the_service_when_applied(world: World) -> None:
     before = converge(world)
     applied = before.resulting_world()
     for name, placement in before.unplaced.items():

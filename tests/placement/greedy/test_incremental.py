@@ -106,7 +106,7 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_all_together_are_as_one_by_one(part: int) -> None:
+def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
         world = many(dice(number), crowd(number))
         for keep in (0, ALL):
@@ -154,12 +154,12 @@ CASES = [
 
 @pytest.mark.parametrize("keep", [pytest.param(0, id="in place"), pytest.param(ALL, id="and in scores")])
 @pytest.mark.parametrize("objects", CASES)
-def test_together_as_one_by_one(objects: list[Kind], keep: int) -> None:
+def test_batch_placement_equals_single_placement(objects: list[Kind], keep: int) -> None:
     world = a_world(*objects)
     assert told(world, place_replicas, keep) == told(world, one_by_one, keep)
 
 
-def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_identical_decisions_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
     world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
     real = decide_with_overflow
@@ -172,7 +172,7 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
     assert len(decided) <= 3 * 13
 
 
-def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_offers_do_not_trigger_new_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """50 pools of one machine, 4 replicas to a machine."""
     world, decided = (
         a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)),
@@ -205,19 +205,19 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_as_many_as_can_be_as_by_trying_everything(part: int) -> None:
+def test_place_most_equals_naive_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
         world = many(dice(number), crowd(number))
         assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
 
 
 @pytest.mark.parametrize("objects", CASES)
-def test_as_many_as_can_be(objects: list[Kind]) -> None:
+def test_place_most_equals_naive(objects: list[Kind]) -> None:
     world = a_world(*objects)
     assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1)
 
 
-def test_nothing_is_settled_before_it_is_decided() -> None:
+def test_assign_before_decide_raises() -> None:
     world = a_world(a_pool(), a_service())
     with pytest.raises(LookupError, match="nothing is decided about default/api yet"):
         IncrementalPlacer(replace(world.demands["default/api"]), world.build_fleet()).assign()

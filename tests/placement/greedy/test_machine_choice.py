@@ -45,7 +45,9 @@ def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
                  {"p1-001": {"m": 1}}, id="equal is what comes out, not who said it"),
     pytest.param([a_pool(), a_service(), a_policy(clusters={"namePrefix": "prod"})], {"p1-prod-001": {"m": 1}}, id="a policy names clusters"),
 ])  # fmt: skip
-def test_filled_then_grown_then_made(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+def test_clusters_are_filled_then_grown_then_created(
+    objects: list[Kind], found: dict[str, dict[str, int]]
+) -> None:
     assert clusters(*objects) == found
 
 
@@ -67,7 +69,7 @@ SIZES = [
     pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="of those that serve"),
     pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
 ])  # fmt: skip
-def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -> None:
+def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int]) -> None:
     assert clusters(*SIZES, service) == {"p1-001": chosen}
 
 
@@ -78,7 +80,7 @@ def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -
     st.integers(1, 40),
     st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]),
 )
-def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(
+def test_predicted_machine_count_equals_placed_count(
     replicas: int, cores: int, memory: int, threshold: float
 ) -> None:
     """Counted beforehand for each class as filling and growing will have it."""
@@ -100,9 +102,7 @@ SCARCE = [
 
 
 @pytest.mark.parametrize(("supply", "made"), SCARCE)
-def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(
-    supply: Kind, made: dict[str, int]
-) -> None:
+def test_larger_class_is_chosen_under_scarce_limits(supply: Kind, made: dict[str, int]) -> None:
     assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
 
 
@@ -124,7 +124,7 @@ def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_m
     st.sampled_from([None, 100, 300, 500, 700, 1500]),
     st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
 )
-def test_no_class_alone_would_hold_more(
+def test_no_single_class_places_more_replicas(
     replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any
 ) -> None:
     def placed(*classes: str) -> int:
@@ -137,7 +137,7 @@ def test_no_class_alone_would_hold_more(
     assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
 
 
-def test_equally_cheap_ones_go_by_name() -> None:
+def test_equal_prices_break_ties_by_name() -> None:
     assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {
         "p1-001": {"a": 1}
     }
@@ -151,7 +151,7 @@ def test_equally_cheap_ones_go_by_name() -> None:
     pytest.param([a_service(gpu=0.3, replicas=7)], {"p1-001": {"g": 2}}, id="parts of GPUs: three thirds on each of two"),
     pytest.param([a_service(gpu=0.6, replicas=3)], {"p1-001": {"g": 2}}, id="more than half of one takes it whole"),
 ])  # fmt: skip
-def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+def test_taints_labels_and_gpus_select_classes(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
     classes = [
         a_class(), a_class("t", price=0.1, taints=[{"key": "only", "effect": "NoSchedule"}]), a_class("ssd", price=0.3, labels={"disk": "ssd"}),
         a_class("g", 16, 64, 2, gpu=2),
@@ -159,7 +159,7 @@ def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]])
     assert clusters(*classes, a_pool(classes=["m", "t", "ssd", "g"]), *objects) == found
 
 
-def test_gpus_of_a_data_center_are_counted_by_model() -> None:
+def test_data_center_gpus_are_counted_by_model() -> None:
     dc = a_static(
         nodes=4,
         cores=16,
@@ -181,7 +181,7 @@ def test_gpus_of_a_data_center_are_counted_by_model() -> None:
 @pytest.mark.parametrize(("offer", "prefix", "number", "name"), [
     ("us-east", "", 1, "us-east-001"), ("us-east", "prod", 12, "us-east-prod-012"), ("aws/us-east-1", "", 1000, "aws-us-east-1-1000"),
 ])  # fmt: skip
-def test_names(offer: str, prefix: str, number: int, name: str) -> None:
+def test_cluster_name(offer: str, prefix: str, number: int, name: str) -> None:
     assert cluster_name(offer, prefix, number) == name
 
 
@@ -194,7 +194,7 @@ def without_clusters(world: World) -> World:
     pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="of a cloud's region"),
     pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="of a data center"),
 ])  # fmt: skip
-def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
+def test_cluster_numbers_are_never_reused(supply: Kind, names: list[str]) -> None:
     """Though its cluster is gone, and everything is read anew."""
     given: list[str] = []
     world = a_world(supply)
@@ -208,7 +208,7 @@ def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
     assert given == names
 
 
-def test_a_new_status_does_not_count_backwards() -> None:
+def test_existing_clusters_advance_cluster_numbers() -> None:
     """Clusters that are there count too, though nobody wrote down the next number."""
     world = converge(a_world(a_pool(), a_service())).resulting_world()
     bare = world.with_objects([a_pool()], with_status=True)
@@ -216,14 +216,14 @@ def test_a_new_status_does_not_count_backwards() -> None:
     assert sorted(converge(bare.with_objects(other)).clusters) == ["p1-001", "p1-002"]
 
 
-def test_scaling_down_removes_the_dearest_and_what_is_empty_then() -> None:
+def test_scale_down_removes_most_expensive_and_empty_machines() -> None:
     world = converge(a_world(a_class(), a_class("dear", price=0.9), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"]),
                            a_service(cores=4, replicas=4))).resulting_world()  # fmt: skip
     found = converge(world.with_objects([a_service(cores=4, replicas=2)]))
     assert found.clusters == {"p1-001": {"m": 2}}
 
 
-def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
+def test_cluster_keeps_its_min_nodes() -> None:
     rules = a_policy(clusters={"minNodes": 2})
     world = converge(a_world(a_pool(), rules, a_service(cores=4, replicas=5))).resulting_world()
     assert converge(world.with_objects([a_service(cores=4, replicas=1)])).clusters == {"p1-001": {"m": 2}}
@@ -234,14 +234,14 @@ def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
     pytest.param({"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}, {"p1": 1, "p2": 1},
                  id="an even spread stays even"),
 ])  # fmt: skip
-def test_scaling_down_keeps_the_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
+def test_scale_down_keeps_placement_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
     pools = a_class(), a_class("dear", price=0.9), a_pool("p1"), a_pool("p2", classes=["dear"])
     world = converge(a_world(*pools, a_service(cores=4, replicas=6, **rule))).resulting_world()
     found = converge(world.with_objects([a_service(cores=4, replicas=2, **rule)]))
     assert {offer: count for (offer, _, _), count in found.replica_counts["default/api"].items()} == left
 
 
-def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
+def test_scale_down_keeps_even_spread() -> None:
     even = {"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
     pools = [
         a_class(),
@@ -255,7 +255,7 @@ def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
     assert sorted(found.replica_counts["default/api"].values()) == [1, 1, 2]
 
 
-def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
+def test_recreated_pool_continues_cluster_numbers() -> None:
     first = converge(a_world(a_pool("p1"), a_service())).resulting_world()
     empty = plan(first, [], [("LatticeService", "default", "api")]).state_after
     assert empty is not None

@@ -37,7 +37,7 @@ def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # no
     pytest.param(1, {"p1-002": 1}, id="on the machine that is there"),
     pytest.param(3, {"p1-002": 1}, id="on one more machine"),
 ])  # fmt: skip
-def test_it_goes_to_the_cluster_of_what_it_calls(
+def test_caller_joins_cluster_of_its_callee(
     limit: dict[str, object], cores: int, expected: dict[str, int]
 ) -> None:
     base = town(a_service("db", cores=2))
@@ -45,24 +45,24 @@ def test_it_goes_to_the_cluster_of_what_it_calls(
     assert clusters(base, a_service("web", cores=1)) == {"p1-001": 1}, "else the fullest that has room"
 
 
-def test_what_is_called_goes_to_the_cluster_of_who_calls_it() -> None:
+def test_callee_joins_cluster_of_its_caller() -> None:
     base = town(a_service("db", cores=2, dependencies=CALLED))
     assert clusters(base, a_service("web")) == {"p1-002": 1}
 
 
-def test_of_clusters_that_may_grow_the_one_with_most_neighbours_does() -> None:
+def test_cluster_with_most_neighbours_grows() -> None:
     rules = a_policy(clusters={"maxNodes": 3, "binPackingThreshold": 1})
     base = town(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
     assert clusters(base, of="db") == {"p1-002": 1}
     assert clusters(base, a_service("web", cores=4, replicas=2, dependencies=CALLS)) == {"p1-002": 2}
 
 
-def test_when_the_cluster_is_full_it_goes_to_another_one_of_the_pool() -> None:
+def test_full_cluster_falls_back_to_another_of_the_pool() -> None:
     base = town(a_service("db", cores=4, replicas=2))
     assert clusters(base, a_service("web", dependencies=CALLS)) == {"p1-001": 1}
 
 
-def test_a_pool_where_the_cluster_may_be_shared_goes_before_one_where_it_may_not() -> None:
+def test_pool_with_shareable_cluster_is_preferred() -> None:
     """db is in both; in p1 under rules of its own time."""
     strict = a_policy("strict", selector={"env": "old"}, clusters={"minNodes": 2})
     db = a_service("db", labels={"env": "old"}, pools={"matchLabels": {"first": "yes"}})
@@ -74,7 +74,7 @@ def test_a_pool_where_the_cluster_may_be_shared_goes_before_one_where_it_may_not
     assert {cluster for _, cluster, _ in after.replica_counts["default/web"]} == {"p2-001"}
 
 
-def test_one_replica_settled_alone_goes_where_many_would() -> None:
+def test_settle_one_agrees_with_batch_placement() -> None:
     world = town(a_service("db", cores=2)).with_objects([a_service("web", dependencies=CALLS)])
     fleet = world.build_fleet()
     seat = settle_one(ReplicaAsk(world.demands["default/web"]), fleet, fleet.row("p1"))

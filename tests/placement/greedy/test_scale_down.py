@@ -36,7 +36,9 @@ from lattice.lifecycle.rollout import removals_by_machine
         pytest.param({"a": 1}, "", 0, 1, {}, id="nobody has to go"),
     ],
 )
-def test_who_goes(held: dict[str, int], shared: str, count: int, least: int, going: dict[str, int]) -> None:
+def test_removals_by_machine(
+    held: dict[str, int], shared: str, count: int, least: int, going: dict[str, int]
+) -> None:
     assert removals_by_machine(held, shared.__contains__, count, least) == going
 
 
@@ -46,7 +48,7 @@ def test_who_goes(held: dict[str, int], shared: str, count: int, least: int, goi
     part=st.floats(0, 1),
     least=st.integers(0, 4),
 )
-def test_as_many_go_as_are_to_and_none_that_is_not_there(
+def test_removals_match_count_and_held_replicas(
     held: dict[str, int], shared: set[str], part: float, least: int
 ) -> None:
     count = int(part * sum(held.values()))

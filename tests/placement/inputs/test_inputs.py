@@ -54,7 +54,7 @@ SERVICE: dict[str, Any] = {"containers": {"main": {"image": "app:1"}}}
     pytest.param("LatticeService", {**SERVICE, "placement": {"resources": {"cores": "x"}}}, "spec.placement.resources.cores", id="cores of a replica"),
     pytest.param("LatticeService", {**SERVICE, "placement": {"latency": {"db": {"maxMs": -1}}}}, "spec.placement.latency.db.maxMs", id="a negative limit"),
 ])  # fmt: skip
-def test_what_is_wrong_in_itself_is_refused_with_its_path(kind: str, spec: dict[str, Any], path: str) -> None:
+def test_invalid_field_is_rejected_with_its_path(kind: str, spec: dict[str, Any], path: str) -> None:
     assert path in refused(kind, spec)
 
 
@@ -93,7 +93,7 @@ SPILL = {"enabled": True, "target": "b"}
     pytest.param([a_service(replicas=0), a_pool()], id="no replicas"),
     pytest.param([a_pool(), a_service(replicas=3, cores=0, memory=0)], id="replicas that ask for nothing"),
 ])  # fmt: skip
-def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> None:
+def test_degenerate_worlds_are_handled(objects: list[Kind]) -> None:
     settled = converge(a_world(*objects))
     again = converge(settled.resulting_world())
     assert (again.replica_counts, again.offer_rates, set(again.unplaced)) == (
@@ -106,14 +106,14 @@ def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> 
     assert optimise(settled, OptimiserOptions(time_limit_s=1)).rate_after <= sum(settled.offer_rates.values())
 
 
-def test_a_name_that_is_taken_is_told() -> None:
+def test_duplicate_offer_name_is_a_finding() -> None:
     found = converge(a_world(a_pool("same"), a_static("same")))
     assert [(each.subject, each.reason, each.message) for each in found.world.findings] == [
         ("staticinfrastructure/same", "NameTaken", "latticepool/same is offered under this name; rename one of them"),
     ]  # fmt: skip
 
 
-def test_clusters_never_share_a_name() -> None:
+def test_cluster_names_are_unique() -> None:
     found = converge(a_world(a_pool("p1"), a_pool("p1-x"), a_policy(selector={"env": "x"}, clusters={"namePrefix": "x"}),
                            a_service("a", requiredRegions=["p1-x"]), a_service("b", requiredRegions=["p1"], labels={"env": "x"})))  # fmt: skip
     assert sorted(found.clusters) == ["p1-x-001", "p1-x-002"]
@@ -122,7 +122,7 @@ def test_clusters_never_share_a_name() -> None:
 
 @SOME
 @given(worlds())
-def test_nothing_that_can_be_applied_crashes(world: World) -> None:
+def test_valid_worlds_never_crash(world: World) -> None:
     settled = converge(world)
     loss_impacts(settled)
     optimise(settled, OptimiserOptions(time_limit_s=1))

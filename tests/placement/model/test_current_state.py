@@ -66,7 +66,7 @@ def plainly(fleet: Fleet, world: World) -> None:
     nodes=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=8),
     replicas=st.integers(1, 30),
 )
-def test_replicas_that_are_not_bound_are_counted_where_they_would_go(
+def test_unbound_replicas_are_counted_on_predicted_machines(
     nodes: list[tuple[int, bool]], replicas: int
 ) -> None:
     world = a_yard(nodes, replicas)

@@ -211,7 +211,7 @@ def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
 
 @SOME
 @given(st.integers(0, 1 << 40))
-def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
+def test_quote_agrees_with_naive_loop(number: int) -> None:
     """Also after things changed, when only the offers where they did are looked at again."""
     world, draw = crowd(number), dice(number)
     fleet, demands = world.build_fleet(), list(world.demands.values())
@@ -236,7 +236,7 @@ def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
             yield ReplicaAsk(demand, overflow_source=overflow, capacity_target=room_for), row
 
 
-def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_them_is_altered() -> None:
+def test_overflow_budget_change_updates_region_quotes() -> None:
     def dc(spend: int) -> World:
         overflow = {"enabled": True, "target": "cloud", "limits": {"maxMonthlySpend": spend}}
         return a_world(
@@ -283,7 +283,7 @@ def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
     }
 
 
-def test_replicas_are_where_they_are_bound() -> None:
+def test_bound_replicas_are_on_their_nodes() -> None:
     world = settled_world(a_pool(), a_service(replicas=6)).with_objects(
         [
             node("n1"),
@@ -296,7 +296,7 @@ def test_replicas_are_where_they_are_bound() -> None:
     assert holds(world.build_fleet()) == {"n1": {API: 2}, "n2": {API: 4}}
 
 
-def test_machines_that_are_still_to_come_are_counted() -> None:
+def test_pending_machines_are_counted() -> None:
     world = settled_world(a_pool(), a_service(replicas=8)).with_objects([node("n1")], with_status=True)
     assert len(holds(world.build_fleet())) == len(converge(world).fleet.machines.machine_type) == 3
 
@@ -306,7 +306,7 @@ def test_machines_that_are_still_to_come_are_counted() -> None:
     pytest.param(node("n1", ready="Unknown"), id="not heard of"),
     pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
 ])  # fmt: skip
-def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
+def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
         [broken, bound("api-0", "n1", "api")], with_status=True
     )
@@ -314,14 +314,14 @@ def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
     assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
 
 
-def test_a_machine_has_what_it_says_it_has() -> None:
+def test_machine_capacity_is_its_allocatable() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
         [node("n1", allocatable={"cpu": 1500})], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
 
 
-def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
+def test_bare_workloads_use_capacity_and_keep_machine() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
         [node("n1"), bound("mine", "n1", cores="3")], with_status=True
     )
@@ -330,7 +330,7 @@ def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
     assert gone.clusters == {"p1-001": {"m": 1}}
 
 
-def test_a_service_that_is_being_deleted_is_not_placed() -> None:
+def test_terminating_service_is_not_placed() -> None:
     service = a_service()
     going = msgspec.structs.replace(
         service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
@@ -338,18 +338,18 @@ def test_a_service_that_is_being_deleted_is_not_placed() -> None:
     assert not converge(a_world(a_pool(), going)).replica_counts
 
 
-def test_clusters_of_a_pool_that_is_gone_are_gone() -> None:
+def test_deleted_pool_removes_its_clusters() -> None:
     world = settled_world(a_pool("p1"), a_service())
     assert not world.with_objects([], [("LatticePool", "", "p1")]).build_fleet().clusters
 
 
-def test_a_class_that_is_not_offered_any_more_takes_nothing_new() -> None:
+def test_withdrawn_class_takes_no_new_replicas() -> None:
     world = settled_world(a_class(), a_class("n"), a_pool(classes=["m"]), a_service(replicas=2))
     found = converge(world.with_objects([a_pool(classes=["n"]), a_service(replicas=3)]))
     assert found.clusters == {"p1-001": {"m": 1, "n": 1}}
 
 
-def test_a_users_status_is_ignored() -> None:
+def test_user_supplied_status_is_ignored() -> None:
     world = settled_world(a_pool(), a_service(replicas=2))
     invented = msgspec.structs.replace(
         a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status))
@@ -359,12 +359,12 @@ def test_a_users_status_is_ignored() -> None:
     }
 
 
-def test_a_cluster_keeps_its_threshold_when_it_is_read_back() -> None:
+def test_cluster_keeps_packing_threshold() -> None:
     world = settled_world(a_pool(), a_policy(clusters={"binPackingThreshold": 0.5}), a_service(replicas=2))
     assert converge(world.with_objects([a_service(replicas=3)])).clusters == {"p1-001": {"m": 2}}
 
 
-def test_worlds_do_not_change_one_another() -> None:
+def test_derived_worlds_are_independent() -> None:
     world = a_world(a_pool(), a_service())
     assert converge(world.with_objects([a_service(replicas=9)])).replica_counts[API].total() == 9
     assert converge(world).replica_counts[API].total() == 1
@@ -372,7 +372,7 @@ def test_worlds_do_not_change_one_another() -> None:
     assert len(world.supply.offers) == 1
 
 
-def test_policies_that_change_are_seen() -> None:
+def test_changed_policies_update_demands() -> None:
     world = a_world(a_pool(), a_service(labels={"env": "prod"}))
     assert world.demands[API].replicas == 1
     assert world.with_objects([a_policy(minRegions=2)]).demands[API].replicas == 2
@@ -395,7 +395,7 @@ def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeL
     pytest.param(150_000_000, 1, id="half spent in half a month leaves half, of which one machine takes 76.80"),
     pytest.param(290_000_000, 0, id="nearly all spent"),
 ])  # fmt: skip
-def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
+def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
     now = datetime(2026, 1, 16, tzinfo=UTC)
     objects = a_world(a_pool(budget=300), a_ledger(spent), a_service(cores=4, replicas=3)).objects
     found = converge(World(objects, now=now))
@@ -406,7 +406,7 @@ def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
     pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="as it should be"),
     pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
 ])  # fmt: skip
-def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now: datetime) -> None:
+def test_projection_starts_at_last_accrual(now: datetime) -> None:
     """An hour that is spent already is not spent once more."""
     objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
     assert (
@@ -415,7 +415,7 @@ def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now:
     )
 
 
-def test_services_of_one_name_in_two_namespaces_are_two() -> None:
+def test_same_name_services_in_two_namespaces_are_distinct() -> None:
     other = msgspec.structs.replace(
         a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team")
     )

@@ -35,7 +35,7 @@ def unlucky(number: int) -> FleetState:
 
 @SOME
 @given(numbers, st.sampled_from([None, 0, 1, 3]))
-def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None) -> None:
+def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None) -> None:
     settled = unlucky(number)
     found = optimise(settled, OptimiserOptions(max_moves=most, time_limit_s=QUICK))
     end = after(found)
@@ -55,7 +55,7 @@ def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None)
 
 @SOME
 @given(numbers)
-def test_twice_is_once(number: int) -> None:
+def test_optimise_is_idempotent(number: int) -> None:
     """No ping-pong: what was moved stays where it is."""
     once = optimise(unlucky(number), OptimiserOptions(time_limit_s=QUICK))
     twice = optimise(after(once), OptimiserOptions(time_limit_s=QUICK))
@@ -70,7 +70,7 @@ def scattered() -> World:
     return converge(plan(first.resulting_world(), [a_pool("p1")]).state_after.world).resulting_world()  # type: ignore[union-attr]
 
 
-def test_it_moves_to_what_is_cheaper() -> None:
+def test_optimise_moves_to_cheaper_pool() -> None:
     found = optimise(converge(scattered()))
     assert (found.rate_before, found.rate_after, found.moves) == (2_000_000, 400_000, 3)
     assert found.saving == 1_600_000
@@ -84,7 +84,7 @@ def test_it_moves_to_what_is_cheaper() -> None:
     pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=1), 2_000_000, id="moves that do not pay back are not made"),
     pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="unless there is time enough"),
 ])  # fmt: skip
-def test_moves_are_bounded_and_have_to_pay_back(effort: OptimiserOptions, cost: int) -> None:
+def test_moves_are_limited_and_must_pay_back(effort: OptimiserOptions, cost: int) -> None:
     assert optimise(converge(scattered()), effort).rate_after == cost
 
 
@@ -95,18 +95,18 @@ def test_moves_are_bounded_and_have_to_pay_back(effort: OptimiserOptions, cost: 
     pytest.param([a_static(), a_service()], id="what costs nothing"),
     pytest.param([a_class(price=None), a_pool(), a_service()], id="what has no price"),
 ])  # fmt: skip
-def test_where_there_is_nothing_to_save_nothing_moves(objects: list[Kind]) -> None:
+def test_nothing_moves_without_savings(objects: list[Kind]) -> None:
     found = optimise(converge(a_world(*objects)))
     assert (found.moves, found.rate_before, found.rate_after, found.gap) == (0, 0, 0, 0.0)
     assert found.plan.is_empty
 
 
-def test_one_service_that_lacks_replicas_does_not_keep_the_others_from_moving() -> None:
+def test_unplaced_service_does_not_block_moves_of_others() -> None:
     world = scattered().with_objects([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
     assert optimise(converge(world)).rate_after == 400_000
 
 
-def test_what_was_settled_is_not_touched() -> None:
+def test_optimise_does_not_change_its_input() -> None:
     settled = converge(scattered())
     before = {name: dict(each) for name, each in settled.replica_counts.items()}
     optimise(settled)
@@ -115,7 +115,7 @@ def test_what_was_settled_is_not_touched() -> None:
     } == before
 
 
-def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
+def test_dominated_classes_are_dropped_unless_in_use() -> None:
     world = a_world(
         a_class("m"),
         a_class("worse", 4, 16, 0.3),
@@ -127,7 +127,7 @@ def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
     assert [each.name for each in useful_types(offer, ("cpu", "memory"), {"worse"})] == ["big", "m", "worse"]
 
 
-def test_the_bound_counts_machines_that_are_reserved_for_somebody() -> None:
+def test_bound_includes_reserved_machines() -> None:
     labelled = a_service("x", replicas=2, cores=4, memory=4, labels={"env": "prod"})
     before = converge(a_world(a_class(price=1), a_pool("p1"), labelled)).resulting_world()
     reserve = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
@@ -138,7 +138,7 @@ def test_the_bound_counts_machines_that_are_reserved_for_somebody() -> None:
     assert found.bound == 0
 
 
-def test_the_bound_counts_classes_that_leave_more_of_a_limited_resource() -> None:
+def test_bound_considers_classes_using_scarce_resource() -> None:
     services = [a_service(name, cores=4, memory=4) for name in ("a", "b")]
     classes = [a_class("small", 4, 16, 0.2), a_class("wide", 4, 32, 0.2), a_class("dear", 4, 16, 5)]
     before = converge(a_world(*classes, a_pool("p2", classes=["dear"]), *services)).resulting_world()
@@ -174,7 +174,7 @@ def lonely() -> FleetState:
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 3, 6, 10])
-def test_one_deadline_holds_for_solving_carrying_out_and_all_rounds(seconds: int) -> None:
+def test_one_deadline_covers_all_rounds(seconds: int) -> None:
     clock = Ticking()
     found = optimise(lonely(), OptimiserOptions(time_limit_s=seconds, move_cost=0, gap=0.0), clock)
     assert clock.looks <= seconds + 8, "looked at the clock again and again after the time was over"
@@ -182,12 +182,12 @@ def test_one_deadline_holds_for_solving_carrying_out_and_all_rounds(seconds: int
     assert found.status in ("optimal", "time limit")
 
 
-def test_without_time_nothing_moves_and_it_says_so() -> None:
+def test_zero_time_limit_moves_nothing() -> None:
     found = optimise(lonely(), OptimiserOptions(time_limit_s=0, move_cost=0, gap=0.0), Ticking())
     assert (found.moves, found.status) == (0, "time limit")
 
 
-def test_with_time_enough_a_clock_changes_nothing() -> None:
+def test_clock_does_not_matter_within_time_limit() -> None:
     with_clock, without = (
         optimise(lonely(), OptimiserOptions(move_cost=0, time_limit_s=1000), clock)
         for clock in (Ticking(), lambda: 0.0)

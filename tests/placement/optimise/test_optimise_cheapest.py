@@ -98,9 +98,7 @@ def _service(draw: Random, name: str) -> Kind:
     st.integers(0, 1 << 40),
     st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]),
 )
-def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(
-    number: int, moving: tuple[int, int | None]
-) -> None:
+def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tuple[int, int | None]) -> None:
     settled = small(number)
     effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=QUICK, gap=0.0)
     true = truth(settled, effort.move_price, effort.max_moves)
@@ -150,7 +148,7 @@ EVEN: dict[str, Any] = {
 }
 
 
-def test_services_that_have_to_be_near_one_another_move_together() -> None:
+def test_latency_group_moves_together() -> None:
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db"), a_service("api", latency={"db": {"maxMs": 2}})]
     found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
@@ -158,7 +156,7 @@ def test_services_that_have_to_be_near_one_another_move_together() -> None:
     assert (found.rate_before, found.rate_after, found.bound) == (2_000_000, 200_000, 200_000)
 
 
-def test_one_of_them_alone_does_not_leave() -> None:
+def test_latency_group_stays_if_one_member_must() -> None:
     """The other has to stay in its region."""
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db", requiredRegions=["us-east-1"]), a_service("api", latency={"db": {"maxMs": 2}})]
@@ -166,7 +164,7 @@ def test_one_of_them_alone_does_not_leave() -> None:
     assert (found.moves, found.rate_after, found.bound) == (0, 2_000_000, 2_000_000)
 
 
-def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> None:
+def test_move_saves_min_nodes_of_a_cluster() -> None:
     """Each of the two has a cluster of three for one replica; either would do for both."""
     rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
     found = improved(
@@ -180,13 +178,13 @@ def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> 
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)
 
 
-def test_services_under_other_rules_do_not_share_machines() -> None:
+def test_services_with_different_rules_do_not_share_machines() -> None:
     rules = a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})
     found = improved(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
     assert (found.rate_after, found.bound, found.status) == (400_000, 400_000, "optimal")
 
 
-def test_a_class_that_has_become_cheaper_is_moved_to_within_its_pool() -> None:
+def test_replicas_move_to_cheaper_class_in_same_pool() -> None:
     service = a_service(cores=2, replicas=2)
     classes = a_class("m", 4, 16, 0.2), a_class("n", 4, 16, 0.3)
     found = improved(*classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0)
@@ -194,7 +192,7 @@ def test_a_class_that_has_become_cheaper_is_moved_to_within_its_pool() -> None:
     assert clusters(found) == {"p1-002": {"n": 1}}
 
 
-def test_half_empty_machines_become_fewer() -> None:
+def test_half_empty_machines_are_consolidated() -> None:
     """Four that filled four machines; what is left of each fits on one."""
     names = ("a", "b", "c", "d")
     before = converge(a_world(a_pool(), *(a_service(name, cores=3) for name in names))).resulting_world()
@@ -206,7 +204,7 @@ def test_half_empty_machines_become_fewer() -> None:
     assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, move_cost=200_000 * 720)).moves == 0
 
 
-def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
+def test_existing_skew_does_not_raise_the_bound() -> None:
     found = improved(
         a_class(),
         DEAR,
@@ -217,7 +215,7 @@ def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
     assert (found.moves, found.rate_after, found.bound) == (0, 400_000, 400_000)
 
 
-def test_a_spread_does_not_become_less_even_for_saving() -> None:
+def test_saving_does_not_increase_skew() -> None:
     """Two and two and none since the third pool is there: as many in one pool, but not more."""
     pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
     found = improved(
@@ -227,14 +225,14 @@ def test_a_spread_does_not_become_less_even_for_saving() -> None:
     assert offers(found)["api"] == {"p1", "p3"}
 
 
-def test_zones_count_too() -> None:
+def test_zone_spread_is_kept() -> None:
     even = {"spread": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
     zones = [a_pool("p1", region="r", zone="a"), a_pool("p2", region="r", zone="b", classes=["dear"])]
     found = improved(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
     assert (found.rate_after, found.bound, found.status) == (4_400_000, 4_400_000, "optimal")
 
 
-def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
+def test_capacity_beside_bare_workload_is_free() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(replicas=1))).resulting_world()
     world = World(applied.objects, applied.price_book).with_objects(
         [node("n1"), bound("mine", "n1", cores="1")], with_status=True
@@ -243,7 +241,7 @@ def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
     assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
 
 
-def test_a_machine_that_is_larger_than_listed_holds_more() -> None:
+def test_machine_larger_than_its_class_holds_more() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(cores=4))).resulting_world()
     big = node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
     settled = converge(
@@ -255,7 +253,7 @@ def test_a_machine_that_is_larger_than_listed_holds_more() -> None:
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
-def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
+def test_machines_of_withdrawn_class_may_stay() -> None:
     old = a_class("old", price=0.1)
     found = improved(
         a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])]
@@ -266,7 +264,7 @@ def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
 UNPRICED = a_class("unpriced", 8, 32, None)
 
 
-def test_a_class_without_a_price_does_not_hide_those_that_have_one() -> None:
+def test_unpriced_class_does_not_dominate_priced_ones() -> None:
     offer = a_world(a_class(), UNPRICED, a_pool(classes=["m", "unpriced"])).supply.offers[0]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["m"]
     found = improved(
@@ -275,19 +273,19 @@ def test_a_class_without_a_price_does_not_hide_those_that_have_one() -> None:
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
-def test_what_runs_at_an_unknown_price_is_not_counted_against_the_bound() -> None:
+def test_unknown_price_is_not_counted_in_the_bound() -> None:
     found = improved(UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")])
     assert (found.moves, found.rate_after, found.bound) == (0, 0, 0)
 
 
-def test_nothing_is_saved_by_machines_of_unknown_price() -> None:
+def test_unpriced_machines_are_no_saving() -> None:
     found = improved(
         UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])]
     )
     assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
 
 
-def test_what_overflows_may_move_to_a_cheaper_class_there() -> None:
+def test_overflow_replicas_move_to_cheaper_class() -> None:
     overflow = {"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
     dear, cheap = a_class("m", costPerHour={"aws": 0.5}), a_class("n", costPerHour={"aws": 0.2})
     first = [

@@ -335,7 +335,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
 
 @settings(max_examples=700 if LONG else 150, deadline=None)
 @given(programs())
-def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: PlacementProblem) -> None:
+def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
     outcome = solve(program, **FOR_GOOD)
     check(program, outcome)
     truth = true_optimum(placed_only(program, outcome))
@@ -352,7 +352,7 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pl
 
 @settings(max_examples=500 if LONG else 100, deadline=None)
 @given(programs(alone=True))
-def test_one_machine_a_replica_is_solved_exactly(program: PlacementProblem) -> None:
+def test_one_replica_per_machine_is_solved_exactly(program: PlacementProblem) -> None:
     outcome = solve(program, **FOR_GOOD)
     check(program, outcome)
     truth = true_optimum(program)
@@ -367,9 +367,7 @@ def test_one_machine_a_replica_is_solved_exactly(program: PlacementProblem) -> N
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9),
     st.tuples(st.integers(12, 20), st.integers(12, 20)),
 )
-def test_packing_many_sizes_keeps_the_bound_below_the_truth(
-    needs: list[tuple[int, int]], size: tuple[int, int]
-) -> None:
+def test_packing_many_sizes_keeps_bound_valid(needs: list[tuple[int, int]], size: tuple[int, int]) -> None:
     loads = tuple(Load(f"l{i}", 1, need, {"a": ("vm",)}) for i, need in enumerate(needs))
     outcome = solve(
         PlacementProblem(RESOURCES, (MachineSource("a", "a", (MachineModel("vm", size, 10),)),), loads), gap=0
@@ -381,9 +379,7 @@ def test_packing_many_sizes_keeps_the_bound_below_the_truth(
 
 @settings(max_examples=100, deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
-def test_equal_programs_get_equal_answers_in_whatever_order(
-    program: PlacementProblem, rng: random.Random
-) -> None:
+def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: random.Random) -> None:
     first = solve(program, **FOR_GOOD)
     assert solve(program, **FOR_GOOD) == first
     loads, sources = list(program.loads), list(program.sources)
@@ -394,7 +390,7 @@ def test_equal_programs_get_equal_answers_in_whatever_order(
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
-def test_no_load_is_moved_without_paying_for_it(program: PlacementProblem) -> None:
+def test_undoing_moves_of_a_load_is_never_cheaper(program: PlacementProblem) -> None:
     """Putting back the moves of any one load gives nothing cheaper."""
     outcome = solve(program, **FOR_GOOD)
     reduced = placed_only(program, outcome)
@@ -440,7 +436,7 @@ def test_moves_pay_back(move_cost: int, moves: int, cost: int) -> None:
     assert (outcome.moves, outcome.cost) == (moves, cost)
 
 
-def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
+def test_unprofitable_move_is_undone_in_greedy_solution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
@@ -453,7 +449,7 @@ def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
-def test_no_more_moves_than_allowed(most: int) -> None:
+def test_max_moves_is_respected(most: int) -> None:
     outcome = solve(
         a_program(
             a_load("x", current_counts={("a", "vm"): 2}),
@@ -465,14 +461,14 @@ def test_no_more_moves_than_allowed(most: int) -> None:
     assert (outcome.moves, outcome.cost, outcome.status) == (most, 400 - 40 * most, "optimal")
 
 
-def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
+def test_ledger_limit_holds_with_unplaced_replicas() -> None:
     sources = (cloud("a", 100, ledgers=("team",)), cloud("b", 60, ledgers=("team",)))
     outcome = solve(a_program(a_load(replicas=5), sources=sources, ledger_limits={"team": 199}))
     assert outcome.cost == 180
     assert outcome.unplaced == {"api": 2}
 
 
-def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
+def test_exceeded_ledger_keeps_machines_and_does_not_grow() -> None:
     sources = (
         MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledger_limits=("team",)),
     )
@@ -485,7 +481,7 @@ def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_gro
     assert outcome.unplaced == {"api": 1}
 
 
-def test_replicas_share_machines_and_owned_ones_come_first() -> None:
+def test_replicas_share_machines_and_static_ones_come_first() -> None:
     owned = MachineSource("dc", "dc", (MachineModel("node", (8, 16), 0),), max_machines=1)
     serves = {"dc": ("node",), "a": ("vm",)}
     outcome = solve(
@@ -495,7 +491,7 @@ def test_replicas_share_machines_and_owned_ones_come_first() -> None:
     assert (outcome.cost, outcome.bound, outcome.status) == (100, 100, "optimal")
 
 
-def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three() -> None:
+def test_bound_is_tight_for_loads_above_half_a_machine() -> None:
     outcome = solve(
         a_program(a_load("x", 1, needs=(3, 1)), a_load("y", 1, needs=(3, 2)), a_load("z", 1, needs=(3, 3))),
         gap=0,
@@ -503,12 +499,12 @@ def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three()
     assert (outcome.cost, outcome.bound) == (180, 180)
 
 
-def test_two_regions_of_which_one_is_dearer() -> None:
+def test_min_regions_uses_the_dearer_region_once() -> None:
     outcome = solve(a_program(a_load(replicas=4, min_regions=2)))
     assert [(share.source, share.replicas) for share in outcome.allocations] == [("a", 1), ("b", 3)]
 
 
-def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> None:
+def test_solver_is_exact_for_real_units() -> None:
     gib = 1 << 30
     sources = (
         MachineSource("a", "a", (MachineModel("vm", (4000, 16 * gib), 192_000),)),
@@ -519,7 +515,7 @@ def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> Non
     assert outcome.cost == outcome.bound == 576_000
 
 
-def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_solver_falls_back_to_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     outcome = solve(a_program(a_load(replicas=3, needs=(2, 8))))
     assert (outcome.cost, outcome.status, outcome.note) == (120, "greedy", "highspy is not installed")
@@ -541,6 +537,6 @@ def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(make, what: str) -> None:
+def test_invalid_problem_is_rejected(make, what: str) -> None:
     with pytest.raises(Invalid, match=what):
         make()

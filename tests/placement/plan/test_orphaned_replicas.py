@@ -35,14 +35,14 @@ def left_behind() -> World:
         pytest.param({"by": "label:team"}, {"(no label team)": 400_000}, id="by label"),
     ],
 )
-def test_cost_counts_machines_that_run_on(asked: dict[str, str], rows: dict[str, int]) -> None:
+def test_cost_counts_orphaned_machines(asked: dict[str, str], rows: dict[str, int]) -> None:
     found = answer_query({"ask": "cost", **asked}, left_behind())
     assert {each["name"]: each["hourlyMicros"] for each in found["rows"]} == rows
     assert found["total"]["hourlyMicros"] == 400_000
     assert (found["unplaced"], found["partlyPlaced"]) == ([], [])
 
 
-def test_cost_lists_machines_that_run_on_with_nobody_on_them() -> None:
+def test_cost_lists_empty_orphaned_machines() -> None:
     """They go, unless somebody is in their cluster: here two machines, and one replica is wanted no more."""
     running = converge(a_world(a_pool("p1"), a_service(cores=3, replicas=2))).resulting_world()
     left = plan(running, [], [P1]).state_after
@@ -54,7 +54,7 @@ def test_cost_lists_machines_that_run_on_with_nobody_on_them() -> None:
     assert found["total"]["hourlyMicros"] == sum(each["hourlyMicros"] for each in found["rows"]) == 400_000
 
 
-def test_why_and_fit_say_placed_with_what_runs_on() -> None:
+def test_why_and_fit_count_orphaned_replicas_as_placed() -> None:
     """Put anew, only one of the two would find a place; nothing asks for that."""
     found = answer_query({"ask": "why", "service": "default/api"}, left_behind())
     assert (found["verdict"], found["isPlaced"], found["placed"]) == ("Placed", True, 2)
@@ -64,7 +64,7 @@ def test_why_and_fit_say_placed_with_what_runs_on() -> None:
     assert (has["placed"], has["suggestions"]) == (2, [])
 
 
-def test_why_speaks_of_those_that_lack_a_place_only() -> None:
+def test_why_explains_unplaced_replicas_only() -> None:
     found = answer_query(
         {"ask": "why", "service": "default/api"}, left_behind().with_objects([a_service(cores=3, replicas=3)])
     )
@@ -73,7 +73,7 @@ def test_why_speaks_of_those_that_lack_a_place_only() -> None:
     assert [(each["replicas"], each["missing"]) for each in made["unplaced"]] == [(3, 1)]
 
 
-def test_clusters_that_go_with_their_last_replica_are_priced_in_a_plan() -> None:
+def test_plan_prices_removed_orphaned_clusters() -> None:
     found = answer_query({"ask": "plan"}, left_behind(), deleted=[("LatticeService", "default", "api")])
     changes = {each["name"]: each["cost"]["change"]["hourlyMicros"] for each in found["clusters"]}
     assert changes == {"p1-001": -200_000, "p2-001": -200_000}

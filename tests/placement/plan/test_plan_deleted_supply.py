@@ -32,7 +32,7 @@ GONE = [
 
 
 @pytest.mark.parametrize(("supply", "gone", "where", "rate"), GONE)
-def test_what_runs_there_stays_and_would_move(
+def test_replicas_of_deleted_supply_stay_and_would_move(
     supply: list[Kind], gone: ObjectKey, where: dict[tuple[str, str, str], int], rate: int
 ) -> None:
     before = running(*supply, a_service(replicas=2))
@@ -47,39 +47,39 @@ def test_what_runs_there_stays_and_would_move(
     assert made.state_after.replica_counts == {API: where}
 
 
-def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
+def test_plan_is_infeasible_without_alternative_supply() -> None:
     made = plan(running(a_pool("p1"), a_service()), [], [P1])
     assert [each.destination for each in made.would_move] == [None]
     assert not made.is_feasible
 
 
-def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
+def test_orphaned_replicas_are_no_change_in_next_plan() -> None:
     left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p3")])
     assert replace(made, manifest_changes=()).is_empty
 
 
-def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:
+def test_only_missing_replicas_are_placed_elsewhere() -> None:
     left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=2)), P1).resulting_world()
     made = plan(left, [a_pool("p2"), a_service(cores=4, replicas=3)])
     assert made.state_after is not None
     assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 2, ("p2", "p2-001", "m"): 1}
 
 
-def test_fewer_are_those_that_were_left_behind() -> None:
+def test_scale_down_keeps_orphaned_replicas() -> None:
     left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=3)), P1).resulting_world()
     made = plan(left, [a_service(cores=4, replicas=1)])
     assert made.state_after is not None
     assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 1}
 
 
-def test_machines_go_with_the_last_who_is_in_their_cluster() -> None:
+def test_orphaned_cluster_is_removed_with_last_replica() -> None:
     made = plan(running(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
     assert ([each.mark for each in made.services], [each.mark for each in made.clusters]) == (["-"], ["-"])
     assert made.total == (200_000, 0)
 
 
-def test_a_loss_is_no_deletion() -> None:
+def test_lost_offer_is_not_a_deletion() -> None:
     """`whatif` is about what is not there any more: it does not stay. What was left behind before does."""
     settled = converge(running(a_pool("p1"), a_pool("p2"), a_service()))
     lost = plan_event(settled, WhatIfEvent(lost_offers=("p1",))).state_after
@@ -91,7 +91,7 @@ def test_a_loss_is_no_deletion() -> None:
     assert lost.replica_counts == {API: {("p1", "p1-001", "m"): 1}}
 
 
-def test_a_pool_that_is_declared_again_has_its_own_back() -> None:
+def test_recreated_pool_readopts_its_replicas() -> None:
     left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p1")])
     assert (made.services, made.clusters, made.would_move) == ((), (), ())

@@ -105,7 +105,7 @@ def left_alone(before: FleetState, bare: World) -> set[str]:
 
 @SOME
 @given(numbers)
-def test_it_equals_a_fresh_plan_of_the_world_without_the_lost_part(number: int) -> None:
+def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
     settled = converge(crowd(number))
     offers = offer_names(settled.world)
     offer = offers[number % len(offers)]
@@ -124,7 +124,7 @@ def test_it_equals_a_fresh_plan_of_the_world_without_the_lost_part(number: int) 
 
 @SOME
 @given(numbers)
-def test_a_drill_of_all_offers_equals_losing_each(number: int) -> None:
+def test_loss_impacts_equal_single_losses(number: int) -> None:
     settled = converge(crowd(number))
     for loss in loss_impacts(settled):
         made = whatif(settled.world, WhatIfEvent(lost_offers=(loss.offer,)))
@@ -138,7 +138,7 @@ def test_a_drill_of_all_offers_equals_losing_each(number: int) -> None:
 
 @SOME
 @given(numbers)
-def test_after_a_loss_no_limit_is_passed_and_every_rule_holds(number: int) -> None:
+def test_placement_after_loss_keeps_limits_and_rules(number: int) -> None:
     settled = converge(crowd(number))
     offers = offer_names(settled.world)
     made = whatif(settled.world, WhatIfEvent(lost_offers=(offers[number % len(offers)],)))
@@ -147,7 +147,7 @@ def test_after_a_loss_no_limit_is_passed_and_every_rule_holds(number: int) -> No
 
 @SOME
 @given(numbers)
-def test_a_certificate_that_is_withdrawn_is_nobodys_any_more(number: int) -> None:
+def test_dropped_certificate_moves_dependent_services(number: int) -> None:
     settled = converge(crowd(number))
     held = [(offer.name, each) for offer in settled.world.supply.offers for each in sorted(offer.compliance)]
     if not held:
@@ -182,7 +182,7 @@ def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]
 
 @SOME
 @given(numbers)
-def test_what_was_only_imagined_leaves_no_trace(number: int) -> None:
+def test_what_if_leaves_no_trace(number: int) -> None:
     settled = converge(crowd(number))
     fleet = settled.fleet
     before = state(fleet)
@@ -198,7 +198,7 @@ def test_what_was_only_imagined_leaves_no_trace(number: int) -> None:
 
 @SOME
 @given(numbers)
-def test_a_drill_leaves_no_trace(number: int) -> None:
+def test_loss_impacts_leave_no_trace(number: int) -> None:
     settled = converge(crowd(number))
     before = state(settled.fleet)
     loss_impacts(settled)
@@ -228,13 +228,13 @@ GDPR = {"compliance": ["gdpr"]}
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_cloud(), a_service()], WhatIfEvent(lost_offers=("dc",)), {"cloud/r1": 1},
                  id="a data center is lost to the cloud"),
 ])  # fmt: skip
-def test_who_moves_where(objects: list[Kind], event: WhatIfEvent, moved: dict[str, int]) -> None:
+def test_destination_after_event(objects: list[Kind], event: WhatIfEvent, moved: dict[str, int]) -> None:
     made = whatif(a_world(*objects), event)
     assert places(made) == moved
     assert made.unplaced == (() if moved else ("default/api",))
 
 
-def test_who_is_near_the_lost_one_but_elsewhere_has_to_go_too() -> None:
+def test_dependents_move_with_lost_service() -> None:
     """db moves to where nothing is near api's pool."""
     world = a_world(
         a_pool("p1", region="us-east-1", capacity={"maxNodes": 1}),
@@ -257,14 +257,14 @@ def test_who_is_near_the_lost_one_but_elsewhere_has_to_go_too() -> None:
     }
 
 
-def test_what_was_misplaced_before_does_not_move_because_of_something_else() -> None:
+def test_misplaced_replica_ignores_unrelated_loss() -> None:
     start = converge(a_world(a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, classes=["dear"]), a_pool("p3", classes=["dear"]),
                            a_class(), a_class("dear", price=1), a_service(compliance=["gdpr"]))).resulting_world()  # fmt: skip
     stale = after(plan(start, [a_pool("p1")])).resulting_world()
     assert places(whatif(stale, WhatIfEvent(lost_offers=("p3",)))) == {"p1": 1}
 
 
-def test_higher_prices_cost_more_and_move_nobody() -> None:
+def test_higher_prices_cost_more_and_move_nothing() -> None:
     made = whatif(a_world(a_pool(), a_service()), WhatIfEvent(price_millionths=1_200_000))
     assert places(made) == {"p1": 1}
     assert made.total == (200_000, 240_000)
@@ -276,12 +276,12 @@ def test_higher_prices_cost_more_and_move_nobody() -> None:
     pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of nobody"),
     pytest.param(WhatIfEvent(dropped_certificates=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="a certificate that it does not have"),
 ])  # fmt: skip
-def test_what_is_not_there_cannot_be_lost(event: WhatIfEvent, error: type[Exception], words: str) -> None:
+def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         whatif(a_world(a_pool(labels=GDPR)), event)
 
 
-def test_the_world_that_is_asked_about_is_not_changed() -> None:
+def test_whatif_does_not_change_the_world() -> None:
     world = a_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     before = dict(world.objects)
     whatif(world, WhatIfEvent(dropped_certificates=(("p1", "gdpr"),)))

@@ -61,7 +61,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("world", "changes"), CASES)
-def test_what_a_plan_leaves_nowhere_does_not_fit(world: World, changes: list[Kind]) -> None:
+def test_service_unplaced_in_plan_does_not_fit(world: World, changes: list[Kind]) -> None:
     planned, why, fitted = asked(world, changes)
     assert left_nowhere(planned) == {API}
     assert (why["isPlaced"], fitted["isPlaced"]) == (False, False)
@@ -69,7 +69,7 @@ def test_what_a_plan_leaves_nowhere_does_not_fit(world: World, changes: list[Kin
     assert fitted["suggestions"], "something would help"
 
 
-def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
+def test_fit_suggestion_places_misplaced_service() -> None:
     world = settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     found = answer_query({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
     assert [each["sentence"] for each in found] == [
@@ -113,14 +113,14 @@ def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: b
         assert told is None or told["verdict"] == fitted["verdict"], name
 
 
-def test_an_answer_about_manifests_does_not_change_the_world() -> None:
+def test_queries_do_not_change_the_world() -> None:
     world = settled(a_pool(), a_service())
     before = msgspec.json.encode(sorted(map(repr, world.objects.values())))
     asked(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
     assert msgspec.json.encode(sorted(map(repr, world.objects.values()))) == before
 
 
-def test_fit_may_try_a_longer_way_together_with_none_at_all() -> None:
+def test_fit_changes_each_latency_limit_once() -> None:
     """Seen from one place the way to db is as long as any known one, from another there are longer ones: both ask less of one limit."""
     world = a_world(
         a_pool("p2", region="us-east-1", labels={"compliance": ["gdpr"], "capabilities": ["gpu"]}),

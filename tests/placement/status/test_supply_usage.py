@@ -51,5 +51,5 @@ def a_workload(
         ),
     ],
 )
-def test_uses(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
+def test_usage_by_cluster(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
     assert usage_by_cluster(a_workload(*each) for each in workloads) == found

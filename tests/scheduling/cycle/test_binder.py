@@ -18,7 +18,7 @@ MODES = list(BindingMode)
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
+async def test_bind_emits_one_event_with_resource_updates(mode: BindingMode) -> None:
     one = side(mode, 1000)
     one.reserve("before", 200)
     event = await one.binder.bind(one.reserve("w", 300))
@@ -38,7 +38,7 @@ async def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
+async def test_expired_reservation_is_rejected_and_released(mode: BindingMode) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 300)
     one.time = reservation.expires_at
@@ -51,7 +51,7 @@ async def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: B
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
+async def test_unknown_reservation_is_rejected(mode: BindingMode) -> None:
     one = side(mode, 1000)
     event = await one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0))
     assert (event.outcome, event.is_retriable) == ("failed", False)
@@ -59,7 +59,7 @@ async def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> N
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: BindingMode) -> None:
+def test_reservation_released_before_write_leaves_no_trace(mode: BindingMode) -> None:
     one = Side(ledger(1000), "a", (1000,), mode, knows=False)
     reservation = one.reserve("w", 300)
     step = one.binder.bind(reservation)
@@ -74,7 +74,7 @@ def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: Bindi
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("how", ["released", "expired", "dropped"])
-async def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
+async def test_written_binding_stays_when_reservation_is_lost(
     mode: BindingMode, gang: bool, how: str
 ) -> None:
     """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
@@ -93,7 +93,7 @@ async def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanw
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
+async def test_changed_node_revision_is_a_conflict(mode: BindingMode) -> None:
     one = side(mode, 1000)
     one.ledger.revisions["n0"] = 7
     event = await one.binder.bind(one.reserve("w", 300))
@@ -102,7 +102,7 @@ async def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
     assert one.ledger.free["n0"]["cpu"] == 1000
 
 
-async def test_a_locked_node_is_a_conflict() -> None:
+async def test_locked_node_is_a_conflict() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.locks["n0"] = "other-1"
     event = await one.binder.bind(one.reserve("w", 300))
@@ -110,7 +110,7 @@ async def test_a_locked_node_is_a_conflict() -> None:
     assert one.ledger.locks == {"n0": "other-1"}
 
 
-async def test_pessimistic_verifies_what_the_ledger_says() -> None:
+async def test_pessimistic_mode_verifies_stored_capacity() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     one.ledger.free["n0"]["cpu"] = 200
     event = await one.binder.bind(one.reserve("w", 300))
@@ -118,7 +118,7 @@ async def test_pessimistic_verifies_what_the_ledger_says() -> None:
     assert not one.ledger.locks
 
 
-async def test_a_node_that_is_gone_is_said_to_be() -> None:
+async def test_removed_node_fails_the_bind() -> None:
     one = side(BindingMode.PESSIMISTIC, 1000)
     del one.ledger.free["n0"]
     assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
@@ -133,9 +133,7 @@ NEEDED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
-async def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
-    mode: BindingMode, step: str
-) -> None:
+async def test_unavailable_store_is_one_failed_event_without_trace(mode: BindingMode, step: str) -> None:
     one = side(mode, 1000)
     one.ledger.fails = {step}
     event = await one.binder.bind(one.reserve("w", 300))
@@ -148,7 +146,7 @@ async def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_i
     assert is_bound == (step not in NEEDED[mode])
 
 
-async def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
+async def test_reservation_is_held_while_store_is_unavailable() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     one.ledger.fails = {"try_commit", "abort_all"}
     reservation = one.reserve("w", 300)
@@ -158,7 +156,7 @@ async def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_exp
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
+async def test_rollback_is_idempotent(mode: BindingMode) -> None:
     one = side(mode, 1000)
     kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
     await one.binder.bind(kept)
@@ -200,9 +198,7 @@ async def attempted(one: Side, held: list[Reservation], gang: bool) -> list[Bind
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-async def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
+async def test_error_after_prepare_rolls_back(mode: BindingMode, step: str, gang: bool) -> None:
     one = side(mode, 1000)
     held = one.reserve("w", 300)
     one.ledger.breaks[step] = OSError("connection reset")
@@ -221,9 +217,7 @@ async def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-async def test_a_step_that_binds_and_then_breaks_has_bound_it(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
+async def test_error_after_commit_keeps_the_binding(mode: BindingMode, step: str, gang: bool) -> None:
     """The answer is lost, not the binding: a node may run it by now."""
     one = side(mode, 1000)
     held = one.reserve("w", 300)
@@ -240,9 +234,7 @@ async def test_a_step_that_binds_and_then_breaks_has_bound_it(
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-async def test_who_is_cancelled_while_preparing_undoes_what_was_written(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
+async def test_cancellation_during_prepare_rolls_back(mode: BindingMode, step: str, gang: bool) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks[step] = asyncio.CancelledError()
@@ -261,9 +253,7 @@ async def test_who_is_cancelled_while_preparing_undoes_what_was_written(
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-async def test_who_is_cancelled_once_it_is_bound_stays_bound(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
+async def test_cancellation_after_commit_keeps_the_binding(mode: BindingMode, step: str, gang: bool) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks[step] = asyncio.CancelledError()
@@ -276,9 +266,7 @@ async def test_who_is_cancelled_once_it_is_bound_stays_bound(
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING + WRITING)
-async def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
+async def test_cancellation_during_rollback_emits_one_event(mode: BindingMode, step: str, gang: bool) -> None:
     one = side(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
     one.ledger.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
@@ -293,7 +281,7 @@ async def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMode) -> None:
+async def test_in_flight_binding_keeps_its_capacity(mode: BindingMode) -> None:
     """Neither when its time is over nor when its owner wants it back: it may be bound by then."""
     one = side(mode, 1000)
     held = one.reserve("w", 600)
@@ -313,7 +301,7 @@ async def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: Bin
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_withdrawn_before_it_is_written_is_not_bound(mode: BindingMode) -> None:
+def test_reservation_withdrawn_before_write_is_not_bound(mode: BindingMode) -> None:
     one = Side(ledger(1000), "a", (1000,), mode, knows=False)
     held = one.reserve("w", 300)
     attempt = one.binder.bind(held)
@@ -325,7 +313,7 @@ def test_what_was_withdrawn_before_it_is_written_is_not_bound(mode: BindingMode)
     assert (where(one.book.table), one.ledger.bound, one.ledger.prepared) == ({}, {}, {})
 
 
-async def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
+async def test_rollback_keeps_a_committed_binding() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     held = one.reserve("w", 300)
     one.ledger.fails = {"abort_all"}
@@ -336,7 +324,7 @@ async def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
     assert (where(one.book.table), len(one.book), one.book.expire(999.0)) == ({"w": "n0"}, 0, [])
 
 
-def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -> None:
+def test_abandoned_attempt_holds_capacity_until_expiry() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     attempt = one.binder.bind(one.reserve("w", 300))
     attempt.send(None)
@@ -346,7 +334,7 @@ def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
+async def test_second_bind_of_reservation_fails_harmlessly(mode: BindingMode) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 600)
     first = await one.binder.bind(reservation)
@@ -363,9 +351,7 @@ async def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ahead", range(1, 6))
-def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(
-    mode: BindingMode, ahead: int
-) -> None:
+def test_concurrent_bind_does_not_disturb_first_attempt(mode: BindingMode, ahead: int) -> None:
     one = side(mode, 1000)
     reservation = one.reserve("w", 600)
     turns = iter("a" * ahead + "b" * 9)
@@ -384,7 +370,7 @@ def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_a
     gang=st.booleans(),
     turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20),
 )
-def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(
+def test_concurrent_rollback_keeps_store_and_table_equal(
     mode: BindingMode, gang: bool, turns: list[str]
 ) -> None:
     one, whose = side(mode, 1000), cycle(turns)
@@ -405,7 +391,7 @@ def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mi
     sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(100, 900)), min_size=1, max_size=6),
     turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40),
 )
-def test_two_interleaved_binders_never_book_a_node_twice(
+def test_interleaved_binders_never_overcommit_a_node(
     modes: tuple[BindingMode, BindingMode], knows: bool, sizes: list[tuple[int, int]], turns: list[str]
 ) -> None:
     shared = ledger(1000)

@@ -15,7 +15,7 @@ from lattice.scheduling.cycle.reservations import Reservation
         pytest.param(3, ["failed", "failed", "failed"], id="too few: none leaves a trace"),
     ],
 )
-async def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
+async def test_gang_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
     one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
     one.ledger.revisions["n2"] = 5
     reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
@@ -33,7 +33,7 @@ def gang_of(one: Side, size: int) -> list[Reservation]:
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-async def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made(least: int) -> None:
+async def test_gang_with_unanswered_commit_is_bound_whole(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"after commit_all"}
     events = await one.binder.bind_gang(gang_of(one, 3), least)
@@ -42,7 +42,7 @@ async def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_wa
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-async def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
+async def test_gang_with_failed_commit_is_not_bound(least: int) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {"commit_all"}
     events = await one.binder.bind_gang(gang_of(one, 3), least)
@@ -52,7 +52,7 @@ async def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> Non
 
 
 @pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
-async def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
+async def test_gang_is_whole_in_store_when_abort_fails(step: str) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     one.ledger.fails = {step, "abort_all"}
     events = await one.binder.bind_gang(gang_of(one, 3), 3)
@@ -77,9 +77,7 @@ async def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: st
         pytest.param("node", 2, id="its node"),
     ],
 )
-def test_a_member_of_a_group_may_be_lost_on_the_way(
-    lost: str, when: int, least: int, outcomes: list[str]
-) -> None:
+def test_gang_member_lost_during_bind(lost: str, when: int, least: int, outcomes: list[str]) -> None:
     one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     gang = gang_of(one, 3)
     step = one.binder.bind_gang(gang, least)
@@ -100,7 +98,7 @@ def test_a_member_of_a_group_may_be_lost_on_the_way(
     ]
 
 
-async def test_a_reservation_twice_in_a_group_counts_once() -> None:
+async def test_duplicate_reservation_in_gang_counts_once() -> None:
     one = side(BindingMode.TWO_PHASE, 1000)
     reservation = one.reserve("w", 300)
     events = await one.binder.bind_gang([reservation, reservation], 1)

@@ -49,7 +49,7 @@ def reasons(cycle: CycleResult) -> dict[str, str]:
     return {each.ask.name.removeprefix("default/"): each.reason for each in cycle.unschedulable}
 
 
-def test_a_batch_is_placed_and_reserved() -> None:
+def test_batch_is_scheduled_and_reserved() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle([[ask(table, "a", 800)], [ask(table, "b", 400)]], now=10.0)
     assert placed(cycle) == where(table) == {"a": "n0", "b": "n1"}
@@ -57,7 +57,7 @@ def test_a_batch_is_placed_and_reserved() -> None:
     assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.scheduled)
 
 
-def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
+def test_unschedulable_workload_has_reason_and_wake_events() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle(
         [[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0
@@ -69,7 +69,7 @@ def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
     assert ClusterEvent.NODE_CHANGED in wakes["default/b"]
 
 
-def test_expired_reservations_make_room_first() -> None:
+def test_cycle_expires_reservations_first() -> None:
     table = nodes(1000)
     one = scheduler(table)
     one.cycle([[ask(table, "a", 1000)]], 0.0)
@@ -79,7 +79,7 @@ def test_expired_reservations_make_room_first() -> None:
     assert [each.workload for each in late.expired] == ["default/a"]
 
 
-def test_one_that_has_its_place_already_is_not_placed_again() -> None:
+def test_placed_workload_is_not_scheduled_again() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a")])
     cycle = scheduler(table).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
@@ -87,7 +87,7 @@ def test_one_that_has_its_place_already_is_not_placed_again() -> None:
     assert placed(cycle) == {"b": "n0"}
 
 
-def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() -> None:
+def test_reservation_rejects_overcommit_of_lax_profile() -> None:
     table = nodes(100)
     cycle = scheduler(table, Profile("careless", (), ())).cycle([[ask(table, "a", 500)]], 0.0)
     assert reasons(cycle) == {"a": "node n0 has 100m cpu free, 500m needed"}
@@ -118,7 +118,7 @@ def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str
     assert not why or cycle.unschedulable[0].reason.startswith(why)
 
 
-def test_victims_leave_first_and_their_room_is_kept() -> None:
+def test_victims_are_evicted_and_their_capacity_is_kept() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low1", 500), ask(table, "low2", 500)])
     cycle = scheduler(table, evicts=True).cycle(
@@ -130,7 +130,7 @@ def test_victims_leave_first_and_their_room_is_kept() -> None:
     assert where(table) == {"high": "n0"}
 
 
-async def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
+async def test_later_workload_waits_for_terminating_victims() -> None:
     table = nodes(1000, 300)
     put(table, "n0", [ask(table, "low", 1000)])
     one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
@@ -159,7 +159,7 @@ async def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
     assert [each.waits_for for each in third.scheduled] == [()]
 
 
-def test_nobody_waits_for_those_who_left_with_their_node() -> None:
+def test_victims_of_removed_node_are_not_waited_for() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 1000)])
     one = scheduler(table, evicts=True)
@@ -172,7 +172,7 @@ def test_nobody_waits_for_those_who_left_with_their_node() -> None:
     assert placed.waits_for == ()
 
 
-def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_changes() -> None:
+def test_disruption_budget_blocks_preemption_until_eased() -> None:
     table, queue = nodes(1000), SchedulingQueue()
     put(table, "n0", [ask(table, "low", 800, service="s")])
     one = scheduler(table, evicts=True, s=0)
@@ -190,7 +190,7 @@ def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_cha
     assert placed(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
 
 
-def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
+def test_budget_is_no_wake_event_when_not_the_blocker() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 800, service="s")])
     (refused,) = scheduler(table, evicts=True, s=0).cycle([[ask(table, "high", 1200, 5)]], 0.0).unschedulable
@@ -198,7 +198,7 @@ def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
     assert ClusterEvent.DISRUPTION_LIMITS_EASED not in refused.wakes_on
 
 
-def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() -> None:
+def test_reservation_rejects_overcommitted_gang_whole() -> None:
     table = nodes(1000)
     members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
     cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
@@ -206,13 +206,13 @@ def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() ->
     assert (placed(cycle), reasons(cycle), where(table)) == ({}, {"m0": why, "m1": why}, {})
 
 
-def test_without_a_preemptor_nobody_is_evicted() -> None:
+def test_no_eviction_without_preemptor() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 1000)])
     assert list(reasons(scheduler(table).cycle([[ask(table, "high", 700, 5)]], 0.0))) == ["high"]
 
 
-def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
+def test_disruption_budget_holds_over_whole_cycle() -> None:
     table = nodes(1000, 1000, 1000)
     for number in range(3):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
@@ -230,7 +230,7 @@ def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
         pytest.param(2, 0, 0, id="and evicts nobody if it does not"),
     ],
 )
-def test_a_gang_evicts_for_all_or_for_none(limit: int, seated: int, evicted: int) -> None:
+def test_gang_preempts_for_all_members_or_none(limit: int, seated: int, evicted: int) -> None:
     table = nodes(1000, 1000, 1000)
     for number in range(3):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
@@ -249,7 +249,7 @@ def bound_by(one: CompositeScheduler, book: BookLedger, mode: BindingMode) -> Co
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-async def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
+async def test_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
     table = nodes(1000, 1000)
     one = bound_by(scheduler(table, spreading()), ledger(1000, 1000), mode)
     gang = [ask(table, f"m{number}", 100, group="g", least=2) for number in range(2)]
@@ -259,7 +259,7 @@ async def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
     assert all(each.state == "bound" for each in table.placements.values())
 
 
-async def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
+async def test_next_cycle_reselects_after_conflict() -> None:
     table, book = nodes(1000, 900), ledger(1000, 900)
     one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
     queue = SchedulingQueue()
@@ -276,7 +276,7 @@ async def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
     assert (event.node, event.outcome) == ("n1", "bound")
 
 
-def test_a_profile_composes_its_scheduler() -> None:
+def test_compose_builds_scheduler_from_profile() -> None:
     table = nodes(1000, 1000)
     spec = ProfileSpec("mine", {"BinPacking": 1.0}, tie_breaker="round-robin", reservation_timeout=7.0)
     one = compose(spec, table, dice(1), "me")
@@ -297,7 +297,7 @@ FREE = st.lists(st.integers(100, 900), min_size=1, max_size=5)
     evicts=st.booleans(),
     there=st.integers(0, 6),
 )
-def test_grouped_is_the_same_as_one_at_a_time(
+def test_grouped_scheduling_equals_one_at_a_time(
     free: list[int], runs: list[tuple[int, int]], packs: bool, evicts: bool, there: int
 ) -> None:
     results = []
@@ -326,7 +326,7 @@ STEP = st.tuples(
 
 @many
 @given(st.lists(STEP, max_size=14), st.sampled_from(list(BindingMode)), st.sampled_from(list(TieBreaker)))
-def test_capacity_is_never_exceeded_whatever_the_sequence(
+def test_capacity_is_never_exceeded_in_any_sequence(
     steps: list[tuple[str, int, int, int]], mode: BindingMode, tie: TieBreaker
 ) -> None:
     table = nodes(1000, 700, 300, gpus=(2, 0, 1))
@@ -367,7 +367,7 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
         check_capacity(table)
 
 
-def test_the_useful_names_are_found_in_one_place() -> None:
+def test_package_exports_public_names() -> None:
     wanted = "Filter Score Profile Reason Decision decide Selector TieBreaker Selection Reservation Reservations Binder BindingMode"
     wanted += " BindRequest BindEvent BindingStore CompositeScheduler CycleResult SchedulingQueue Preemptor NodeTable WorkloadAsk"
     wanted += " ProfileSpec compile_preset parse_profile compose sentence as_json"

@@ -52,7 +52,7 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
         pytest.param([2000], 0, 0, 0, id="nobody fits: there is nothing to seat"),
     ],
 )
-def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
+def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
     table = nodes(1000, 500)
     together = seated(table, sizes, least)
     assert (len(together.assignments), together.fitting_count, len(together.rejections)) == (
@@ -63,7 +63,7 @@ def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) 
     assert where(table) == {}
 
 
-def test_the_next_one_says_why_it_does_not_fit() -> None:
+def test_first_unfit_member_has_a_reason() -> None:
     together = seated(nodes(1000, 500), [500, 500, 500, 500], 4)
     assert together.rejections[0].reason == "0 of 2 nodes: 2 without 500m cpu free"
 
@@ -75,7 +75,7 @@ def test_the_next_one_says_why_it_does_not_fit() -> None:
     least=st.integers(0, 8),
     there=st.integers(0, 300),
 )
-def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(
+def test_gang_assignment_leaves_table_unchanged(
     free: list[int], sizes: list[int], least: int, there: int
 ) -> None:
     table = nodes(*free)
@@ -109,7 +109,7 @@ def evicting(table: NodeTable, **limits: int) -> CompositeScheduler:
     return CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing(), limits))
 
 
-def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() -> None:
+def test_preempting_one_member_evicts_whole_gang() -> None:
     table = nodes(1000, 1000, 1000)
     gang_of(table, 3, least=3)
     cycle = evicting(table).cycle([[ask(table, "high", 900, 5)]], 0.0)
@@ -118,7 +118,7 @@ def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() ->
     check_capacity(table)
 
 
-async def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> None:
+async def test_workload_on_node_of_evicted_member_waits_for_it() -> None:
     table = nodes(1000, 1000)
     gang_of(table, 2, least=2)
     one = evicting(table)
@@ -130,7 +130,7 @@ async def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() 
     assert await one.bind(cycle) == []
 
 
-def test_members_that_had_to_go_come_back_together() -> None:
+def test_evicted_gang_members_are_rescheduled_together() -> None:
     table, queue = nodes(1000, 1000, 1000), SchedulingQueue()
     members = gang_of(table, 2, least=2)
     one = evicting(table)
@@ -152,7 +152,7 @@ def test_members_that_had_to_go_come_back_together() -> None:
 
 
 @pytest.mark.parametrize("priorities", [(9, 0, 9), (9, 9, 0), (0, 9, 9)])
-def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_was(
+def test_strong_member_preempts_after_weaker_one_fails(
     priorities: tuple[int, ...],
 ) -> None:
     table = nodes(1000, 1000)
@@ -166,7 +166,7 @@ def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_w
     assert [name for name, _ in cycle.evictions] == ["default/there"]
 
 
-def test_a_gang_takes_the_places_of_another() -> None:
+def test_gang_preempts_lower_priority_gang() -> None:
     table = nodes(1000, 1000, 1000)
     gang_of(table, 3, least=3)
     strong = [ask(table, f"s{number}", 700, 5, group="strong", least=3) for number in range(3)]
@@ -195,7 +195,7 @@ MEMBER = st.tuples(
         max_size=4,
     ),
 )
-def test_a_gang_is_whole_or_gone_whoever_comes(
+def test_gang_is_whole_or_evicted_after_preemption(
     there: list[tuple[int, int, int, str]], least: int, comes: list[tuple[int, tuple[int, int], bool]]
 ) -> None:
     table = nodes(1000, 800, 1000)

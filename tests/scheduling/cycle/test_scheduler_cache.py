@@ -42,7 +42,7 @@ def free(roster: SchedulerCache, node: str = "n1") -> int:
     return int(roster.table.free(roster.table.resource_index["cpu"])[roster.table.row_of[node]])
 
 
-def test_what_is_bound_takes_room_and_what_is_gone_gives_it_back() -> None:
+def test_bound_workload_is_counted_until_deleted() -> None:
     roster = a_roster(a_node("n1"))
     for _ in range(2):
         roster.update_workload("default/w", bound("w"), NOW)
@@ -52,7 +52,7 @@ def test_what_is_bound_takes_room_and_what_is_gone_gives_it_back() -> None:
         assert free(roster) == 4000
 
 
-def test_a_bound_workload_whose_needs_changed_takes_the_new_room() -> None:
+def test_changed_requests_of_bound_workload_are_counted() -> None:
     roster = a_roster(a_node("n1"))
     roster.update_workload("default/w", bound("w"), NOW)
     larger = msgspec.structs.replace(a_workload("w", 2500), status=bound("w").status)
@@ -60,7 +60,7 @@ def test_a_bound_workload_whose_needs_changed_takes_the_new_room() -> None:
     assert free(roster) == 1500
 
 
-def test_a_workload_bound_to_a_node_that_comes_later_counts_once_it_is_there() -> None:
+def test_workload_bound_before_its_node_is_counted_later() -> None:
     roster = a_roster()
     roster.update_workload("default/w", bound("w", uid="u1"), NOW)
     assert roster.update_node("n1", named(a_node("n1"), "u2"), NOW.monotonic) == ["default/w"]
@@ -72,7 +72,7 @@ def test_a_workload_bound_to_a_node_that_comes_later_counts_once_it_is_there() -
     assert free(roster) == 3000
 
 
-def test_what_is_prepared_takes_room_until_it_is_bound_or_given_up() -> None:
+def test_prepared_reservation_is_counted_until_bound() -> None:
     held = ReservationRecord(node="n1", uid="", reservation="dead-1", until="2026-01-01T00:00:30+00:00")
     waiting = a_workload("w")
     status = msgspec.structs.replace(
@@ -115,9 +115,7 @@ STATES = {
 
 @pytest.mark.parametrize("after", STATES)
 @pytest.mark.parametrize("before", STATES)
-def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_else(
-    before: str, after: str
-) -> None:
+def test_workload_is_counted_on_its_latest_node_only(before: str, after: str) -> None:
     roster = a_roster(a_node("n1"), a_node("n2"))
     roster.update_workload("default/w", STATES[before][0], NOW)
     roster.update_workload("default/w", STATES[after][0], NOW)
@@ -127,7 +125,7 @@ def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_el
     assert ("default/w" in roster.reservation_records) == after.startswith("prepared")
 
 
-def test_news_that_change_nothing_it_asks_for_leave_its_place_in_the_queue() -> None:
+def test_status_update_keeps_queue_position() -> None:
     roster = a_roster(a_node("n1"))
     roster.update_workload("default/w", a_workload("w"), NOW)
     assert roster.queue.pop(0.0)
@@ -181,7 +179,7 @@ def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
         pytest.param(a_node("n1"), a_node("n1", status={"workloads": 7}), set(), id="only counted"),
     ],
 )
-def test_a_changed_node_wakes_those_it_may_help(
+def test_node_change_wakes_matching_events(
     before: LatticeNode | None, after: LatticeNode | None, wakes: set[ClusterEvent]
 ) -> None:
     roster = a_roster(*([before] if before else []))
@@ -195,7 +193,7 @@ def test_a_changed_node_wakes_those_it_may_help(
     assert woken == {change.name for change in wakes}
 
 
-def test_a_node_that_cannot_be_counted_is_left_out_and_said_so() -> None:
+def test_unparsable_node_is_excluded_and_reported() -> None:
     roster = a_roster(a_node("n1"))
     roster.update_node("n1", a_node("n1", labels={"lattice.dev/price-per-hour": "cheap"}), NOW.monotonic)
     assert list(roster.problems) == ["node n1"]
@@ -205,7 +203,7 @@ def test_a_node_that_cannot_be_counted_is_left_out_and_said_so() -> None:
     assert free(roster) == 4000
 
 
-def test_a_node_that_gives_more_than_it_has_is_counted_for_what_it_has_and_said_so() -> None:
+def test_allocatable_above_capacity_is_capped_and_reported() -> None:
     roster = a_roster(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
     assert free(roster) == 1000
     assert "gives workloads 64 cpu, more than the 1 it has for them" in roster.problems["node n1"]
@@ -213,7 +211,7 @@ def test_a_node_that_gives_more_than_it_has_is_counted_for_what_it_has_and_said_
     assert roster.problems == {}
 
 
-def test_gpus_are_those_that_were_written_down() -> None:
+def test_recorded_gpu_assignment_is_restored() -> None:
     roster = a_roster(a_node("n1", status={"gpus": [{"model": "T4"}, {"model": "T4"}]}))
     workload = a_workload("w", requests={"gpu": "500m"})
     container = msgspec.structs.replace(workload.spec.containers["main"], resources=None)

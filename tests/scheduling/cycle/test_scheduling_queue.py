@@ -34,7 +34,7 @@ def names(batch: list[list[WorkloadAsk]]) -> list[list[str]]:
     return [[each.name.removeprefix("default/") for each in run] for run in batch]
 
 
-def test_priority_first_then_first_come() -> None:
+def test_queue_orders_by_priority_then_arrival() -> None:
     waiting = queue(one("a"), one("b", 5), one("c"), one("d", 5))
     assert names(waiting.pop_batch(0.0, 9)) == [["b", "d"], ["a", "c"]]
 
@@ -58,11 +58,11 @@ def test_priority_first_then_first_come() -> None:
         ),
     ],
 )
-def test_batches(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> None:
+def test_pop_batch(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> None:
     assert names(queue(*asks).pop_batch(0.0, most)) == runs
 
 
-def test_back_off_doubles_up_to_half_a_minute() -> None:
+def test_backoff_doubles_up_to_30_seconds() -> None:
     waiting, now, waits = queue(one("a")), 0.0, []
     for _ in range(9):
         assert waiting.pop(now)
@@ -75,7 +75,7 @@ def test_back_off_doubles_up_to_half_a_minute() -> None:
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30]
 
 
-def test_a_key_is_worked_on_once_at_a_time_and_comes_again_if_it_changed() -> None:
+def test_changed_key_is_requeued_after_done() -> None:
     waiting = queue(one("a"))
     assert waiting.pop(0.0)
     waiting.add(one("a", cpu=300))
@@ -88,7 +88,7 @@ def test_a_key_is_worked_on_once_at_a_time_and_comes_again_if_it_changed() -> No
     assert len(waiting) == 0
 
 
-def test_one_that_changed_meanwhile_does_not_wait_for_the_failure_of_its_old_self() -> None:
+def test_changed_workload_skips_unschedulable_wait() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.add(one("a", cpu=300))
@@ -96,7 +96,7 @@ def test_one_that_changed_meanwhile_does_not_wait_for_the_failure_of_its_old_sel
     assert waiting.pop(0.0)
 
 
-def test_one_removed_while_worked_on_is_gone_afterwards_and_can_come_again() -> None:
+def test_workload_removed_in_progress_can_be_added_again() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     assert waiting.remove("default/a")
@@ -108,7 +108,7 @@ def test_one_removed_while_worked_on_is_gone_afterwards_and_can_come_again() -> 
     assert waiting.pop(0.0)
 
 
-def test_the_unschedulable_sleep_until_what_they_named() -> None:
+def test_unschedulable_workload_wakes_on_its_events_only() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
@@ -119,7 +119,7 @@ def test_the_unschedulable_sleep_until_what_they_named() -> None:
     assert waiting.pop(100.0)
 
 
-def test_waking_early_does_not_cut_the_back_off_short() -> None:
+def test_wake_does_not_shorten_backoff() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
@@ -140,14 +140,14 @@ def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
     return waiting
 
 
-def test_a_node_that_comes_does_not_wait_for_those_who_have_failed_often() -> None:
+def test_node_ready_shortens_a_long_backoff() -> None:
     waiting = often_failed(GONE, READY)
     waiting.wake(READY, 61.5)
     assert waiting.pop(65.9) is None, "some seconds after it failed"
     assert waiting.pop(66.0)
 
 
-def test_a_node_that_comes_is_heard_also_by_one_whom_something_else_has_woken_and_who_waits() -> None:
+def test_node_ready_shortens_backoff_of_woken_workload() -> None:
     waiting = often_failed(GONE, READY)
     waiting.wake(GONE, 70.0)
     assert waiting.pop(80.0) is None
@@ -155,7 +155,7 @@ def test_a_node_that_comes_is_heard_also_by_one_whom_something_else_has_woken_an
     assert waiting.pop(80.0)
 
 
-def test_however_often_somebody_is_tried_again_the_queue_does_not_grow() -> None:
+def test_repeated_retries_do_not_grow_the_queue() -> None:
     waiting = queue(*(one(f"w{number}") for number in range(10)))
     for now in range(0, 3000, 5):
         while (asked := waiting.pop(float(now))) is not None:
@@ -164,7 +164,7 @@ def test_however_often_somebody_is_tried_again_the_queue_does_not_grow() -> None
     assert len(waiting._backoff_heap) < 100
 
 
-def test_a_change_while_it_was_worked_on_is_not_missed() -> None:
+def test_event_during_scheduling_is_not_missed() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.wake(GROWN, 0.1)
@@ -172,7 +172,7 @@ def test_a_change_while_it_was_worked_on_is_not_missed() -> None:
     assert waiting.next_ready_at() == pytest.approx(1.2)
 
 
-def test_nobody_sleeps_for_ever() -> None:
+def test_unschedulable_workload_is_retried_periodically() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", set(), 7.0)
@@ -180,7 +180,7 @@ def test_nobody_sleeps_for_ever() -> None:
     assert waiting.pop(307.0)
 
 
-def test_a_new_version_wakes_it() -> None:
+def test_updated_workload_wakes() -> None:
     waiting = queue(one("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
@@ -271,7 +271,7 @@ ACTIONS = st.lists(
 
 @many
 @given(ACTIONS)
-def test_the_queue_agrees_with_looking_at_everybody_every_time(
+def test_queue_agrees_with_naive_model(
     actions: list[tuple[str, int, int, set[str]]],
 ) -> None:
     fast, slow, now = SchedulingQueue(), Slow(), 0.0

@@ -275,7 +275,7 @@ class Sequence:
 
 @large
 @given(st.binary(min_size=500, max_size=500), st.sampled_from((6, 12, 20)))
-def test_whatever_happens(drawn: bytes, steps: int) -> None:
+def test_random_sequences_keep_invariants(drawn: bytes, steps: int) -> None:
     sequence = Sequence(drawn)
     sequence.live(steps)
     fresh = sequence.told_again()
@@ -283,7 +283,7 @@ def test_whatever_happens(drawn: bytes, steps: int) -> None:
     assert sequence.answers(fresh) == sequence.answers(sequence.table)
 
 
-def test_in_at_least_half_of_the_sequences_somebody_is_evicted() -> None:
+def test_half_of_the_sequences_include_evictions() -> None:
     dice, evicting = Random(7), 0
     for _ in range(40):
         sequence = Sequence(dice.randbytes(500))

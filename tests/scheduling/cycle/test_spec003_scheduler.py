@@ -19,14 +19,14 @@ from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_prese
 FIT: Any = (FILTERS["Fit"],)
 
 
-def test_round_robin_without_scores_deals_workloads_out_in_turn() -> None:
+def test_round_robin_without_scores_distributes_evenly() -> None:
     table = nodes(1000, 1000, 1000)
     one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, dice(1))
     cycle = one.cycle([[ask(table, f"w{number}", 100) for number in range(6)]], 0.0)
     assert sorted(each.node for each in cycle.scheduled) == ["n0", "n0", "n1", "n1", "n2", "n2"]
 
 
-def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
+def test_without_nodes_the_reason_says_so() -> None:
     table = nodes()
     cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
         [[ask(table, "a"), ask(table, "b")]], 0.0
@@ -42,7 +42,7 @@ class TakesTheSecond(Selector):
         return Selection(decision.runner_up, 50.0)
 
 
-def test_the_selector_can_be_exchanged() -> None:
+def test_selector_is_replaceable() -> None:
     table = nodes(1000, 4000)
     cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
         [[ask(table, "a", 500)]], 0.0
@@ -50,7 +50,7 @@ def test_the_selector_can_be_exchanged() -> None:
     assert [(each.node, each.score) for each in cycle.scheduled] == [("n1", 50.0)]
 
 
-def test_the_filters_of_the_profile_rule_out() -> None:
+def test_profile_filters_reject_nodes() -> None:
     table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
     asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
@@ -63,7 +63,7 @@ def test_the_filters_of_the_profile_rule_out() -> None:
     assert cycle.unschedulable[0].reason == "0 of 3 nodes: 3 with a workload app=web in the same zone"
 
 
-def test_the_scores_of_the_profile_decide() -> None:
+def test_profile_scores_decide() -> None:
     table = table_of(
         a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
     )
@@ -74,7 +74,7 @@ def test_the_scores_of_the_profile_decide() -> None:
     assert sorted(each.node for each in cycle.scheduled) == ["a", "b", "c", "d"]
 
 
-def test_the_selected_one_is_taken() -> None:
+def test_selected_node_is_reserved() -> None:
     table = nodes(*[1000] * 4)
     rows = [Selector(TieBreaker.RANDOM, dice(seed)) for seed in range(8)]
     taken = set()
@@ -86,13 +86,13 @@ def test_the_selected_one_is_taken() -> None:
     assert len(taken) > 1
 
 
-def test_weighted_random_without_scores_reaches_everybody() -> None:
+def test_weighted_random_without_scores_reaches_all_nodes() -> None:
     table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
     decision = decide(ask(table, "any"), table, Profile("indifferent", FIT, ()))
     assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
 
 
-async def test_what_is_placed_is_bound() -> None:
+async def test_scheduled_workload_is_bound() -> None:
     table, told = nodes(1000), list[BindEvent]()
     reservations = Reservations(table)
     binder = Binder(ledger(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append)
@@ -104,14 +104,14 @@ async def test_what_is_placed_is_bound() -> None:
     ]
 
 
-async def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
+async def test_own_write_does_not_set_unknown_node_revision() -> None:
     one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
     one.ledger.revisions["n0"] = 7
     assert (await one.binder.bind(one.reserve("w", 100))).outcome == "bound"
     assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
 
 
-async def test_the_mode_is_obeyed() -> None:
+async def test_binding_mode_is_used() -> None:
     seen = []
     for mode in BindingMode:
         one = side(mode, 1000)
@@ -120,7 +120,7 @@ async def test_the_mode_is_obeyed() -> None:
     assert seen == ["bound", "failed", "bound"]
 
 
-async def test_each_attempt_is_an_event_of_its_own() -> None:
+async def test_each_bind_attempt_emits_its_own_event() -> None:
     one = side(BindingMode.OPTIMISTIC, 1000)
     one.ledger.revisions["n0"] = 7
     for time in (1.0, 2.0):
@@ -130,7 +130,7 @@ async def test_each_attempt_is_an_event_of_its_own() -> None:
     assert [event.at for event in one.events] == [1.0, 2.0]
 
 
-def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
+def test_equal_priority_is_never_preempted() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a", 250), ask(table, "b", 250), ask(table, "equal", 500, 5)])
     one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))
@@ -139,7 +139,7 @@ def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
     assert where(table) == {"equal": "n0", "new": "n0"}
 
 
-def test_a_batch_keeps_its_order() -> None:
+def test_cycle_keeps_batch_order() -> None:
     table = nodes(1000)
     one = CompositeScheduler(packing(), Reservations(table))
     cycle = one.cycle(
@@ -158,7 +158,7 @@ def test_a_batch_keeps_its_order() -> None:
         pytest.param((1000, 1000), [], id="nobody goes while there is room elsewhere"),
     ],
 )
-def test_preemption_comes_last(cpus: tuple[int, ...], gone: list[str]) -> None:
+def test_preemption_is_the_last_resort(cpus: tuple[int, ...], gone: list[str]) -> None:
     table = nodes(*cpus)
     put(table, "n0", [ask(table, "low", 800)])
     one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))

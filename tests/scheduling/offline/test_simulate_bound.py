@@ -6,7 +6,7 @@ from build.offline import GIB, a_node, a_workload, odd, reasons, simulated, with
 from lattice.errors import NotFound
 
 
-def test_the_bound_are_on_their_nodes_from_the_start():
+def test_bound_workloads_occupy_their_nodes():
     report = simulated(
         [a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")]
     )
@@ -14,7 +14,7 @@ def test_the_bound_are_on_their_nodes_from_the_start():
     assert next(each.used_before for each in report.usage if each.resource == "cpu") == 1000
 
 
-def test_the_bound_may_already_be_too_many():
+def test_bound_workloads_may_overcommit_a_node():
     report = simulated(
         [a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")]
     )
@@ -22,12 +22,12 @@ def test_the_bound_may_already_be_too_many():
     assert "without 1 cpu free" in reasons(report)["default/c"]
 
 
-def test_a_binding_to_an_unknown_node_is_refused():
+def test_binding_to_unknown_node_is_not_found():
     with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not among those given"):
         simulated([a_node("n1")], [a_workload("a", on="gone")])
 
 
-def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
+def test_bound_workload_without_gpu_room_is_left_out():
     report = simulated([with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"])
     (told,) = odd(report)
     expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
@@ -36,7 +36,7 @@ def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
 
-def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
+def test_bound_workload_beyond_counting_is_left_out():
     huge = "8Pi"
     bound = [a_workload(f"w{number}", cpu="1m", memory=huge, on="n1") for number in range(514)]
     report = simulated([a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)])
@@ -47,7 +47,7 @@ def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
     assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
-def test_bound_gpu_shares_are_seated_largest_first():
+def test_bound_gpu_shares_are_assigned_largest_first():
     shares = ["300m", "400m", "700m", "600m"]
     bound = [
         a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1")
@@ -57,7 +57,7 @@ def test_bound_gpu_shares_are_seated_largest_first():
     assert (odd(report), report.bound_count) == ([], 4)
 
 
-def test_what_the_bound_take_too_much_is_told_once_for_each_node():
+def test_overcommitted_node_is_warned_about_once():
     bound = [a_workload(f"w{number}", cpu="3", memory="20Gi", on="n1") for number in range(2)]
     report = simulated([a_node("n1"), a_node("n2")], bound)
     (told,) = odd(report)
@@ -69,7 +69,7 @@ def test_what_the_bound_take_too_much_is_told_once_for_each_node():
     ]
 
 
-def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
+def test_overcommitted_node_lists_eviction_order():
     limits = {"limits": {"cpu": "1", "memory": "20Gi"}}
     bound = [
         a_workload("guaranteed", memory="20Gi", on="n1", **limits),
@@ -83,7 +83,7 @@ def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
     )
 
 
-def test_slots_and_ports_end_nobody():
+def test_overcommitted_slots_evict_no_workload():
     told = odd(
         simulated(
             [a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})],
@@ -109,7 +109,7 @@ def two_on(node):
         pytest.param([{"key": "broken", "operator": "Exists"}], "", id="tolerated"),
     ],
 )
-def test_who_must_leave_a_tainted_node_is_told(tolerations, when):
+def test_taint_eviction_is_warned_about(tolerations, when):
     node = a_node("n1", taints=[{"key": "broken", "effect": "NoExecute"}])
     told = odd(
         simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})])

@@ -335,7 +335,7 @@ def welcome(case: Case, table: NodeTable) -> set[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_turns_a_no_into_a_yes_wakes(case: Case) -> None:
+def test_filter_wakes_on_change_that_makes_node_feasible(case: Case) -> None:
     table = case.table()
     before = welcome(case, table)
     case.apply(table)
@@ -343,13 +343,13 @@ def test_what_turns_a_no_into_a_yes_wakes(case: Case) -> None:
     assert case.change in FILTERS[case.filter].wakes_on
 
 
-def test_no_filter_names_a_change_that_is_no_help() -> None:
+def test_filters_wake_on_helpful_changes_only() -> None:
     assert {name: set(each.wakes_on) for name, each in FILTERS.items()} == {
         name: {case.change for case in CASES if case.filter == name} for name in FILTERS
     }
 
 
-def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
+def test_loss_of_emptiest_zone_wakes_spread_workload() -> None:
     table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), SchedulingQueue()
     place(table, SPREAD, "x")
     asked = ask(table, SPREAD)
@@ -430,7 +430,7 @@ NAMES = ("n0", "n1", "n2", "n3")
         st.integers(0, 4),
     ),
 )
-def test_nothing_that_helps_goes_unheard(
+def test_every_helpful_change_is_a_wake_event(
     there: tuple[NodeInfo, ...],
     placed: list[tuple[str, Demands]],
     wants: Demands,

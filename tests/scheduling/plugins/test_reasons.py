@@ -343,7 +343,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
 ]
 
 
-def test_no_filter_is_forgotten() -> None:
+def test_every_filter_has_a_case() -> None:
     told = {name for name, *_ in CASES}
     assert told == {each.name for each in compile_preset().filters} == set(FILTERS)
 
@@ -352,7 +352,7 @@ def test_no_filter_is_forgotten() -> None:
     ("plugin", "table", "demands", "node", "words"),
     [pytest.param(FILTERS[name], *rest, id=f"{name}: {about}") for name, about, *rest in CASES],
 )
-def test_a_no_says_need_have_and_missing(
+def test_reason_detail_has_need_have_and_missing(
     plugin: Any, table: Any, demands: Demands, node: str, words: list[str]
 ) -> None:
     made = table()
@@ -371,9 +371,7 @@ def test_a_no_says_need_have_and_missing(
         for name, about, table, demands, *_ in CASES
     ],
 )
-def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
-    plugin: Any, table: Any, demands: Demands
-) -> None:
+def test_batched_reason_details_equal_single_details(plugin: Any, table: Any, demands: Demands) -> None:
     made = table()
     for reason, mask in plugin.filter(ask(made, demands), made).items():
         rows = np.flatnonzero(mask)
@@ -416,7 +414,7 @@ APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
         ),
     ],
 )
-def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Demands) -> None:
+def test_column_reads_do_not_grow_with_node_count(demands: Demands) -> None:
     looks = []
     for count in (10, 40):
         table = Watched()
@@ -432,7 +430,7 @@ def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Deman
     assert looks[0] == looks[1] > 0
 
 
-def test_what_a_reason_shows_is_no_part_of_what_it_is() -> None:
+def test_reason_equality_ignores_displayed_demands() -> None:
     """Many shapes share the answers of a filter, by its reasons."""
     tainted = nodes(a_node(taints=(a_taint("gpu"),)))
     patient = a_workload(tolerations=(a_toleration("other", "Exists"),))

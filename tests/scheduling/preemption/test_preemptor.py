@@ -81,7 +81,7 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
         pytest.param([(0, "a", 1000, 0), (1, "b", 1000, 0)], 1500, 9, [], id="larger than any node"),
     ],
 )
-def test_who_goes(there: list[Small], cpu: int, priority: int, gone: list[str]) -> None:
+def test_victim_selection(there: list[Small], cpu: int, priority: int, gone: list[str]) -> None:
     table = nodes(1000, 1000)
     for node, name, size, important in there:
         put(table, f"n{node}", [ask(table, name, size, important)])
@@ -90,7 +90,7 @@ def test_who_goes(there: list[Small], cpu: int, priority: int, gone: list[str]) 
     assert where(table) == before
 
 
-def test_of_equals_the_youngest_goes() -> None:
+def test_youngest_of_equal_victims_is_chosen() -> None:
     table = nodes(1000, 1000)
     for name, node in (("old", "n0"), ("young", "n0"), ("middle", "n1"), ("older", "n1")):
         put(table, node, [ask(table, name, 500)])
@@ -107,7 +107,7 @@ def test_of_equals_the_youngest_goes() -> None:
         pytest.param({"default/a": 0, "default/b": 2}, ["b1", "b2"], id="a limit that leaves just enough"),
     ],
 )
-def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
+def test_disruption_budget_limits_victims(left: dict[str, int], gone: list[str]) -> None:
     table = nodes(1000, 1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
     put(table, "n1", [ask(table, name, 500, service="b") for name in ("b1", "b2")])
@@ -123,7 +123,7 @@ def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
         pytest.param(1, 600, ["g0", "g1"], id="two to spare"),
     ],
 )
-def test_a_gang_keeps_as_many_as_it_needs_or_none(least: int, cpu: int, gone: list[str]) -> None:
+def test_gang_keeps_min_member_or_is_preempted_whole(least: int, cpu: int, gone: list[str]) -> None:
     table = nodes(900)
     put(table, "n0", [ask(table, f"g{number}", 300, group="g", least=least) for number in range(3)])
     assert victims(preempt(table, ask(table, "new", cpu, 5))) == gone
@@ -146,7 +146,7 @@ def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None
         pytest.param((0, 0, 0), 2, {"service": "limited"}, 1, id="what the limit allows may be spared"),
     ],
 )
-def test_a_gang_over_many_nodes(
+def test_gang_over_many_nodes_is_preempted_whole(
     priorities: tuple[int, ...], least: int, more: dict[str, Any], gone: int
 ) -> None:
     table = nodes(300, 300, 300)
@@ -164,7 +164,7 @@ def test_a_gang_over_many_nodes(
         pytest.param([0, 0, 0, 0], ["g0", "g1", "g2"], id="three of a gang rather than four others"),
     ],
 )
-def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
+def test_all_gang_members_count_as_victims(others: list[int], gone: list[str]) -> None:
     table = nodes(300, 300, 300, 300)
     gang_on(table, 1, 1, 1, least=3)
     put(
@@ -175,7 +175,7 @@ def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
     assert victims(preempt(table, ask(table, "new", 300, 5))) == gone
 
 
-def test_stopped_ones_are_charged_to_their_service() -> None:
+def test_victims_are_charged_to_disruption_budget() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
     preemptor = Preemptor(table, packing(), disruptions_allowed={"default/a": 3})
@@ -200,7 +200,9 @@ def test_stopped_ones_are_charged_to_their_service() -> None:
         pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="nobody's leaving changes a label"),
     ],
 )
-def test_more_than_amounts(there: dict[str, Any], new: dict[str, Any], gone: list[str]) -> None:
+def test_preemption_frees_gpus_ports_and_anti_affinity(
+    there: dict[str, Any], new: dict[str, Any], gone: list[str]
+) -> None:
     table = nodes(1000, gpus=(1,))
     put(table, "n0", [ask(table, "bystander", 10), ask(table, "x", 10, **there)])
     taken = table.gpus.free(0).tolist()
@@ -208,13 +210,13 @@ def test_more_than_amounts(there: dict[str, Any], new: dict[str, Any], gone: lis
     assert table.gpus.free(0).tolist() == taken
 
 
-def test_members_of_its_own_group_never_give_way() -> None:
+def test_own_gang_members_are_never_victims() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "m1", 1000, 0, group="g")])
     assert preempt(table, ask(table, "m2", 1000, 5, group="g")) is None
 
 
-def test_sums_follow_new_nodes_and_resources() -> None:
+def test_preemptor_follows_new_nodes_and_resources() -> None:
     table, profile = nodes(1000), indifferent()
     preemptor = Preemptor(table, profile)
     put(table, "n0", [ask(table, "a", 1000, 3)])
@@ -228,7 +230,7 @@ def test_sums_follow_new_nodes_and_resources() -> None:
     assert victims(preemptor.find(new, decide(new, table, profile))) == ["b"]
 
 
-def test_one_of_very_many_nodes_helps() -> None:
+def test_only_helpful_node_among_many_is_found() -> None:
     table, port = nodes(*[100] * 400), ((80, "TCP"),)
     for row in range(400):
         put(
@@ -257,7 +259,7 @@ def test_one_of_very_many_nodes_helps() -> None:
         pytest.param([(5, 8), (3, 3), (3, 4), (2, 0), (2, 0)], 7, [0, 3], id="a dear one and a cheap one"),
     ],
 )
-def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
+def test_cheapest_pair_by_size_and_priority(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
     table = nodes(sum(size for size, _ in there))
     put(
         table,
@@ -268,7 +270,7 @@ def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: 
     assert sorted(victims(found)) == [f"w{number}" for number in gone]
 
 
-def test_a_port_of_the_range_that_is_freed_can_be_given_out() -> None:
+def test_preemption_frees_port_of_dynamic_range() -> None:
     table = NodeTable()
     table.put_node(NodeInfo("n0", {"cpu": 1000, "memory": 1}, {"node": "n0"}, port_range=(9000, 9001)))
     put(table, "n0", [ask(table, "fixed", 10, 1, host_ports=((9000, "TCP"),)), ask(table, "other", 10, 0)])

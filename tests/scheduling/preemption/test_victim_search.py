@@ -205,7 +205,7 @@ def asked(table: NodeTable, name: str, drawn: tuple[Any, ...], priority: int) ->
 @pytest.mark.timeout(3600)
 @thorough
 @given(worlds())
-def test_as_cheap_as_the_cheapest_of_all_sets_on_all_nodes(made: tuple[NodeTable, World]) -> None:
+def test_victims_equal_exhaustive_search_optimum(made: tuple[NodeTable, World]) -> None:
     table, world = made
     ranks = {name: int(table.column("rank")[row]) for name, row in table.row_of.items()}
     decision = decide(world.new, table, packing())
@@ -248,7 +248,9 @@ def spread(key: str) -> tuple[Spread, ...]:
         ),
     ],
 )
-def test_filters_are_asked(there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]) -> None:
+def test_victim_search_runs_all_filters(
+    there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]
+) -> None:
     """The second node has no room for it, whoever goes, or is no better."""
     table = nodes(1000, 1000)
     for node, apps in there.items():
@@ -298,7 +300,7 @@ def rows_of(rows: Any) -> Sequence[int]:
     return found
 
 
-def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
+def test_victim_search_satisfies_custom_filter() -> None:
     table = nodes(1000)
     put(
         table,
@@ -317,9 +319,7 @@ def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
 
 
 @pytest.mark.parametrize("steps", [0, 1, 40])
-def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
-    steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_truncated_search_is_feasible_and_marked_inexact(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
     table, dice_ = nodes(10_000, 10_000), dice(3)
     for node in ("n0", "n1"):
         each = [ask(table, f"{node}.{n}", dice_.randint(100, 400), dice_.randint(0, 4)) for n in range(40)]
@@ -339,7 +339,7 @@ def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
     assert not proved or proved.cost <= found.cost
 
 
-def test_a_filter_is_asked_even_where_the_search_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_search_satisfies_custom_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     table = nodes(800)
     put(
         table,

@@ -99,7 +99,7 @@ def profile() -> Profile:
         ),
     ],
 )
-def test_prefers(
+def test_fragmentation_score_preferences(
     nodes: list[tuple[int, int, str]], seen: list[tuple[int, int, int]], new: tuple[int, int], chosen: str
 ) -> None:
     table = cluster(*nodes)
@@ -109,24 +109,24 @@ def test_prefers(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_takes_any_model_spares_the_scarce_one(seed: int) -> None:
+def test_workload_of_any_model_spares_scarce_model(seed: int) -> None:
     table = cluster((96, 4, "T4"), (96, 8, "G2"), (96, 8, "G2"), seed=seed)
     table.assume(asks(table, "picky", 8, 1000, ("T4",)), 0)
     table.assume(asks(table, "easy", 8, 1000), 1)
     assert decide(asks(table, "new", 8, 1000), table, profile()).name != "n0"
 
 
-def test_without_gpus_every_node_is_as_good() -> None:
+def test_nodes_without_gpus_score_equal() -> None:
     table = cluster((4, 0, ""), (8, 0, ""))
     assert set(GpuFragmentation().score(asks(table, "a", 1), table)) == {np.float32(0.5)}
 
 
-def test_before_anything_is_placed_it_decides_nevertheless() -> None:
+def test_empty_table_is_scored() -> None:
     table = cluster((8, 1, "T4"), (8, 2, "G2"))
     assert decide(asks(table, "a", 1, 1000), table, profile()).fits
 
 
-def test_a_part_that_nothing_fits_into_is_left_over() -> None:
+def test_leftover_of_gpu_shares() -> None:
     left = leftover_by_free([(GpuDemandClass(1, 1, 810, ()), 3), (GpuDemandClass(1, 1, 160, ()), 1)])
     assert left[150] == 150
     assert left[190] == pytest.approx(30, abs=0.1)
@@ -187,7 +187,7 @@ some = settings(
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_the_loss_agrees_with_the_obvious_loop(
+def test_expected_loss_agrees_with_naive_loop(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
     table = filled(nodes, given_to)
@@ -213,7 +213,7 @@ def test_the_loss_agrees_with_the_obvious_loop(
     cpu=st.sampled_from((0, 2, 4)),
     gpu=st.sampled_from((0, 300, 1000, 2000)),
 )
-def test_scores_are_shares_and_asking_twice_changes_nothing(
+def test_scores_are_within_bounds_and_repeatable(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
     table, plugin = filled(nodes, given_to), GpuFragmentation()
@@ -226,7 +226,7 @@ def test_scores_are_shares_and_asking_twice_changes_nothing(
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_row_order_does_not_matter(
+def test_scores_are_independent_of_row_order(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
     there, back = filled(nodes, given_to), cluster(*reversed(nodes))
@@ -244,7 +244,7 @@ def test_row_order_does_not_matter(
     cpu=st.sampled_from((0, 2)),
     gpu=st.sampled_from((0, 300, 1000, 2000)),
 )
-def test_what_is_scored_is_what_the_table_does(
+def test_scored_state_equals_state_after_placement(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
     table = filled(nodes, given_to)
@@ -333,7 +333,7 @@ def asked_about(table: NodeTable) -> list[list[float]]:
     steps=changes,
     idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10),
 )
-def test_who_asks_in_between_changes_no_decision(
+def test_queries_in_between_change_no_decision(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]
 ) -> None:
     quiet, busy, used = begun(nodes, crowd), begun(nodes, crowd), profile()
@@ -361,7 +361,7 @@ def test_who_asks_in_between_changes_no_decision(
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_what_would_be_is_what_is_once_it_is_done(
+def test_what_if_scores_equal_scores_after_placement(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
     imagined, real = begun(nodes, crowd), begun(nodes, crowd)
@@ -377,9 +377,7 @@ def test_what_would_be_is_what_is_once_it_is_done(
 
 @some
 @given(nodes=machines, steps=changes)
-def test_a_table_built_anew_from_few_placements_scores_the_same(
-    nodes: list[tuple[int, int, str]], steps: list[Step]
-) -> None:
+def test_rebuilt_small_table_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
     old = begun(nodes, 0)
     for number, step in enumerate(steps):
         happens(old, number, step)
@@ -388,7 +386,7 @@ def test_a_table_built_anew_from_few_placements_scores_the_same(
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_following_changes_costs_the_same_as_looking_at_all_rows(
+def test_incremental_costs_equal_full_recomputation(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
     table = begun(nodes, crowd)
@@ -425,7 +423,7 @@ def named_scores(table: NodeTable) -> dict[str, list[float]]:
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes, later=changes)
-def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_from(
+def test_copied_demand_model_continues_identically(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], later: list[Step]
 ) -> None:
     old = begun(nodes, crowd)
@@ -440,7 +438,7 @@ def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_
         assert named_scores(new) == named_scores(old)
 
 
-def test_without_carrying_it_over_the_lesson_may_be_another_once_placements_are_many() -> None:
+def test_large_table_differs_without_copied_demand_model() -> None:
     old = begun([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
     for number in range(3):
         happens(old, number, ("comes", number, 1, 500, ""))

@@ -155,7 +155,7 @@ def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float]
 
 @most
 @given(st.lists(STEP, max_size=25))
-def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(
+def test_decisions_after_changes_equal_fresh_table(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     world = World()
@@ -170,7 +170,7 @@ def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(
 
 
 @pytest.mark.parametrize("demands", DEMANDS[:3], ids=["plain", "of a service", "of a service, with labels"])
-def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
+def test_changed_node_is_reevaluated_alone(demands: Demands) -> None:
     table = table_of(*(a_fact(number, number, 0) for number in range(40)))
     asked = []
 
@@ -202,7 +202,7 @@ def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "x", "y", "z"]), st.booleans()), max_size=20)
 )
-def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(
+def test_label_codes_and_counts_equal_fresh_table(
     changes: list[tuple[int, str, bool]],
 ) -> None:
     table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
@@ -273,7 +273,7 @@ def together_and_apart(
     st.sampled_from([{}, {"zone": "x"}]),
     st.booleans(),
 )
-def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
+def test_batched_replicas_equal_single_decisions(
     drawn: list[tuple[str, int, bool]],
     there: list[tuple[int, str]],
     count: int,
@@ -319,7 +319,7 @@ SPREADING = [
     st.tuples(st.integers(5, 20), st.integers(1, 3)),
     st.sampled_from(SPREADING),
 )
-def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
+def test_float_ties_break_alike_in_batch_and_singly(
     drawn: list[int], kibibytes: int, full: float, counts: tuple[int, int], profile: Profile
 ) -> None:
     """A few KiB of 32 GiB are lost in a 32-bit sum once the part for the zone is added, and then the order of ties decides."""
@@ -334,7 +334,7 @@ def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
     assert together == apart
 
 
-def test_many_replicas_over_many_zones_too() -> None:
+def test_large_batch_over_many_zones_equals_singly() -> None:
     table = table_of(
         *(
             a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}")
@@ -354,7 +354,7 @@ def test_many_replicas_over_many_zones_too() -> None:
 
 
 @pytest.mark.parametrize("zone", [{}, {"zone": "x"}], ids=["without zones", "with zones"])
-def test_the_part_for_nodes_knows_of_replicas_that_are_only_supposed(zone: dict[str, str]) -> None:
+def test_node_spread_counts_assumed_replicas(zone: dict[str, str]) -> None:
     table = table_of(a_node("n0", labels=zone), a_node("n1", labels=zone))
     demands = a_workload(service="s")
     ask, rows = table.make_ask("default/a", demands), np.array([0, 1, 1])
@@ -367,7 +367,7 @@ def test_the_part_for_nodes_knows_of_replicas_that_are_only_supposed(zone: dict[
     assert (ServiceSpread().score(ask, table)[:2] >= NodeSpread().score(ask, table)[:2]).all()
 
 
-def test_what_nobody_uses_any_more_is_forgotten() -> None:
+def test_unused_shapes_and_counts_are_evicted() -> None:
     table = table_of(*(a_node(f"n{number}", zone=f"z{number % 3}") for number in range(5)))
     for number in range(50_000):
         labels = {"app": f"a{number}"}
@@ -390,7 +390,7 @@ def test_what_nobody_uses_any_more_is_forgotten() -> None:
     assert len(table.shapes_seen_once) + len(table.shape_caches) <= 2 * MAX_COLUMNS_KEPT
 
 
-def test_a_forgotten_tally_is_counted_anew_when_somebody_asks() -> None:
+def test_evicted_topology_count_is_recomputed() -> None:
     table = table_of(a_node("n0", zone="x"), a_node("n1", zone="y"))
     kept = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"})
     table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
@@ -402,7 +402,7 @@ def test_a_forgotten_tally_is_counted_anew_when_somebody_asks() -> None:
     assert before[2]["n1"] == RULED_OUT
 
 
-def test_a_shape_that_was_forgotten_gets_another_number_and_never_somebody_elses() -> None:
+def test_evicted_shape_gets_a_fresh_number() -> None:
     table = table_of(a_node())
     first = table.make_ask("default/a", a_workload({"cpu": 1}))
     numbers = {

@@ -59,7 +59,7 @@ def limits(**stated: Any) -> dict[str, Any]:
     pytest.param([dc(), AWS, a_class("l", 16, 64, 0.9), a_service(cores=8)], {"aws/r1": 1}, id="nor what is too big for its machines"),
     pytest.param([dc(target="moon"), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="a target that is not there takes nothing"),
 ])  # fmt: skip
-def test_where_it_goes(objects: list[Kind], found: dict[str, int]) -> None:
+def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
     assert where(*objects) == found
 
 
@@ -72,7 +72,7 @@ def test_where_it_goes(objects: list[Kind], found: dict[str, int]) -> None:
     pytest.param({"maxMonthlySpend": 500}, 3, id="of three, in both regions together"),
     pytest.param({"maxMonthlySpend": 0}, 0, id="of none"),
 ])  # fmt: skip
-def test_how_far_it_goes(limit: dict[str, Any], spilled: int) -> None:
+def test_overflow_limits(limit: dict[str, Any], spilled: int) -> None:
     quotas = {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 2}}
     found = where(
         dc(**limits(**limit)), a_cloud("aws", {"r1": quotas, "r2": quotas}), a_service(cores=4, replicas=20)
@@ -81,7 +81,7 @@ def test_how_far_it_goes(limit: dict[str, Any], spilled: int) -> None:
     assert sum(found.values()) == spilled
 
 
-def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
+def test_overflow_clusters_are_separate_and_labelled() -> None:
     """What is in the cloud by its own right does not share them."""
     world = settled(
         dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)
@@ -94,12 +94,12 @@ def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
     assert made == {"dc-001": {}, "aws-r1-001": {"lattice.dev/overflow-of": "dc"}, "aws-r1-002": {}}
 
 
-def test_the_overflow_is_paid_from_both_ledgers() -> None:
+def test_overflow_is_charged_to_both_ledgers() -> None:
     found = settled(dc(**limits(maxMonthlySpend=1000)), AWS, a_service(cores=4, replicas=4))
     assert found.fleet.committed["static.dc.overflow"] == found.fleet.committed["cloud.aws"] == 400_000
 
 
-def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
+def test_overflow_is_recovered_from_stored_objects() -> None:
     once = settled(dc(**limits(maxClusters=1)), AWS, a_service(cores=4, replicas=5))
     again = converge(once.resulting_world())
     assert again.replica_counts == once.replica_counts
@@ -113,13 +113,13 @@ def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
     pytest.param(a_static(nodes=4, cores=None, memory=None, provider="aws"), [a_service(cores=1)], 250_000, id="machines, where nothing else is known"),
     pytest.param(a_static(nodes=0, cores=None, memory=None), [], 1_000_000, id="nothing at all is full"),
 ])  # fmt: skip
-def test_how_full_a_data_center_is(static: Kind, services: list[Kind], share: int) -> None:
+def test_offer_utilisation(static: Kind, services: list[Kind], share: int) -> None:
     found = settled(static, *services)
     assert offer_utilisation(found.fleet, found.fleet.row("dc")) == share
 
 
 @pytest.mark.parametrize("reserved", [0, 2])
-def test_machines_in_use_are_those_with_replicas_on_them(reserved: int) -> None:
+def test_utilisation_counts_machines_with_replicas(reserved: int) -> None:
     """Two begin a cluster, and one of them is used."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     static = a_static(nodes=4 + reserved, cores=None, memory=None, provider="aws", reservation=reservation)
@@ -127,7 +127,7 @@ def test_machines_in_use_are_those_with_replicas_on_them(reserved: int) -> None:
     assert offer_utilisation(found.fleet, found.fleet.row("dc"), includes_reserve=False) == 250_000
 
 
-def test_two_data_centers_overflow_when_both_could_take_it_and_one_is_full_enough() -> None:
+def test_overflow_waits_for_other_data_center_with_capacity() -> None:
     """west has room, so nothing spills from east."""
     east = a_static("east", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     west = a_static("west", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
@@ -135,11 +135,11 @@ def test_two_data_centers_overflow_when_both_could_take_it_and_one_is_full_enoug
     assert where(east, west, AWS, a_service(cores=4, replicas=3)) == {"east": 1, "west": 1, "aws/r1": 1}
 
 
-def test_pools_are_closed_by_an_overflow_too() -> None:
+def test_overflow_closes_other_pools() -> None:
     assert where(dc(), a_pool(), AWS, a_service(cores=4, replicas=3)) == {"dc": 2, "aws/r1": 1}
 
 
-def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> None:
+def test_reserved_capacity_does_not_hold_back_overflow() -> None:
     reservation = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"priority": "critical"}}]}
     overflow = {"enabled": True, "target": "aws", "trigger": {"capacityThreshold": 90}}
     static = a_static("dc", 10, 80, "320Gi", reservation=reservation, overflow=overflow)
@@ -151,7 +151,7 @@ def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> N
     assert counts == {"dc": 64, "aws/r1": 16}
 
 
-def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None:
+def test_alternatives_name_shortfall_of_overflow_target() -> None:
     """Not that the target is closed, or is the target: the data center is past its trigger, and may make no second cluster."""
     rule = dc(trigger={"capacityThreshold": 50}, **limits(maxClusters=0))
     world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).resulting_world()
@@ -162,7 +162,7 @@ def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None
     assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp, missing target: gcp"
 
 
-def test_a_data_center_that_is_full_in_pieces_is_told_as_a_risk() -> None:
+def test_fragmented_data_center_is_a_risk() -> None:
     """Three cores of each of four machines are taken: the fourth of each is of no use to who asks for three."""
     rule = a_static(nodes=4, cores=16, memory="64Gi", overflow={"enabled": True, "target": "cloud"})
     made = plan(a_world(rule, a_cloud()), [a_service(cores=3, replicas=6)])

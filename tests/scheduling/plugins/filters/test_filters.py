@@ -89,11 +89,11 @@ def test_in_cluster(cluster: str, words: list[str]) -> None:
         pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="one that is reserved"),
     ],
 )
-def test_a_workload_of_no_service_keeps_out_of_reserves(labels: dict[str, str], words: list[str]) -> None:
+def test_bare_workload_is_kept_off_reserved_nodes(labels: dict[str, str], words: list[str]) -> None:
     assert against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
 
 
-def test_a_replica_goes_wherever_its_cluster_is() -> None:
+def test_reserved_nodes_filter_skips_service_replicas() -> None:
     assert not ReservedNodes().applies(ask(nodes(a_node()), a_workload(service="api")))
 
 
@@ -150,7 +150,7 @@ def test_fit(room: dict[str, Any], requests: dict[str, Any], words: list[str]) -
     assert against(Fit(), a_node(room=room), a_workload(requests)) == words
 
 
-def test_fit_counts_what_is_placed_and_gives_need_have_and_missing() -> None:
+def test_fit_counts_placed_workloads_in_shortfall() -> None:
     table = nodes(a_node(room={"cpu": 8, "memory": "8Gi"}))
     place(table, a_workload({"memory": "6Gi"}), "n1")
     asked = ask(table, a_workload({"memory": "3Gi"}))
@@ -158,7 +158,7 @@ def test_fit_counts_what_is_placed_and_gives_need_have_and_missing() -> None:
     assert str(reason.detail(table, 0)) == "memory: need 3Gi, have 2Gi, missing 1Gi"
 
 
-def test_fit_counts_ports_to_be_chosen() -> None:
+def test_fit_counts_dynamic_ports() -> None:
     table = nodes(a_node(port_range=(100, 102)))
     place(table, a_workload(port_range=2), "n1")
     assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
@@ -190,7 +190,7 @@ def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: li
     assert against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
 
 
-def test_gpu_gives_need_have_and_missing() -> None:
+def test_gpu_shortfall() -> None:
     assert details(Gpu(), a_node(gpus=("v100",)), a_workload(gpu=3)) == ["gpu: need 3, have 1, missing 2"]
     assert details(Gpu(), a_node(gpus=(("v100", 200),)), a_workload(gpu="500m")) == [
         "part of one gpu: need 500m, have 200m, missing 300m"
@@ -200,7 +200,7 @@ def test_gpu_gives_need_have_and_missing() -> None:
     ]
 
 
-def test_node_selector_names_each_label_that_is_missing() -> None:
+def test_node_selector_names_each_missing_label() -> None:
     node = a_node(labels={"disk": "hdd", "gpu": "yes"})
     assert against(
         NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
@@ -248,7 +248,7 @@ def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]
     assert (against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
 
 
-def test_node_affinity_says_what_was_wanted_and_what_is_there() -> None:
+def test_node_affinity_shortfall() -> None:
     demands = a_workload(
         node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))
     )
@@ -317,7 +317,7 @@ def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> N
     assert against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
 
 
-def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -> None:
+def test_each_untolerated_taint_is_named_per_node() -> None:
     table = nodes(
         a_node("n1", taints=(a_taint("a"), a_taint("b"))), a_node("n2", taints=(a_taint("b"),)), a_node("n3")
     )
@@ -363,7 +363,7 @@ def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -
         ),
     ],
 )
-def test_no_execute_says_who_must_go_and_when(
+def test_no_execute_taint_evictions(
     taints: tuple[Any, ...], tolerations: tuple[Any, ...], leaves: int | None
 ) -> None:
     table = nodes(a_node())
@@ -374,7 +374,7 @@ def test_no_execute_says_who_must_go_and_when(
     )
 
 
-def test_who_must_go_is_told_for_which_taint() -> None:
+def test_taint_eviction_names_its_taint() -> None:
     node = a_node(taints=(a_taint("k", "NoExecute"), a_taint("l", "NoExecute", "v")))
     table = nodes(node)
     place(table, a_workload(tolerations=(a_toleration("k", "Exists"),)), "n1")
@@ -399,7 +399,7 @@ def test_volume_zone(volume: Volume, words: list[str]) -> None:
     assert against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
 
 
-def test_a_node_without_zone_cannot_reach_a_volume_that_has_one() -> None:
+def test_node_without_zone_is_outside_volume_zone() -> None:
     assert against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
         "outside zone a of volume v"
     ]
@@ -456,7 +456,7 @@ def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
     assert against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
 
 
-def test_the_version_of_an_image_is_its_dotted_number() -> None:
+def test_image_version_is_its_dotted_number() -> None:
     assert [version_in(image) for image in ("x86-ubuntu-22.04", "debian12", "none", "a-2.0")] == [
         (22, 4),
         (12,),
@@ -477,7 +477,7 @@ def test_licence(held: tuple[str, ...], wanted: tuple[str, ...], words: list[str
     assert against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
 
 
-def test_host_ports_are_free_again_when_their_user_has_gone() -> None:
+def test_host_ports_are_freed_with_their_workload() -> None:
     table = nodes(a_node("n1"), a_node("n2"))
     web, dns = a_workload(host_ports=((80, "TCP"),)), a_workload(host_ports=((80, "UDP"), (443, "TCP")))
     place(table, web, "n1")
@@ -487,7 +487,7 @@ def test_host_ports_are_free_again_when_their_user_has_gone() -> None:
     assert ruled_out(HostPorts(), table, web) == {}
 
 
-def test_every_filter_names_what_could_change_its_mind() -> None:
+def test_every_filter_has_wake_events() -> None:
     assert all(each.wakes_on and ClusterEvent.NODE_ADDED in each.wakes_on for each in FILTERS.values())
     assert ClusterEvent.WORKLOAD_GONE in Fit.wakes_on
     assert ClusterEvent.NODE_READY in Ready.wakes_on
@@ -513,7 +513,7 @@ def test_every_filter_names_what_could_change_its_mind() -> None:
         pytest.param({"cpu": "900m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "0", "100m"), id="just full"),
     ],
 )
-def test_what_is_missing_on_an_overcommitted_node_is_what_would_have_to_go(
+def test_shortfall_on_overcommitted_node_includes_excess(
     left: dict[str, Any], need: dict[str, Any], shown: Shortfall
 ) -> None:
     table = nodes(a_node("n", {"cpu": 1, "memory": "4Gi"}))
