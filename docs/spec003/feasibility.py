@@ -34,7 +34,7 @@ FEASIBILITY = (
     Row(
         "anti_affinity enforcement",
         "scheduling.table.node_table:NodeTable.anti_affinity_against",
-        f"{FILTERS}::test_workload_anti_affinity[what is there keeps it away]",
+        f"{FILTERS}::test_workload_anti_affinity[a placed workload repels it]",
         (
             "scheduling/table/workload_index.py",
             "carriers.add(self._table, row, change)",

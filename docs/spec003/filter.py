@@ -94,7 +94,7 @@ FILTER = (
     Row(
         "pod_anti_affinity",
         "scheduling.plugins.filters.inter_workload_affinity:WorkloadAntiAffinity",
-        f"{FILTERS}::test_workload_anti_affinity[it keeps away from what is there]",
+        f"{FILTERS}::test_workload_anti_affinity[it avoids a placed workload]",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
             "is_own_term=True)] = occupied(rows, term.topology_key, tally)",

@@ -90,7 +90,7 @@ SCORE = (
     Row(
         "anti_affinity scoring",
         "scheduling.plugins.scores.preferred_affinity:PreferredAntiAffinity",
-        f"{SCORES}::test_preferred_workload_affinity[disliked neighbours repel it]",
+        f"{SCORES}::test_preferred_workload_affinity[anti-preferred workloads repel it]",
         (
             "scheduling/plugins/scores/preferred_affinity.py",
             "np.divide(np.float32(each.weight), near",

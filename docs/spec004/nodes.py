@@ -38,7 +38,7 @@ NODE_MANAGER = (
     Row(
         "missing heartbeats make it NotReady",
         "lifecycle.node_health:evaluate_node",
-        f"{RULES}::test_evaluate_node[silent for 40 s: not ready, and told]",
+        f"{RULES}::test_evaluate_node[silent for 40 s: not ready, with an event]",
         (
             "lifecycle/node_health.py",
             "if was_lost or node.heartbeat_age >= times.not_ready_after:",

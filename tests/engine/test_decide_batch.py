@@ -39,11 +39,11 @@ def one_at_a_time(
     ("rooms", "count", "weights", "names"),
     [
         pytest.param([4, 4], 3, {"early": 1.0}, ["r0", "r0", "r0"], id="the best one as long as it has room"),
-        pytest.param([2, 4], 3, {"early": 1.0}, ["r0", "r0", "r1"], id="then the next"),
+        pytest.param([2, 4], 3, {"early": 1.0}, ["r0", "r0", "r1"], id="the next best once the best is full"),
         pytest.param(
             [1, 1], 3, {"early": 1.0}, ["r0", "r1"], id="fewer rows than asked: the rest fits nowhere"
         ),
-        pytest.param([0, 0], 3, {"early": 1.0}, [], id="nobody fits"),
+        pytest.param([0, 0], 3, {"early": 1.0}, [], id="no row fits"),
         pytest.param([], 3, {"early": 1.0}, [], id="nothing to choose from"),
     ],
 )
@@ -66,11 +66,15 @@ def test_decide_batch(rooms: list[int], count: int, weights: dict[str, float], n
         pytest.param(
             a_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"
         ),
-        pytest.param(a_profile(Room(), lonely=0.0), True, 0, True, id="one without weight is not asked"),
+        pytest.param(
+            a_profile(Room(), lonely=0.0), True, 0, True, id="a table-scoped score without weight is ignored"
+        ),
         pytest.param(
             a_profile(Room(), NotTheFullest()), True, 1, False, id="a filter that looks at the whole table"
         ),
-        pytest.param(a_profile(Room(), NotTheFullest()), True, 0, True, id="one that has nothing to say now"),
+        pytest.param(
+            a_profile(Room(), NotTheFullest()), True, 0, True, id="a table-scoped filter that does not apply"
+        ),
     ],
 )
 def test_can_batch(profile: Profile, additive: bool, taken: int, together: bool) -> None:

@@ -129,17 +129,21 @@ def test_columns_grow_with_rows() -> None:
         pytest.param(
             lambda table: table.allocate(0, [(0, 1)]),
             False,
-            id="taking leaves what was derived from fixed columns",
+            id="an allocation keeps the memo",
         ),
         pytest.param(
             lambda table: table.set(0, "marked", True, fixed=False),
             False,
-            id="so does a column that is not fixed",
+            id="a column that is not fixed keeps the memo",
         ),
-        pytest.param(lambda table: table.set(0, "marked", True), True, id="a fixed column does not"),
-        pytest.param(lambda table: table.add("new", {"x": 1}), True, id="nor does a new row"),
-        pytest.param(lambda table: table.remove("r1"), True, id="nor a row that goes"),
-        pytest.param(lambda table: table.resize("r0", {"x": 9}), True, id="nor a changed capacity"),
+        pytest.param(
+            lambda table: table.set(0, "marked", True), True, id="a fixed column invalidates the memo"
+        ),
+        pytest.param(lambda table: table.add("new", {"x": 1}), True, id="a new row invalidates the memo"),
+        pytest.param(lambda table: table.remove("r1"), True, id="a removed row invalidates the memo"),
+        pytest.param(
+            lambda table: table.resize("r0", {"x": 9}), True, id="a changed capacity invalidates the memo"
+        ),
     ],
 )
 def test_memo_recomputed_only_after_fixed_change(change: Any, anew: bool) -> None:
@@ -163,17 +167,17 @@ def test_memo_recomputed_only_after_fixed_change(change: Any, anew: bool) -> Non
             lambda table: table.allocate(0, [(0, 1)]), [], id="taking changes nothing that is fixed"
         ),
         pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
-        pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
-        pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),
+        pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is recomputed alone"),
+        pytest.param(lambda table: table.remove("r1"), [1], id="a removed row is recomputed alone"),
         pytest.param(
             lambda table: [table.remove("r1"), table.add("new", {"x": 7})],
             [1],
-            id="and one that is used again",
+            id="a reused row is recomputed alone",
         ),
         pytest.param(
             lambda table: [table.touch_fixed(row) for row in range(5)],
             list(range(9)),
-            id="all of them, if many changed",
+            id="all rows if many changed",
         ),
     ],
 )

@@ -143,12 +143,12 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
 @pytest.mark.parametrize(
     ("workload", "answer"),
     [
-        pytest.param(a_workload(), True, id="one that runs is put elsewhere in time"),
-        pytest.param(a_workload(attempts=4), True, id="one that failed is tried again elsewhere"),
-        pytest.param(a_workload(attempts=5), False, id="one that failed for good waits for its node alone"),
-        pytest.param(a_workload("Stopped"), False, id="so does one that is stopped"),
-        pytest.param(a_workload("Deleted"), False, id="and one that is to be deleted"),
-        pytest.param(a_workload(going=True), False, id="or is being deleted"),
+        pytest.param(a_workload(), True, id="a running workload fails over"),
+        pytest.param(a_workload(attempts=4), True, id="a failed workload is retried elsewhere"),
+        pytest.param(a_workload(attempts=5), False, id="an exhausted workload stays with its node"),
+        pytest.param(a_workload("Stopped"), False, id="a stopped workload stays with its node"),
+        pytest.param(a_workload("Deleted"), False, id="a workload to be deleted stays with its node"),
+        pytest.param(a_workload(going=True), False, id="a terminating workload stays with its node"),
     ],
 )
 def test_fails_over(workload: LatticeWorkload, answer: bool) -> None:
@@ -162,7 +162,7 @@ def test_fails_over(workload: LatticeWorkload, answer: bool) -> None:
         pytest.param(1, 1, 1, 1, 0, id="replaced by another"),
         pytest.param(1, 2, 1, 2, 1, id="one too many"),
         pytest.param(1, 2, 1, 1, 0, id="replaced already"),
-        pytest.param(2, 3, 1, 2, 0, id="its place is waited for"),
+        pytest.param(2, 3, 1, 2, 0, id="a replacement is pending"),
         pytest.param(0, 2, 1, 2, 1, id="one of two that go"),
         pytest.param(0, 2, 2, 2, 2, id="both at once"),
         pytest.param(1, 2, 2, 2, 1, id="both at once, and one is wanted again"),

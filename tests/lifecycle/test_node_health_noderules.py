@@ -47,9 +47,13 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
     [
         pytest.param(a_node(0), "Ready", "", 40, id="just heard: ready"),
         pytest.param(a_node(39.9), "Ready", "", pytest.approx(0.1), id="three beats missed: still ready"),
-        pytest.param(a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, and told"),
-        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
-        pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
+        pytest.param(
+            a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, with an event"
+        ),
+        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="still silent: no second event"),
+        pytest.param(
+            a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, with an event"
+        ),
         pytest.param(
             a_node(3, is_ready=False, is_heard_by_leader=False),
             "NotReady",
@@ -183,29 +187,29 @@ def test_decide_failover(
 @pytest.mark.parametrize(
     ("asked", "applied", "strict", "expected"),
     [
-        pytest.param(STOP, "now", True, STOP, id="it runs what is asked for"),
+        pytest.param(STOP, "now", True, STOP, id="the applied revision is the requested one"),
         pytest.param(
             STOP,
             "before",
             True,
             LONGEST,
-            id="it was changed, and its node does not say that it has heard: it may have had longer",
+            id="changed and not confirmed by the node: the longest stopAfter",
         ),
         pytest.param(
             STOP,
             "",
             False,
             LONGEST,
-            id="its node has not said that it runs it: it may have been told of something before",
+            id="not confirmed by the node: an earlier policy may apply",
         ),
         pytest.param(
             STOP,
             "before",
             False,
             None,
-            id="it was to run on without contact, and its node does not say that it has heard",
+            id="changed from keep to stop and not confirmed: no certainty",
         ),
-        pytest.param(KEEP, "before", True, KEEP, id="it may run twice by now"),
+        pytest.param(KEEP, "before", True, KEEP, id="keep: two copies are allowed"),
     ],
 )
 def test_effective_disconnect(

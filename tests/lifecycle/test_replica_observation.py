@@ -182,16 +182,23 @@ def test_replica_waits_while_cluster_has_fresh_node(
     ("nodes", "paid", "held_up"),
     [
         pytest.param([a_node(going=True)], [1], True, id="one leaves, and has the money until it is gone"),
-        pytest.param([a_node(going=True)], [2], False, id="its successor is paid for"),
-        pytest.param([a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="and is on its way"),
+        pytest.param([a_node(going=True)], [2], False, id="the successor is paid for"),
+        pytest.param(
+            [a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="the successor is joining"
+        ),
         pytest.param(
             [a_node(), a_node("n2", going=True)],
             [2, 3],
             True,
             id="one of two budgets pays for no more than are there",
         ),
-        pytest.param([a_node(), a_node("n2", going=True)], [0, 3], True, id="or for none of this class"),
-        pytest.param([a_node(going=True)], [], False, id="nobody counts"),
+        pytest.param(
+            [a_node(), a_node("n2", going=True)],
+            [0, 3],
+            True,
+            id="one of two budgets pays for none of this class",
+        ),
+        pytest.param([a_node(going=True)], [], False, id="no ledgers"),
     ],
 )
 def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
@@ -230,10 +237,10 @@ def test_service_without_replicas_is_updated_by_generation() -> None:
 @pytest.mark.parametrize(
     ("node", "joined"),
     [
-        pytest.param(a_node(), True, id="it is heard of"),
-        pytest.param(a_node(reason="NodeLost"), True, id="it was heard of once"),
-        pytest.param(a_node(reason="NotJoined"), False, id="it is still to join"),
-        pytest.param(a_node(reason=""), False, id="nothing is known of it"),
+        pytest.param(a_node(), True, id="the node sends heartbeats"),
+        pytest.param(a_node(reason="NodeLost"), True, id="the node was lost after joining"),
+        pytest.param(a_node(reason="NotJoined"), False, id="the node has not joined"),
+        pytest.param(a_node(reason=""), False, id="the node has no conditions"),
         pytest.param(a_node(going=True), False, id="it is being removed"),
     ],
 )
@@ -259,14 +266,14 @@ def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) ->
 @pytest.mark.parametrize(
     ("replica", "service", "stays"),
     [
-        pytest.param(a_replica(0), a_placed(1), True, id="one of a service that is there"),
-        pytest.param(a_replica(0, going=True), a_placed(1), False, id="one that goes"),
-        pytest.param(a_replica(0), None, False, id="one whose service is gone"),
-        pytest.param(a_replica(0), a_deleted(1), False, id="one whose service goes"),
+        pytest.param(a_replica(0), a_placed(1), True, id="its service exists"),
+        pytest.param(a_replica(0, going=True), a_placed(1), False, id="a terminating replica"),
+        pytest.param(a_replica(0), None, False, id="its service is deleted"),
+        pytest.param(a_replica(0), a_deleted(1), False, id="its service is terminating"),
         pytest.param(
-            a_replica(0, owner="u0"), a_placed(1), False, id="one of an earlier service of the same name"
+            a_replica(0, owner="u0"), a_placed(1), False, id="owned by an earlier service of the same name"
         ),
-        pytest.param(a_bare(), None, True, id="one that never had a service"),
+        pytest.param(a_bare(), None, True, id="a bare workload"),
     ],
 )
 def test_holds_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:

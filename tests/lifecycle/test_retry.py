@@ -54,7 +54,7 @@ def test_backoff_survives_restart_to_the_microsecond(failures: int, passed: floa
     ("ahead", "wait"),
     [
         pytest.param(5.0, 5.0, id="as it was written"),
-        pytest.param(9.0, 9.0, id="by a server whose clock is a little ahead"),
+        pytest.param(9.0, 9.0, id="written by a server with a clock slightly ahead"),
         pytest.param(3600.0, 0.0, id="our clock was set back by an hour"),
         pytest.param(-3600.0, 0.0, id="our clock was set forward by an hour"),
     ],

@@ -46,7 +46,7 @@ def a_replica(
             {A: 2},
             [a_replica(0, node="n2"), a_replica(1, node="n1"), a_replica(2, node="n1")],
             RolloutSteps(stop=("api-0",)),
-            id="the one whose machine nobody needs then goes before a higher slot",
+            id="the replica on a machine that becomes empty goes before a higher slot",
         ),
         pytest.param(
             {A: 3},
@@ -69,7 +69,7 @@ def a_replica(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False)],
             RolloutSteps(is_rolling=True),
-            id="and waits until that is ready",
+            id="an update waits until the surge replica is ready",
         ),
         pytest.param(
             {A: 2},
@@ -79,7 +79,7 @@ def a_replica(
                 a_replica(2, ready=False, unschedulable_reason="0 of 1 node"),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="however long it finds no node, and says so: none of the others goes first",
+            id="an unschedulable surge replica blocks the update, with a message",
         ),
         pytest.param(
             {A: 2},
@@ -91,7 +91,7 @@ def a_replica(
             {A: 1, B: 1},
             [a_replica(0, OLD), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="who finds no node keeps nobody from another place",
+            id="an unschedulable surge replica does not block another cluster",
         ),
         pytest.param(
             {A: 1, B: 1},
@@ -101,13 +101,13 @@ def a_replica(
                 a_replica(2, cell=B, ready=False),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="of whom there is one at a time all the same",
+            id="one surge replica at a time over all clusters",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
             RolloutSteps(stop=("api-1",), is_rolling=True),
-            id="and only then one of the others goes",
+            id="an old replica stops once the surge replica is ready",
         ),
         pytest.param(
             {A: 2},

@@ -54,7 +54,7 @@ RUNNING = [
         {"retry": counted(), "last_action": done("Apply", 20), "report": says("Missing", knows_order=False)},
         "NoAction",
         "its node has been told to start it",
-        id="Missing, said before the order came: no failure",
+        id="Missing, reported before the order arrived: no failure",
     ),
     pytest.param(
         {**APPLIED, "report": says("Missing", knows_order=False)},
@@ -83,7 +83,7 @@ RUNNING = [
         {"retry": counted(), "last_action": done("Assign"), "report": says("Running")},
         "NoAction",
         "it runs",
-        id="a node that runs it was told to, whatever else was written",
+        id="a running node has its order, despite a later write",
     ),
     pytest.param(
         {**APPLIED, "report": says("Failed", failure="RUNTIME_ERROR")},
@@ -126,13 +126,13 @@ RUNNING = [
         },
         "BackoffWait",
         "RUNTIME_ERROR, ended with code 7: it failed once",
-        id="how it failed is told, too",
+        id="the failure reason is included",
     ),
     pytest.param(
         {**APPLIED, "report": replace(says("Starting"), failure_message="ended with code 7")},
         "BackoffWait",
         "START_TIMEOUT: it failed once",
-        id="what its node said of something else is not",
+        id="the failure reason of another run is not",
     ),
     pytest.param(
         {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
@@ -375,7 +375,7 @@ STOPPED = [
         {"last_action": done("ApplyStopped", 61), "report": says("Running")},
         "ApplyStopped",
         "it is to be stopped",
-        id="not stopped in time: told again",
+        id="not stopped in time: ordered again",
     ),
 ]
 DELETED = [

@@ -39,14 +39,12 @@ def stored(
         pytest.param(stored("Apply"), RUNS, id="applied"),
         pytest.param(stored("Recreate"), RUNS, id="tried again"),
         pytest.param(stored("Forgive"), RUNS, id="forgiven: goes on"),
-        pytest.param(stored("ApplyStopped"), STOPS, id="told to stop"),
+        pytest.param(stored("ApplyStopped"), STOPS, id="ordered to stop"),
         pytest.param(stored("BackoffWait"), STOPS, id="waits: stays stopped and keeps its log"),
         pytest.param(stored("MarkFailed"), STOPS, id="failed for good: keeps its log"),
         pytest.param(stored("Retry"), STOPS, id="asked for again, and not applied yet"),
         pytest.param(stored("Delete"), None, id="deleted: is not to be there"),
-        pytest.param(
-            stored("Apply", is_deleted=True), RUNS, id="deletion that nobody decided on yet changes no order"
-        ),
+        pytest.param(stored("Apply", is_deleted=True), RUNS, id="an undecided deletion changes no order"),
         pytest.param(
             stored("Apply", retry=counted(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
         ),

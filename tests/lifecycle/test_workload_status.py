@@ -78,7 +78,7 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             Observation("Silent"),
             "Unknown",
             False,
-            id="its node is silent: who knows",
+            id="its node is silent: Unknown",
         ),
         pytest.param(
             a_workload(**BOUND, actual_state="Running", ready=True),
@@ -182,8 +182,8 @@ def test_future_action_time_falls_back_to_connection_age() -> None:
     [
         pytest.param(3700, 500, 100, 100, id="the clock was set forward: only what was seen counts"),
         pytest.param(-3500, 500, 100, 100, id="the clock was set back"),
-        pytest.param(3700, 5, 100, 5, id="and nobody is late before they were told"),
-        pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
+        pytest.param(3700, 5, 100, 5, id="the age is limited by the connection"),
+        pytest.param(100, 500, None, 100, id="without an observed action the stored time counts"),
     ],
 )
 def test_observed_action_age_wins_over_stored_time(
@@ -236,7 +236,7 @@ def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
         pytest.param(
             replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})),
             False,
-            id="somebody may ask for a retry",
+            id="with a pending manual retry",
         ),
     ],
 )

@@ -359,13 +359,13 @@ def test_topology_spread_keeps_max_skew(world: World, key: str, skew: int, count
     "counts",
     [
         pytest.param(
-            lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="somebody makes way"
+            lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="preemption evicts a workload"
         ),
         pytest.param(
             lambda world, one: spread_out(
                 a_plain(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6
             ),
-            id="spread refuses",
+            id="spread rejects a node",
         ),
         pytest.param(
             lambda world, one: placed_as_a_gang(a_plain(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2,

@@ -59,7 +59,7 @@ split = a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2", capacity={"maxNodes
 
 CASES = [
     pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool here is in moon", [["a replica in moon"]],
-                 id="a required region that nobody is in is not here"),
+                 id="a required region without a pool is NotHere"),
     pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
                  id="only the budget is in the way"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "NoPrice", "1 without a known price",
@@ -84,7 +84,7 @@ CASES = [
                   a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],
                  id="what is reserved for others may become free"),
     pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
-                 id="a certificate that nobody has"),
+                 id="a certificate that no pool has"),
     pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without machines that one replica fits on", [["cpu of one replica"]],
                  id="no machine is big enough"),
     pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without machines", [["labels that its machines must have"]],
@@ -120,7 +120,7 @@ def test_verdict_kind_and_blockers(
 
 
 @pytest.mark.parametrize(("nodes", "reserved", "others"), [
-    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside those whom the reserve is for"),
+    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside services that may use the reserve"),
     pytest.param(3, 3, [a_policy(clusters={"minNodes": 2}), a_service("crit", cores=4, replicas=2, labels={"env": "prod"})],
                  id="on one more machine of their cluster, where two would begin another"),
 ])  # fmt: skip
@@ -136,8 +136,8 @@ def test_reserved_capacity_is_a_blocker(nodes: int, reserved: int, others: list[
 
 
 @pytest.mark.parametrize(("db", "words"), [
-    pytest.param([], "db, which is not defined", id="nobody has defined it"),
-    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
+    pytest.param([], "db, which is not defined", id="the dependency is not defined"),
+    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="the dependency is not placed"),
 ])  # fmt: skip
 def test_verdict_names_unplaced_dependency(db: list[Kind], words: str) -> None:
     assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
@@ -180,7 +180,7 @@ CONTRADICTING = [
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)],
                  ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): one replica is in one region"], id="more regions than replicas"),
     pytest.param([a_pool("p1", **EU), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()], [],
-                 id="what nobody has contradicts nothing"),
+                 id="a property that no pool has is not a conflict"),
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED, capacity={"maxNodes": 0}), a_service(requiredRegions=["us-east-1", "eu-west-1"])], [],
                  id="two regions are for two replicas"),
 ]  # fmt: skip

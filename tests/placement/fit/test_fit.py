@@ -179,7 +179,7 @@ CASES = [
                  ["want 1 region instead of 2 in policy rules"], id="there is one region only"),
     pytest.param([a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 5}})],
                  ["do not require a replica in p2", "allow 90 ms to db instead of 5 ms"], id="the dependency is far away"),
-    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="nobody is on the moon"),
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="no supply in the required region"),
     pytest.param([a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2"), a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=4)],
                  ["lower cpu of one replica from 3 to 2", "run 3 replicas instead of 4", "allow skew 2 over pool instead of 1 in policy rules",
                   "raise maxNodes of p1 by 1 to 2"], id="an even spread is not possible"),
@@ -304,7 +304,7 @@ def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str)
 BATCH, WEB = a_service("aaa", cores=3), a_service("batch", cores=3, replicas=2)
 NO_ROOM = a_pool(capacity={"maxNodes": 0})
 CROWDED = [
-    pytest.param([NO_ROOM, WEB, a_service(cores=3)], [("raise maxNodes of p1 by 1 to 1", ())], id="who comes later gets nothing"),
+    pytest.param([NO_ROOM, WEB, a_service(cores=3)], [("raise maxNodes of p1 by 1 to 1", ())], id="a later service gets nothing"),
     pytest.param([NO_ROOM, BATCH, a_service(cores=3)], [("raise maxNodes of p1 by 2 to 2", ("default/aaa",))],
                  id="room for the one that comes first, too"),
     pytest.param([NO_ROOM, a_service("batch", cores=4, replicas=2, priority=1), BATCH, a_service(cores=3)],
@@ -363,7 +363,7 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
     pytest.param([a_pool(budget=0, capacity=ONE), AAA, AAB, a_service(cores=3)], "raise the budget of p1 by $144.00 a month to $144.00",
                  ["aaa", "aab"], id="the second would come once the first is gone"),
     pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), AAA, AAB, a_service(cores=3)],
-                 "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="who is ruled by the policy that changes, too"),
+                 "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="services under the changed policy are included"),
     pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), a_service("zzz", cores=3), a_service("vip", priority=9, latency={"zzz": {"maxMs": 5}}),
                   a_service(cores=3)],
                  "do not require compliance gdpr in policy rules", ["zzz", "vip"], id="an important one brings those along that it has to be near"),

@@ -152,7 +152,9 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keep", [pytest.param(0, id="in place"), pytest.param(ALL, id="and in scores")])
+@pytest.mark.parametrize(
+    "keep", [pytest.param(0, id="equal assignments"), pytest.param(ALL, id="equal assignments and scores")]
+)
 @pytest.mark.parametrize("objects", CASES)
 def test_batch_placement_equals_single_placement(objects: list[Kind], keep: int) -> None:
     world = a_world(*objects)

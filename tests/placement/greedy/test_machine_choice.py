@@ -24,25 +24,25 @@ def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
 
 
 @pytest.mark.parametrize(("objects", "found"), [
-    pytest.param([a_pool(), a_service(replicas=3)], {"p1-001": {"m": 1}}, id="a cluster is filled"),
-    pytest.param([a_pool(), a_service(replicas=5)], {"p1-001": {"m": 2}}, id="then it grows"),
+    pytest.param([a_pool(), a_service(replicas=3)], {"p1-001": {"m": 1}}, id="an existing cluster is filled"),
+    pytest.param([a_pool(), a_service(replicas=5)], {"p1-001": {"m": 2}}, id="a full cluster grows"),
     pytest.param([a_pool(), a_service(cores=4, replicas=3), a_policy(clusters={"maxNodes": 2})], {"p1-001": {"m": 2}, "p1-002": {"m": 1}},
-                 id="as far as it may, then there is another"),
-    pytest.param([a_pool(), a_service(), a_policy(clusters={"minNodes": 3})], {"p1-001": {"m": 3}}, id="it begins with as many as it has to"),
+                 id="a cluster at maxNodes is followed by another"),
+    pytest.param([a_pool(), a_service(), a_policy(clusters={"minNodes": 3})], {"p1-001": {"m": 3}}, id="a cluster starts with minNodes"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(cores=4, replicas=3)],
                  {"cloud-r1-001": {"m": 2}, "cloud-r1-002": {"m": 1}}, id="a region's quota caps it"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(), a_policy(clusters={"minNodes": 3})],
-                 {"cloud-r1-001": {"m": 2}}, id="and what it begins with"),
+                 {"cloud-r1-001": {"m": 2}}, id="a region's quota caps minNodes"),
     pytest.param([a_pool(), a_service(cores=1, replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 2}},
                  id="a cluster that is half full is not filled where half is the threshold"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 1}},
-                 id="unless nothing else is possible: the threshold refuses nobody"),
+                 id="the threshold never rejects a replica"),
     pytest.param([a_pool(), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 1})], {"p1-001": {"m": 1}}, id="a threshold of 1 uses all"),
     pytest.param([a_pool(), a_service("a"), a_service("b")], {"p1-001": {"m": 1}}, id="services share a cluster"),
     pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})],
-                 {"p1-001": {"m": 1}, "p1-002": {"m": 1}}, id="but only under equal rules"),
+                 {"p1-001": {"m": 1}, "p1-002": {"m": 1}}, id="services under different rules do not share a cluster"),
     pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 20})],
-                 {"p1-001": {"m": 1}}, id="equal is what comes out, not who said it"),
+                 {"p1-001": {"m": 1}}, id="rules are compared by value, not by policy"),
     pytest.param([a_pool(), a_service(), a_policy(clusters={"namePrefix": "prod"})], {"p1-prod-001": {"m": 1}}, id="a policy names clusters"),
 ])  # fmt: skip
 def test_clusters_are_filled_then_grown_then_created(
@@ -65,8 +65,8 @@ SIZES = [
     pytest.param(a_service(cores=2, replicas=16), {"s": 16}, id="two large ones would do, but for the fifth kept free it takes three"),
     pytest.param(a_service(cores=3, memory=4, replicas=3), {"m": 3}, id="a large one that is half empty is dearer than three small ones"),
     pytest.param(a_service(cores=3, memory=4, replicas=5), {"l": 1}, id="a large one that is full is not"),
-    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="nor is the second large one worth it for the sixth"),
-    pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="of those that serve"),
+    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="a second large one is not worth it for the sixth replica"),
+    pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="the cheapest class that fits"),
     pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
 ])  # fmt: skip
 def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int]) -> None:
@@ -96,7 +96,7 @@ SCARCE = [
     pytest.param(a_pool(classes=["s", "l"], budget=400), {"s": 5}, id="five small ones for less than a large one costs"),
     pytest.param(a_pool(classes=["s", "l"], capacity={"maxCores": 12}), {"s": 6}, id="cores that a large one would not leave"),
     pytest.param(a_cloud(regions={"r1": {"quotas": {"maxClusters": 1, "maxNodesPerCluster": 1}}}), {"l": 1}, id="one cluster of one machine"),
-    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many as fit, where not all do"),
+    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many replicas as fit"),
     pytest.param(a_pool(classes=["s", "m", "l"]), {"s": 6}, id="the cheapest where there is room enough"),
 ]  # fmt: skip
 
@@ -190,9 +190,9 @@ def without_clusters(world: World) -> World:
 
 
 @pytest.mark.parametrize(("supply", "names"), [
-    pytest.param(a_pool(), ["p1-001", "p1-002", "p1-003"], id="of a pool"),
-    pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="of a cloud's region"),
-    pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="of a data center"),
+    pytest.param(a_pool(), ["p1-001", "p1-002", "p1-003"], id="clusters of a pool"),
+    pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="clusters of a cloud region"),
+    pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="clusters of a data center"),
 ])  # fmt: skip
 def test_cluster_numbers_are_never_reused(supply: Kind, names: list[str]) -> None:
     """Though its cluster is gone, and everything is read anew."""

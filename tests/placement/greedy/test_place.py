@@ -68,10 +68,10 @@ BUSY = a_service("busy", cores=4)
                  ["latency to db: need 5 ms, have 90 ms to p2 (estimated over 5,462 km), missing 85 ms"], id="latency"),
     pytest.param([a_pool(region="nowhere"), a_pool("p2", region="somewhere", labels={"x": "y"}),
                   a_service("db", pools={"matchLabels": {"x": "y"}}), a_service(latency={"db": {"maxMs": 500}}, pools={"matchLabels": {"region": "nowhere"}})],
-                 ["latency to db: need 500 ms, have unknown, missing a figure: declare latencyTo, or give a latency file"], id="latency that nobody knows"),
+                 ["latency to db: need 500 ms, have unknown, missing a figure: declare latencyTo, or give a latency file"], id="unknown latency"),
     pytest.param([a_pool(), a_service(cores=5)], ["cpu on one machine: need 5, have 4, missing 1"], id="a machine that is too small"),
-    pytest.param([a_pool(), a_service(cores=1, memory=17)], ["memory on one machine: need 17Gi, have 16Gi, missing 1Gi"], id="in memory"),
-    pytest.param([a_pool(), a_service(gpu=1)], ["gpu on one machine: need 1, have 0, missing 1"], id="in GPUs"),
+    pytest.param([a_pool(), a_service(cores=1, memory=17)], ["memory on one machine: need 17Gi, have 16Gi, missing 1Gi"], id="a machine with too little memory"),
+    pytest.param([a_pool(), a_service(gpu=1)], ["gpu on one machine: need 1, have 0, missing 1"], id="a machine with too few GPUs"),
     pytest.param([GPU, a_pool(classes=["g"]), a_service(gpu=1, gpuModel="a100")],
                  ["gpu model: need a100, have t4"], id="GPUs of another model"),
     pytest.param([TAINTED, a_pool(), a_service()],
@@ -229,7 +229,7 @@ THREE = [a_pool("p1", region="r1"), a_pool("p2", region="r2"), a_pool("p3", regi
 
 @pytest.mark.parametrize(("objects", "found"), [
     pytest.param([a_service(requiredRegions=["r2"])], {"p2": 1}, id="a required region by its name"),
-    pytest.param([a_service(requiredRegions=["p3"])], {"p3": 1}, id="or by the pool's"),
+    pytest.param([a_service(requiredRegions=["p3"])], {"p3": 1}, id="a required region by the pool's name"),
     pytest.param([a_service(requiredRegions=["r1", "p2", "r3"])], {"p1": 1, "p2": 1, "p3": 1}, id="replicas are added for required regions"),
     pytest.param([a_service(requiredRegions=["r1", "moon"])], {}, id="one that cannot be had: nothing is placed"),
     pytest.param([a_service(replicas=2), a_policy(minRegions=3)], {"p1": 1, "p2": 1, "p3": 1}, id="minRegions adds replicas"),
@@ -243,7 +243,7 @@ def test_regions_and_spread(objects: list[Kind], found: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("key", "skew", "most"), [
     pytest.param("pool", 2, 3, id="no pool is more than the skew ahead"),
-    pytest.param("zone", 1, 2, id="nor a zone"),
+    pytest.param("zone", 1, 2, id="no zone is more than the skew ahead"),
     pytest.param("provider", 1, 5, id="one domain is always even"),
 ])  # fmt: skip
 def test_service_spread_keeps_max_skew(key: str, skew: int, most: int) -> None:
@@ -295,9 +295,9 @@ CALLS = {"dependencies": {"db": {"type": "service", "direction": "outbound"}}}
 
 @pytest.mark.parametrize(("closed", "offer"), [
     pytest.param([], "home", id="the same offer"),
-    pytest.param(["home"], "zone", id="else the same zone"),
-    pytest.param(["home", "zone"], "region", id="else the same region"),
-    pytest.param(["home", "zone", "region"], "far", id="else the same provider, though another is cheaper"),
+    pytest.param(["home"], "zone", id="the same zone if the offer is closed"),
+    pytest.param(["home", "zone"], "region", id="the same region if the zone is closed"),
+    pytest.param(["home", "zone", "region"], "far", id="the same provider if the region is closed, though another is cheaper"),
 ])  # fmt: skip
 def test_dependencies_attract_without_latency_limit(closed: list[str], offer: str) -> None:
     only = [each for each in ZONES if each.metadata.name not in closed]
@@ -356,7 +356,7 @@ DC = a_static(nodes=1, cores=4, memory="16Gi")
 @pytest.mark.parametrize(("objects", "found"), [
     pytest.param([DC, a_cloud(), a_service(cores=4)], {"dc": 1}, id="what is owned comes first"),
     pytest.param([DC, a_cloud(), a_service(cores=4, replicas=3)], {"dc": 1, "cloud/r1": 2}, id="the cloud when it is full"),
-    pytest.param([DC, a_cloud(regions={"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"cloud/r1": 1}, id="or incapable"),
+    pytest.param([DC, a_cloud(regions={"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"cloud/r1": 1}, id="the cloud when the data center lacks a capability"),
     pytest.param([DC, a_cloud(), a_service(cores=4, requiredRegions=["r1"])], {"cloud/r1": 1}, id="a hard rule beats the tier"),
     pytest.param([DC, a_cloud(), a_service("db", requiredRegions=["r1"]), a_service(**CALLS)], {"dc": 1}, id="the tier beats nearness"),
 ])  # fmt: skip
@@ -369,8 +369,8 @@ RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "
 
 @pytest.mark.parametrize(("labels", "found"), [
     pytest.param({}, {"dc": 2}, id="others keep out of it"),
-    pytest.param({"env": "dev"}, {"dc": 2}, id="so does another label"),
-    pytest.param({"env": "prod"}, {"dc": 3}, id="those it is for may use it all"),
+    pytest.param({"env": "dev"}, {"dc": 2}, id="services with another label keep out of it"),
+    pytest.param({"env": "prod"}, {"dc": 3}, id="matching services may use the whole reserve"),
 ])  # fmt: skip
 def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found: dict[str, int]) -> None:
     dc = a_static(nodes=3, cores=12, memory="48Gi", reservation=RESERVE)
@@ -382,9 +382,9 @@ def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found:
 
 @pytest.mark.parametrize(("objects", "count"), [
     pytest.param([a_pool(budget=288), a_service(cores=4, replicas=5)], 2, id="a pool's budget is hard: two machines at 144 dollars each"),
-    pytest.param([a_pool(budget=287.99), a_service(cores=4, replicas=5)], 1, id="to the cent"),
+    pytest.param([a_pool(budget=287.99), a_service(cores=4, replicas=5)], 1, id="a budget holds to the cent"),
     pytest.param([a_cloud(budget={"monthly": 288}), a_service(cores=4, replicas=5)], 5, id="a cloud's is soft"),
-    pytest.param([a_cloud(budget={"monthly": 288, "hardLimit": True}), a_service(cores=4, replicas=5)], 2, id="unless it says otherwise"),
+    pytest.param([a_cloud(budget={"monthly": 288, "hardLimit": True}), a_service(cores=4, replicas=5)], 2, id="a cloud's budget with hardLimit is hard"),
     pytest.param([a_cloud(regions={"r1": {"budget": {"monthly": 144}}}, budget={"monthly": 720, "hardLimit": True}), a_service(cores=4, replicas=5)], 1,
                  id="a region's is inside the cloud's: both hold"),
     pytest.param([a_cloud(regions={"r1": {"budget": {"monthly": 720}}}, budget={"monthly": 144, "hardLimit": True}), a_service(cores=4, replicas=5)], 1,
@@ -393,7 +393,7 @@ def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found:
                  id="the cloud's is shared by its regions"),
     pytest.param([a_pool(budget=144), a_service(cores=1, replicas=5)], 4, id="what fits on a machine that is paid for passes"),
     pytest.param([a_class(price=None), a_pool(budget=1000), a_service()], 0, id="no price where a budget applies: nothing"),
-    pytest.param([a_class(price=None), a_cloud(budget={"monthly": 1000}), a_service()], 0, id="be it soft"),
+    pytest.param([a_class(price=None), a_cloud(budget={"monthly": 1000}), a_service()], 0, id="no price where a soft budget applies: nothing"),
     pytest.param([a_class(price=None), a_pool(), a_service()], 1, id="no price and no budget: it runs"),
     pytest.param([a_class(price=0), a_pool(budget=0), a_service()], 1, id="what costs nothing needs no money"),
     pytest.param([a_pool(budget=0), a_service()], 0, id="a budget of nothing"),

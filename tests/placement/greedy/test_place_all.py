@@ -185,7 +185,7 @@ def test_valid_placement_is_not_stale() -> None:
 
 
 @pytest.mark.parametrize(("service", "leaving"), [
-    pytest.param(a_service(replicas=4), 0, id="as they were"),
+    pytest.param(a_service(replicas=4), 0, id="unchanged requests"),
     pytest.param(a_service(cores=2, replicas=4), 2, id="twice as large: half of them"),
     pytest.param(a_service(cores=9, replicas=4), 4, id="too large for any"),
     pytest.param(a_service(replicas=4, nodeSelector={"disk": "ssd"}), 4, id="on other machines"),

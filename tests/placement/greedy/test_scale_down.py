@@ -10,30 +10,39 @@ from lattice.lifecycle.rollout import removals_by_machine
 @pytest.mark.parametrize(
     ("held", "shared", "count", "least", "going"),
     [
-        pytest.param({"a": 2, "b": 1}, "", 1, 1, {"b": 1}, id="the machine that nobody needs then"),
-        pytest.param({"a": 1, "b": 2}, "", 1, 1, {"a": 1}, id="whatever its name"),
+        pytest.param({"a": 2, "b": 1}, "", 1, 1, {"b": 1}, id="the machine that becomes empty"),
+        pytest.param(
+            {"a": 1, "b": 2}, "", 1, 1, {"a": 1}, id="the machine that becomes empty, in any name order"
+        ),
         pytest.param(
             {"a": 2, "b": 1}, "b", 1, 1, {"a": 1}, id="others on a machine keep it: the fullest is left"
         ),
         pytest.param(
             {"a": 3, "b": 2}, "", 1, 1, {"a": 1}, id="too few to give a machine up: the fullest is left"
         ),
-        pytest.param({"a": 2, "b": 2}, "", 1, 1, {"b": 1}, id="of equal ones the last"),
+        pytest.param({"a": 2, "b": 2}, "", 1, 1, {"b": 1}, id="the last of equal machines"),
         pytest.param(
             {"a": 2, "b": 2}, "", 3, 1, {"b": 2, "a": 1}, id="one whole, and of the others the rest"
         ),
-        pytest.param({"a": 3, "b": 1, "c": 1}, "", 2, 1, {"b": 1, "c": 1}, id="as many machines as can be"),
+        pytest.param(
+            {"a": 3, "b": 1, "c": 1},
+            "",
+            2,
+            1,
+            {"b": 1, "c": 1},
+            id="as many machines as possible are emptied",
+        ),
         pytest.param(
             {"a": 3, "b": 1, "c": 1},
             "",
             2,
             2,
             {"c": 1, "a": 1},
-            id="it stays on as many as the cluster keeps",
+            id="replicas stay on the minimum of machines",
         ),
         pytest.param({"a": 2, "b": 1}, "", 1, 2, {"a": 1}, id="a machine that stays anyhow is used"),
         pytest.param({"a": 1, "b": 1}, "", 2, 2, {"a": 1, "b": 1}, id="when none is wanted all go"),
-        pytest.param({"a": 1}, "", 0, 1, {}, id="nobody has to go"),
+        pytest.param({"a": 1}, "", 0, 1, {}, id="nothing to remove"),
     ],
 )
 def test_removals_by_machine(

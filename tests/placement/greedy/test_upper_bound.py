@@ -18,7 +18,7 @@ API = "default/api"
 
 @pytest.mark.parametrize(("objects", "fits"), [
     pytest.param([a_pool(), a_service(replicas=1000)], True, id="no limit"),
-    pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=8)], True, id="as many as there is room for"),
+    pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=8)], True, id="as many as there is capacity for"),
     pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=9)], False, id="one too many for the machines"),
     pytest.param([a_pool(capacity={"maxCores": 8}), a_service(replicas=9)], False, id="one too many for the cores"),
     pytest.param([a_pool(capacity={"maxMemoryGi": 32}), a_service(memory=4, replicas=9)], False, id="one too many for the memory"),

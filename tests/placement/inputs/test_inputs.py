@@ -85,7 +85,7 @@ SPILL = {"enabled": True, "target": "b"}
                  id="two currencies"),
     pytest.param([a_pool("same"), a_static("same"), a_service(replicas=30)], id="a pool and a data center of one name"),
     pytest.param([a_pool("cloud-r1"), a_cloud(), a_service("a", requiredRegions=["cloud-r1"]), a_service(requiredRegions=["r1"])],
-                 id="offers whose clusters would have one name"),
+                 id="offers with equal cluster names"),
     pytest.param([a_class("zero", 0, 0, 0), a_pool(classes=["zero"]), a_service(cores=0, memory=0)], id="machines and replicas of no size"),
     pytest.param([a_class(price=None), a_pool(budget=0), a_service()], id="no price and no money"),
     pytest.param([a_static(nodes=0, cores=0, memory="0Gi"), a_service()], id="a data center without machines"),

@@ -33,7 +33,7 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
             EAST, EAST_B, Rtt(2, "same region"), id="a pool and a cloud region that name the same region"
         ),
         pytest.param(
-            DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, whoever runs them"
+            DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, with any provider"
         ),
         pytest.param(DC, DC_HALL, Rtt(1, "same location"), id="two halls of one location"),
         pytest.param(EAST, IRELAND, Rtt(90, "estimated over 5,462 km"), id="far regions are estimated"),
@@ -45,7 +45,7 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
             id="a data center whose region is called like a cloud's",
         ),
         pytest.param(DC, EAST, None, id="a logical region is not on the map"),
-        pytest.param(MOON, EAST, None, id="nor is a region nobody knows"),
+        pytest.param(MOON, EAST, None, id="an unknown region is not on the map"),
         pytest.param(
             Place("a", "linode", "us-east"),
             Place("b", "ibm", "us-east"),
@@ -132,7 +132,7 @@ def test_rtt_without_declarations(a: Place, b: Place, rtt: Rtt | None) -> None:
             Rtt(7, "rtt.csv"),
             id="fractions of a millisecond round up",
         ),
-        pytest.param({"dc-east": {"": 1}}, "", None, None, id="an empty key means nobody"),
+        pytest.param({"dc-east": {"": 1}}, "", None, None, id="an empty key matches no place"),
     ],
 )
 def test_rtt_source_precedence(

@@ -56,9 +56,7 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
             Price(192_000, "built-in table", PRICES_AS_OF),
             id="a price on another provider does not count",
         ),
-        pytest.param(
-            a_class(aws="x9.gigantic"), "aws", None, id="a type that nobody lists has no known price"
-        ),
+        pytest.param(a_class(aws="x9.gigantic"), "aws", None, id="an unlisted type has no known price"),
         pytest.param(a_class(aws=""), "aws", None, id="a class without a machine type has no known price"),
         pytest.param(
             a_class(aws="m5.xlarge"), "gcp", None, id="a class that is not available there has no known price"
@@ -351,7 +349,7 @@ def test_scale_applies_to_listed_and_declared_prices() -> None:
     "millionths",
     [
         pytest.param(-1, id="prices do not turn negative"),
-        pytest.param(1_000_000_001, id="nor a thousand times higher"),
+        pytest.param(1_000_000_001, id="prices scale at most a thousandfold"),
     ],
 )
 def test_out_of_range_scale_is_rejected(millionths: int) -> None:

@@ -32,8 +32,8 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
 @pytest.mark.parametrize(
     ("price", "shares", "parts"),
     [
-        pytest.param(192_000, {"a": 1}, {"a": 192_000}, id="alone pays all"),
-        pytest.param(100, {"a": 1, "b": 3}, {"a": 25, "b": 75}, id="in proportion"),
+        pytest.param(192_000, {"a": 1}, {"a": 192_000}, id="one workload pays all"),
+        pytest.param(100, {"a": 1, "b": 3}, {"a": 25, "b": 75}, id="shares in proportion"),
         pytest.param(
             100,
             {"c": 1, "b": 1, "a": 1},
@@ -44,16 +44,16 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
             100,
             {"a": 0, "b": 1, "c": 2},
             {"a": 0, "b": 34, "c": 66},
-            id="who asks for nothing pays nothing, nor what is left over",
+            id="a workload without requests pays nothing",
         ),
         pytest.param(
             100,
             {"a": 0, "b": 0, "c": 0},
             {"a": 34, "b": 33, "c": 33},
-            id="if nobody asks for anything all pay alike",
+            id="without any requests all pay alike",
         ),
         pytest.param(0, {"a": 1, "b": 2}, {"a": 0, "b": 0}, id="what is owned costs nothing"),
-        pytest.param(100, {}, {}, id="nobody there"),
+        pytest.param(100, {}, {}, id="no workloads"),
     ],
 )
 def test_split_price(price: int, shares: dict[str, int], parts: dict[str, int]) -> None:

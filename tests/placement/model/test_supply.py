@@ -99,7 +99,7 @@ def test_cloud_offers_every_class_of_its_provider() -> None:
     pytest.param(a_static(nodes=4, cores=16, memory=None, provider="vsphere"), [("static", 4000, NO_LIMIT)], id="only cores are limited"),
     pytest.param(a_static(nodes=4, cores=None, memory=None, provider="vsphere"), [("v", 2000, 4 * GIB)], id="the classes of its provider"),
     pytest.param(a_static(nodes=4, cores=None, memory=None), [("m", 4000, 16 * GIB), ("v", 1000, 8 * GIB)],
-                 id="any class without accelerators where nobody says which machines there are"),
+                 id="any class without accelerators if machines are not specified"),
     pytest.param(a_static(nodes=0, cores=0, memory="0Gi"), [("static", 0, 0)], id="an empty data center"),
 ])  # fmt: skip
 def test_data_center_machine_types(static: Kind, classes: list[Any]) -> None:
@@ -218,7 +218,7 @@ def test_foreign_currency_budget_closes_the_pool() -> None:
     pytest.param({"budget": {"monthly": 10}}, (False, False), id="soft by default"),
     pytest.param({"budget": {"monthly": 10, "hardLimit": True}}, (True, True), id="a region follows the whole"),
     pytest.param({"budget": {"monthly": 10, "hardLimit": True}, "regions": {"r1": {"budget": {"monthly": 5, "hardLimit": False}}}}, (True, False),
-                 id="unless it says otherwise"),
+                 id="a region overrides the whole"),
     pytest.param({"regions": {"r1": {"budget": {"monthly": 5, "hardLimit": True}}}}, (False, True), id="a region alone"),
 ])  # fmt: skip
 def test_which_budgets_are_hard(cloud: dict[str, Any], hard: tuple[bool, bool]) -> None:

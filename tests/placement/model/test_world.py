@@ -403,7 +403,7 @@ def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("now", [
-    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="as it should be"),
+    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="the clock is right"),
     pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
 ])  # fmt: skip
 def test_projection_starts_at_last_accrual(now: datetime) -> None:

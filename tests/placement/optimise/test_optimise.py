@@ -80,9 +80,9 @@ def test_optimise_moves_to_cheaper_pool() -> None:
 @pytest.mark.parametrize(("effort", "cost"), [
     pytest.param(OptimiserOptions(max_moves=0), 2_000_000, id="no moves: nothing changes"),
     pytest.param(OptimiserOptions(max_moves=1), 1_200_000, id="one move: the one that empties a machine"),
-    pytest.param(OptimiserOptions(max_moves=3), 400_000, id="as many as it takes"),
+    pytest.param(OptimiserOptions(max_moves=3), 400_000, id="enough moves"),
     pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=1), 2_000_000, id="moves that do not pay back are not made"),
-    pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="unless there is time enough"),
+    pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="moves pay back over a longer time"),
 ])  # fmt: skip
 def test_moves_are_limited_and_must_pay_back(effort: OptimiserOptions, cost: int) -> None:
     assert optimise(converge(scattered()), effort).rate_after == cost

@@ -220,11 +220,11 @@ GDPR = {"compliance": ["gdpr"]}
     pytest.param([a_cloud(regions=["r1", "r2"]), a_service(requiredRegions=["r1"])], WhatIfEvent(lost_offers=("cloud/r1",)), {},
                  id="one region of a cloud can be lost"),
     pytest.param([a_cloud(regions=["r1", "r2"]), a_pool(classes=["dear"]), a_class(), a_class("dear", price=1, providers=["aws"]), a_service()],
-                 WhatIfEvent(lost_offers=("cloud",)), {"p1": 1}, id="or a whole cloud"),
+                 WhatIfEvent(lost_offers=("cloud",)), {"p1": 1}, id="a whole cloud can be lost"),
     pytest.param([a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, budget=144), a_service(compliance=["gdpr"])],
                  WhatIfEvent(dropped_certificates=(("p1", "GDPR"),)), {"p2": 1}, id="a certificate is withdrawn, in upper or lower case"),
     pytest.param([a_pool("p1", region="r", zone="a"), a_pool("p2", region="s", classes=["dear"]), a_class(), a_class("dear", price=1),
-                  a_service("db"), a_service(**NEAR)], WhatIfEvent(lost_offers=("p1",)), {"p2": 1}, id="who has to be near goes along"),
+                  a_service("db"), a_service(**NEAR)], WhatIfEvent(lost_offers=("p1",)), {"p2": 1}, id="a service with a latency limit moves along"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_cloud(), a_service()], WhatIfEvent(lost_offers=("dc",)), {"cloud/r1": 1},
                  id="a data center is lost to the cloud"),
 ])  # fmt: skip
@@ -273,7 +273,7 @@ def test_higher_prices_cost_more_and_move_nothing() -> None:
 @pytest.mark.parametrize(("event", "error", "words"), [
     pytest.param(WhatIfEvent(lost_offers=("moon",)), NotFound, "no pool, region or infrastructure moon", id="a pool that is not there"),
     pytest.param(WhatIfEvent(lost_offers=("p1/r",)), NotFound, "no pool, region or infrastructure p1/r", id="a region of a pool"),
-    pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of nobody"),
+    pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of an unknown pool"),
     pytest.param(WhatIfEvent(dropped_certificates=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="a certificate that it does not have"),
 ])  # fmt: skip
 def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Exception], words: str) -> None:

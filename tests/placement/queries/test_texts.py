@@ -148,7 +148,7 @@ TOGETHER = "wait for one another: they are placed together or not at all"
             id="a wider circle",
         ),
         pytest.param(["a b", "b ghost"], "; ghost, which b needs, is not defined", id="without a circle"),
-        pytest.param(["a ghost"], "; ghost is not defined", id="its own"),
+        pytest.param(["a ghost"], "; ghost is not defined", id="its own dependency"),
     ],
 )
 def test_undefined_dependency_behind_cycle_is_named(services: list[str], told: str) -> None:
@@ -174,7 +174,12 @@ def test_unplaced_dependency_is_named_without_cause() -> None:
         pytest.param(
             "default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"
         ),
-        pytest.param("shop/api", ["api", "cache"], "did you mean default/api?", id="in another namespace"),
+        pytest.param(
+            "shop/api",
+            ["api", "cache"],
+            "did you mean default/api?",
+            id="the name exists in another namespace",
+        ),
         pytest.param("default/nope", ["api"], "there is default/api", id="the only one"),
         pytest.param("default/nope", [], "there are no services here", id="none at all"),
     ],
@@ -253,7 +258,7 @@ def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, An
             ("~", "api", [("metadata.labels.team", None, "a")]),
             id="a label that no rule looks at",
         ),
-        pytest.param(a_class("spare"), ("+", "spare", []), id="a class that nobody offers"),
+        pytest.param(a_class("spare"), ("+", "spare", []), id="a class without an offer"),
     ],
 )
 def test_changed_declaration_is_listed_without_moves(change: Kind, told: tuple[str, str, list[Any]]) -> None:

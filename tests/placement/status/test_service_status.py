@@ -229,7 +229,7 @@ def test_conditions_distinguish_kinds_of_same_name() -> None:
     pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "no LatticeService default/ghost"), id="a limit to what is not there"),
     pytest.param(a_service(latency={"db": {"maxMs": 5}}), ("True", ""), id="a limit to what is there"),
     pytest.param(a_service(dependencies={"ghost": {"type": "service", "direction": "outbound"}}, latency={"ghost": {"maxMs": 5}}),
-                 ("False", "no LatticeService default/ghost"), id="named twice, told once"),
+                 ("False", "no LatticeService default/ghost"), id="named twice, reported once"),
     pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
 ])  # fmt: skip
 def test_missing_service_references_are_reported(service: LatticeService, said: tuple[str, str]) -> None:

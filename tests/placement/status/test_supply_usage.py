@@ -38,7 +38,7 @@ def a_workload(
         pytest.param(
             [("x", "1"), ("y", "2")],
             {"c1": ClusterUsage(0, 2, {"cpu": 3000})},
-            id="those of no service differ one by one",
+            id="bare workloads are counted individually",
         ),
         pytest.param(
             [

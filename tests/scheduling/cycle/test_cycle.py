@@ -104,7 +104,7 @@ def test_reservation_rejects_overcommit_of_lax_profile() -> None:
             [500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"
         ),
         pytest.param([500], 3, 0, 0, "its group waits for 2 more: minMember is 3", id="not all are here yet"),
-        pytest.param([500], 3, 2, 1, "", id="those that run already count"),
+        pytest.param([500], 3, 2, 1, "", id="running members count"),
     ],
 )
 def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str) -> None:
@@ -227,7 +227,7 @@ def test_disruption_budget_holds_over_whole_cycle() -> None:
     ("limit", "seated", "evicted"),
     [
         pytest.param(9, 3, 3, id="a gang may evict if that seats enough of it"),
-        pytest.param(2, 0, 0, id="and evicts nobody if it does not"),
+        pytest.param(2, 0, 0, id="a gang evicts nothing if too few members fit"),
     ],
 )
 def test_gang_preempts_for_all_members_or_none(limit: int, seated: int, evicted: int) -> None:

@@ -47,9 +47,9 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
     [
         pytest.param([500, 500, 500], 3, 3, 3, id="all fit"),
         pytest.param([500, 500, 500, 500], 3, 3, 3, id="enough fit; the rest waits"),
-        pytest.param([500, 500, 500, 500], 4, 0, 3, id="one too few: nobody is seated"),
+        pytest.param([500, 500, 500, 500], 4, 0, 3, id="one too few: no member is assigned"),
         pytest.param([900, 900, 500], 2, 2, 2, id="a small one fits where a large one did not"),
-        pytest.param([2000], 0, 0, 0, id="nobody fits: there is nothing to seat"),
+        pytest.param([2000], 0, 0, 0, id="no member fits: nothing is assigned"),
     ],
 )
 def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:

@@ -155,7 +155,7 @@ def test_cycle_keeps_batch_order() -> None:
     ("cpus", "gone"),
     [
         pytest.param((1000,), ["low"], id="room is made on the only node"),
-        pytest.param((1000, 1000), [], id="nobody goes while there is room elsewhere"),
+        pytest.param((1000, 1000), [], id="no eviction while another node has capacity"),
     ],
 )
 def test_preemption_is_the_last_resort(cpus: tuple[int, ...], gone: list[str]) -> None:

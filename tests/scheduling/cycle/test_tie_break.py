@@ -96,16 +96,16 @@ def test_weighted_random_without_scores_is_even() -> None:
 @pytest.mark.parametrize(
     ("more", "chosen"),
     [
-        pytest.param({"node_preferences": (LIKES_Z1,)}, {"n1"}, id="a label that it likes"),
+        pytest.param({"node_preferences": (LIKES_Z1,)}, {"n1"}, id="a preferred label"),
         pytest.param(
             {"near_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
             {"n0"},
-            id="a neighbour that it likes",
+            id="a preferred workload",
         ),
         pytest.param(
             {"far_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
             {"n1", "n2"},
-            id="no neighbour that it dislikes",
+            id="no anti-preferred workload",
         ),
         pytest.param({}, {"n0", "n1", "n2"}, id="without preferences all are equal"),
     ],

@@ -118,10 +118,10 @@ def needing(name, *others, **more):
         pytest.param(
             [needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})],
             "",
-            id="somebody else will do",
+            id="another workload satisfies the affinity",
         ),
         pytest.param(
-            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"
+            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for an unknown workload"
         ),
     ],
 )
@@ -379,7 +379,9 @@ def on(node):
     [
         pytest.param({"x": "y", "y": "x"}, {"n2"}, id="two that need each other"),
         pytest.param({"x": "y", "y": "z", "z": "x"}, {"n2"}, id="three in a circle"),
-        pytest.param({"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs somebody else"),
+        pytest.param(
+            {"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs a workload outside the gang"
+        ),
     ],
 )
 def test_gang_with_mutual_affinity_is_placed_together(needs, placed):

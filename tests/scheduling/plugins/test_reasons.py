@@ -408,7 +408,7 @@ APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
         pytest.param(APART, id="too near, by node"),
         pytest.param(a_workload(labels={"app": "web"}), id="kept away, by node"),
         pytest.param(a_workload(far=(near("zone", app="web"),)), id="too near, by zone"),
-        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="nobody to be near to"),
+        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="no workload to be near to"),
         pytest.param(
             a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"
         ),

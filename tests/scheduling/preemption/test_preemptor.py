@@ -39,7 +39,7 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
             500,
             5,
             ["a"],
-            id="of two nodes the one with the less important victim",
+            id="the node with the lower-priority victim",
         ),
         pytest.param([(0, "a", 1000, 5), (1, "b", 1000, 6)], 500, 5, [], id="equal priority is not lower"),
         pytest.param(
@@ -61,14 +61,14 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
             500,
             5,
             [],
-            id="nobody goes where that makes no room",
+            id="no victims where eviction does not help",
         ),
         pytest.param(
             [(0, "a", 100, 0), (0, "b", 300, 0), (0, "c", 600, 0), (1, "d", 1000, 9)],
             600,
             5,
             ["c"],
-            id="nobody who does not help",
+            id="no victim that does not help",
         ),
         pytest.param(
             [(0, "a", 400, 2), (0, "b", 300, 1), (0, "c", 300, 1), (1, "d", 1000, 9)],
@@ -141,7 +141,7 @@ def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None
         pytest.param((0, 0, 0), 2, {}, 1, id="one to spare, wherever"),
         pytest.param((0, 0, 0), 3, {}, 3, id="none to spare: all, on all nodes"),
         pytest.param((0, 0, 5), 3, {}, 0, id="one of equal priority saves them all"),
-        pytest.param((0, 0, 5), 2, {}, 1, id="but not the one to spare"),
+        pytest.param((0, 0, 5), 2, {}, 1, id="a surplus member may still be a victim"),
         pytest.param((0, 0, 0), 3, {"service": "limited"}, 0, id="a limit saves them all"),
         pytest.param((0, 0, 0), 2, {"service": "limited"}, 1, id="what the limit allows may be spared"),
     ],
@@ -160,7 +160,7 @@ def test_gang_over_many_nodes_is_preempted_whole(
     ("others", "gone"),
     [
         pytest.param([3, 3], ["a0", "a1"], id="two others rather than three of a gang"),
-        pytest.param([3, 3, 3], ["g0", "g1", "g2"], id="of as many the less important, wherever they are"),
+        pytest.param([3, 3, 3], ["g0", "g1", "g2"], id="among equal counts the lower priority, on any node"),
         pytest.param([0, 0, 0, 0], ["g0", "g1", "g2"], id="three of a gang rather than four others"),
     ],
 )
@@ -192,12 +192,12 @@ def test_victims_are_charged_to_disruption_budget() -> None:
             {"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, ["x"], id="a port is freed"
         ),
         pytest.param(
-            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a neighbour that it cannot bear leaves"
+            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a workload it has anti-affinity to is evicted"
         ),
         pytest.param(
-            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a neighbour that cannot bear it leaves"
+            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a workload with anti-affinity to it is evicted"
         ),
-        pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="nobody's leaving changes a label"),
+        pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="no eviction changes a label"),
     ],
 )
 def test_preemption_frees_gpus_ports_and_anti_affinity(

@@ -81,14 +81,14 @@ def profile() -> Profile:
             [(1, 8, 1000)],
             (14, 1000),
             "n1",
-            id="who needs much cpu goes where enough stays",
+            id="a CPU-heavy GPU workload goes where enough cpu stays",
         ),
         pytest.param(
             [(96, 8, "G2"), (96, 9, "G2")],
             [(1, 8, 8000)],
             (4, 1000),
             "n1",
-            id="eight free together are kept for who needs eight",
+            id="eight free GPUs together are kept for an eight-GPU workload",
         ),
         pytest.param(
             [(96, 2, "G2"), (96, 2, "G2")],

@@ -313,7 +313,7 @@ def test_workload_and_container_requests_respect_limits(
         pytest.param({"conditions": [{"type": "Ready", "status": "True"}]}, "", id="ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, "not ready", id="not ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready", id="not known"),
-        pytest.param({"conditions": []}, "not ready", id="nobody has said"),
+        pytest.param({"conditions": []}, "not ready", id="no conditions"),
         pytest.param({"phase": "Draining"}, "draining", id="draining"),
     ],
 )

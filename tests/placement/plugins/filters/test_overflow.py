@@ -45,18 +45,18 @@ def limits(**stated: Any) -> dict[str, Any]:
     pytest.param([dc(), AWS, GCP, a_service(cores=4, replicas=3)], {"dc": 2, "aws/r1": 1}, id="only to the target, though another is cheaper"),
     pytest.param([dc(regions=["r2"]), TWO, a_service(cores=4, replicas=3)], {"dc": 2, "aws/r2": 1}, id="named regions come first"),
     pytest.param([dc(regions=["r2", "r1"]), a_cloud("aws", {"r1": {}, "r2": {"quotas": {"maxClusters": 0}}}), a_service(cores=4, replicas=3)],
-                 {"dc": 2, "aws/r1": 1}, id="in their order"),
+                 {"dc": 2, "aws/r1": 1}, id="named regions are tried in order"),
     pytest.param([dc(regions=["r2"]), a_cloud("aws", {"r1": {}, "r2": {"quotas": {"maxClusters": 0}}}), a_service(cores=4, replicas=3)],
                  {"dc": 2, "aws/r1": 1}, id="others of the target after them"),
     pytest.param([dc(), AWS, a_service(cores=3, replicas=3)], {"dc": 2}, id="at 75 percent the trigger of 90 is not reached: the third waits"),
-    pytest.param([dc(trigger={"capacityThreshold": 75}), AWS, a_service(cores=3, replicas=3)], {"dc": 2, "aws/r1": 1}, id="a trigger of 75 is"),
+    pytest.param([dc(trigger={"capacityThreshold": 75}), AWS, a_service(cores=3, replicas=3)], {"dc": 2, "aws/r1": 1}, id="at 75 percent the trigger of 75 is reached"),
     pytest.param([dc(enabled=False), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="an overflow that is off keeps the cloud closed"),
     pytest.param([dc(), AWS, GCP, a_service(cores=4, replicas=3, requiredRegions=["r3"])], {"dc": 2, "gcp/r3": 1}, id="a required region elsewhere is open"),
     pytest.param([a_static(nodes=2, cores=8, memory="32Gi"), GCP, a_service(cores=4, replicas=3)], {"dc": 2, "gcp/r3": 1},
                  id="without a rule any cloud takes what does not fit"),
     pytest.param([dc(), a_cloud("aws", {"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"aws/r1": 1},
                  id="what the data center cannot do is no overflow"),
-    pytest.param([dc(), AWS, a_class("l", 16, 64, 0.9), a_service(cores=8)], {"aws/r1": 1}, id="nor what is too big for its machines"),
+    pytest.param([dc(), AWS, a_class("l", 16, 64, 0.9), a_service(cores=8)], {"aws/r1": 1}, id="a replica too big for its machines is no overflow"),
     pytest.param([dc(target="moon"), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="a target that is not there takes nothing"),
 ])  # fmt: skip
 def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
@@ -69,8 +69,8 @@ def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
     pytest.param({"maxClusters": 1}, 2, id="one cluster, of two machines by quota"),
     pytest.param({"maxClusters": 2}, 4, id="two clusters, whatever the region"),
     pytest.param({"maxMonthlySpend": 144}, 1, id="the price of one machine"),
-    pytest.param({"maxMonthlySpend": 500}, 3, id="of three, in both regions together"),
-    pytest.param({"maxMonthlySpend": 0}, 0, id="of none"),
+    pytest.param({"maxMonthlySpend": 500}, 3, id="the price of three machines, in both regions together"),
+    pytest.param({"maxMonthlySpend": 0}, 0, id="no spend"),
 ])  # fmt: skip
 def test_overflow_limits(limit: dict[str, Any], spilled: int) -> None:
     quotas = {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 2}}

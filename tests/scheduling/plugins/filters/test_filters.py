@@ -85,8 +85,8 @@ def test_in_cluster(cluster: str, words: list[str]) -> None:
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        pytest.param({}, [], id="a node of anybody's"),
-        pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="one that is reserved"),
+        pytest.param({}, [], id="an unreserved node"),
+        pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="a reserved node"),
     ],
 )
 def test_bare_workload_is_kept_off_reserved_nodes(labels: dict[str, str], words: list[str]) -> None:
@@ -120,7 +120,7 @@ def test_reserved_nodes_filter_skips_service_replicas() -> None:
             {"ephemeral-storage": "1Gi"},
             {"ephemeral-storage": "3Gi"},
             ["without 3Gi ephemeral-storage free"],
-            id="so does scratch space",
+            id="ephemeral storage counts",
         ),
         pytest.param(
             {"hugepages-2Mi": "4Mi"},
@@ -142,7 +142,7 @@ def test_reserved_nodes_filter_skips_service_replicas() -> None:
             {"cpu": 1, "memory": "1Gi"},
             {"cpu": 2, "memory": "2Gi"},
             ["without 2 cpu free", "without 2Gi memory free"],
-            id="all that is short is said",
+            id="every short resource is named",
         ),
     ],
 )

@@ -124,7 +124,7 @@ def test_feasible_and_rejected_nodes_are_counted() -> None:
     ("operator", "values", "left"),
     [
         pytest.param("In", ("1", "5"), ["one"], id="In"),
-        pytest.param("NotIn", ("1",), ["none", "three"], id="NotIn: who has no such label passes"),
+        pytest.param("NotIn", ("1",), ["none", "three"], id="NotIn: a node without the label passes"),
         pytest.param("Exists", (), ["one", "three"], id="Exists"),
         pytest.param("DoesNotExist", (), ["none"], id="DoesNotExist"),
         pytest.param("Gt", ("1",), ["three"], id="Gt"),
@@ -238,8 +238,8 @@ def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
 @pytest.mark.parametrize(
     ("there", "new"),
     [
-        pytest.param({"labels": WEB}, {"far": (near("zone", **WEB),)}, id="it keeps away from what is there"),
-        pytest.param({"far": (near("zone", **WEB),)}, {"labels": WEB}, id="what is there keeps it away"),
+        pytest.param({"labels": WEB}, {"far": (near("zone", **WEB),)}, id="it avoids a placed workload"),
+        pytest.param({"far": (near("zone", **WEB),)}, {"labels": WEB}, id="a placed workload repels it"),
     ],
 )
 def test_workload_anti_affinity(there: Any, new: Any) -> None:

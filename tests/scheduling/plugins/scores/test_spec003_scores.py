@@ -138,13 +138,13 @@ def test_node_preferences_count_by_weight() -> None:
             "PreferredWorkloads",
             "near_preferences",
             {"a": 0.6667, "b": 0.6667, "c": 0.0},
-            id="liked neighbours draw it",
+            id="preferred workloads attract it",
         ),
         pytest.param(
             "AntiPreferred",
             "far_preferences",
             {"a": 0.3333, "b": 0.3333, "c": 1.0},
-            id="disliked neighbours repel it",
+            id="anti-preferred workloads repel it",
         ),
     ],
 )
