@@ -106,7 +106,7 @@ ACCEPTANCE = (
     Row(
         "a lost node's workloads are moved in an order that is always the same",
         "lifecycle.node_health:evict_silent_nodes",
-        "lifecycle/test_node_health_noderules.py::test_longest_silent_node_first_and_rate_is_per_zone",
+        "lifecycle/test_node_lifecycle.py::test_longest_silent_node_first_and_rate_is_per_zone",
         (
             "lifecycle/node_health.py",
             "for node in sorted(overdue.values(), key=lambda each: (-each.heartbeat_age, each.name)):",

@@ -3,7 +3,7 @@
 from docs.specification import Later, Row
 
 NODES = "controllers/nodes/test_node_health.py"
-RULES = "lifecycle/test_node_health_noderules.py"
+RULES = "lifecycle/test_node_lifecycle.py"
 LOOPS = "controllers/test_spec004_loops.py"
 FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
 BINDING = "controllers/scheduler/test_scheduler.py"
