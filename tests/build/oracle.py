@@ -18,7 +18,7 @@ class Placed:
     ports: tuple[int, ...] = ()  # chosen for it
 
 
-class Ledger:
+class ClusterOracle:
     """Which nodes there are and who is where, as things happen one after the other."""
 
     def __init__(self, nodes: Iterable[NodeInfo]) -> None:
@@ -29,7 +29,7 @@ class Ledger:
         nodes, placed = list(self.nodes.values()), list(self.placed.values())
         return {node.name for node in nodes if can_take(node, nodes, placed, wanted)}
 
-    def comes(self, name: str, demands: Demands, node: str) -> None:
+    def place(self, name: str, demands: Demands, node: str) -> None:
         """For a part it gets the fullest GPU that has room, whole ones in their order; and the lowest ports that nobody has."""
         gpus: tuple[int, ...] = ()
         here = [each for each in self.placed.values() if each.node == node]
@@ -46,10 +46,10 @@ class Ledger:
         free = sorted(set(port_range(self.nodes[node])) - fixed_numbers([demands]) - numbers_in_use(here))
         self.placed[name] = Placed(demands, node, gpus, tuple(free[: demands.ports]))
 
-    def goes(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         del self.placed[name]
 
-    def is_gone(self, node: str) -> None:
+    def remove_node(self, node: str) -> None:
         """And who was on it."""
         del self.nodes[node]
         self.placed = {name: each for name, each in self.placed.items() if each.node != node}
@@ -62,12 +62,12 @@ def can_take(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed]
         is_usable(node)
         and is_allowed(node, wanted)
         and tolerates(node, wanted)
-        and suits(node, wanted)
+        and machine_allows(node, wanted)
         and has_room(node, here, wanted)
         and has_ports(node, on_it, wanted)
         and (wanted.gpu is None or len(gpu_room(node, on_it, wanted)) >= wanted.gpu.count)
-        and neighbours_agree(node, nodes, placed, wanted)
-        and stays_even(node, nodes, placed, wanted)
+        and affinity_allows(node, nodes, placed, wanted)
+        and spread_allows(node, nodes, placed, wanted)
     )
 
 
@@ -81,14 +81,14 @@ def is_allowed(node: NodeInfo, wanted: Demands) -> bool:
         return False
     if any(node.labels.get(key) != value for key, value in wanted.node_selector):
         return False
-    return not wanted.node_terms or any(fulfils(term, node.labels) for term in wanted.node_terms)
+    return not wanted.node_terms or any(term_matches(term, node.labels) for term in wanted.node_terms)
 
 
-def fulfils(term: NodeTerm, labels: Mapping[str, str]) -> bool:
-    return all(holds(each, labels) for each in term.match_expressions)
+def term_matches(term: NodeTerm, labels: Mapping[str, str]) -> bool:
+    return all(requirement_matches(each, labels) for each in term.match_expressions)
 
 
-def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     """One demand on one label, word by word."""
     value, values = labels.get(requirement.key), requirement.values
     if requirement.operator == "In":
@@ -104,13 +104,13 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return int(value) > int(values[0]) if requirement.operator == "Gt" else int(value) < int(values[0])
 
 
-def means(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
+def selector_matches(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
     """Every label it names, and every demand it makes."""
     found = dict(labels)
     for key, value in selector.match_labels.items():
         if key not in found or found[key] != value:
             return False
-    return all(holds(each, found) for each in selector.match_expressions)
+    return all(requirement_matches(each, found) for each in selector.match_expressions)
 
 
 def tolerates(node: NodeInfo, wanted: Demands) -> bool:
@@ -129,7 +129,7 @@ def tolerates(node: NodeInfo, wanted: Demands) -> bool:
     return True
 
 
-def suits(node: NodeInfo, wanted: Demands) -> bool:
+def machine_allows(node: NodeInfo, wanted: Demands) -> bool:
     """By runtime, licence, image and the place of its volumes."""
     if wanted.runtime and node.runtimes and wanted.runtime not in node.runtimes:
         return False
@@ -217,17 +217,17 @@ def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> 
     return [
         each.node
         for each in placed
-        if each.demands.namespace == namespace and means(selector, each.demands.labels)
+        if each.demands.namespace == namespace and selector_matches(selector, each.demands.labels)
     ]
 
 
-def neighbours_agree(
+def affinity_allows(
     node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
 ) -> bool:
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
-        alone = not anywhere and means(term.selector, wanted.labels)
+        alone = not anywhere and selector_matches(term.selector, wanted.labels)
         if term.topology_key not in node.labels or not (
             alone or count_near(node, term.topology_key, nodes, there)
         ):
@@ -239,13 +239,17 @@ def neighbours_agree(
             return False
     for each in placed:
         for term in each.demands.far:
-            meant = each.demands.namespace == wanted.namespace and means(term.selector, wanted.labels)
+            meant = each.demands.namespace == wanted.namespace and selector_matches(
+                term.selector, wanted.labels
+            )
             if meant and count_near(node, term.topology_key, nodes, [each.node]):
                 return False
     return True
 
 
-def stays_even(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands) -> bool:
+def spread_allows(
+    node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
+) -> bool:
     for spread in wanted.spread:
         if spread.when_unsatisfiable != "DoNotSchedule":
             continue
@@ -253,7 +257,7 @@ def stays_even(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Place
             return False
         if spread.selector is not None:
             there = where(placed, wanted.namespace, spread.selector)
-            itself = means(spread.selector, wanted.labels)
+            itself = selector_matches(spread.selector, wanted.labels)
         else:
             mine = (wanted.namespace, wanted.service)
             there = [

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from build.candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from build.candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, wanted
-from build.picked import told, told_together
-from build.proofs import many
+from build.decision_facts import batch_facts, decision_facts
+from build.property_settings import many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from lattice.engine.table import Table
 
 
 def one_at_a_time(
-    table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = told
+    table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = decision_facts
 ) -> list[Any]:
     rows: list[int] = []
     found: list[Any] = []
@@ -117,7 +117,7 @@ def test_batch_equals_single_decisions_with_random_scores(
             decide(wanted(table, x=amount), table, profile)
         for row in range(0, len(rooms), 3):
             table.allocate(row, [(0, min(amount, rooms[row]))])
-    together = told_together(decide_batch(wanted(table, x=amount), table, profile, count))
+    together = batch_facts(decide_batch(wanted(table, x=amount), table, profile, count))
     assert together == one_at_a_time(table, profile, count, amount)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from build.candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """How many of a service may be stopped: asked once, counted down, and given back when nothing came of it."""
 
 import pytest
-from build.small import ask, nodes, put
+from build.small_clusters import ask, nodes, put
 
 from lattice.lifecycle.eviction import DisruptionBudget, disruptions_allowed
 from lattice.lifecycle.node_health import ServiceAvailability

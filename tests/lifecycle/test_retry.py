@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from build.lives import NOW, OLD, REV, counted
+from build.workload_inputs import NOW, OLD, REV, a_retry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,7 +60,7 @@ def test_backoff_survives_restart_to_the_microsecond(failures: int, passed: floa
     ],
 )
 def test_clock_jump_never_extends_backoff(ahead: float, wait: float) -> None:
-    assert backoff_remaining(counted(1, 2, wait=ahead), NOW) == wait
+    assert backoff_remaining(a_retry(1, 2, wait=ahead), NOW) == wait
 
 
 def test_run_numbers_only_grow() -> None:

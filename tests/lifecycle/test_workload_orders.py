@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from build.lives import OLD, REV, counted
+from build.workload_inputs import OLD, REV, a_retry
 
 from lattice.kinds.container import Container
 from lattice.kinds.meta.base import Metadata
@@ -25,7 +25,7 @@ def stored(
     action: str, *, is_deleted: bool = False, binding: Binding | None = HERE, **parts: Any
 ) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, desired_state=parts.get("desired", "Running"), revision=REV)
-    status = WorkloadStatus(binding=binding, last_action=action, retry=parts.get("retry", counted(0, 3)))
+    status = WorkloadStatus(binding=binding, last_action=action, retry=parts.get("retry", a_retry(0, 3)))
     metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if is_deleted else None)
     return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 
@@ -46,15 +46,15 @@ def stored(
         pytest.param(stored("Delete"), None, id="deleted: is not to be there"),
         pytest.param(stored("Apply", is_deleted=True), RUNS, id="an undecided deletion changes no order"),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
+            stored("Apply", retry=a_retry(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
         ),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD), desired="Stopped"),
+            stored("Apply", retry=a_retry(0, 2, revision=OLD), desired="Stopped"),
             STOPS,
             id="a new revision that is not to run is not started",
         ),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD), is_deleted=True),
+            stored("Apply", retry=a_retry(0, 2, revision=OLD), is_deleted=True),
             STOPS,
             id="a new revision of what goes is not started",
         ),

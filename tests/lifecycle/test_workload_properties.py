@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from build.lives import NOW, OLD, REV, ago, counted, done, found, says
+from build.workload_inputs import NOW, OLD, REV, a_report, a_retry, ago, an_action, an_input
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -103,13 +103,13 @@ class World:
 
 states = st.sampled_from(["Missing", "Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
 retries = st.none() | st.builds(
-    counted,
+    a_retry,
     st.integers(0, 5),
     st.integers(1, 4),
     st.none() | st.floats(-200, 200),
     st.sampled_from([REV, OLD]),
 )
-lasts = st.just(LastAction()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
+lasts = st.just(LastAction()) | st.builds(an_action, st.sampled_from(list(Action)), st.floats(0, 1000))
 situations = st.builds(
     WorkloadInput,
     desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
@@ -121,7 +121,7 @@ situations = st.builds(
     state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
     eviction_reason=st.sampled_from(["", "", "drain"]),
 )
-reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
+reports = st.builds(a_report, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
 
 
 @settings(max_examples=400, deadline=None)
@@ -155,7 +155,7 @@ def test_any_state_converges_without_double_start(
 @settings(max_examples=100, deadline=None)
 @given(fails=st.integers(0, 4))
 def test_workload_starts_once_plus_once_per_failure(fails: int) -> None:
-    world = World(found(node="None"), Agent(fails))
+    world = World(an_input(node="None"), Agent(fails))
     while world.step():
         assert len(world.actions) < 50
     assert [run for _, run in world.agent.started] == list(range(1, fails + 2))

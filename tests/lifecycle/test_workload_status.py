@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from build.lives import NOW, REV, ago, counted, says
+from build.workload_inputs import NOW, REV, a_report, a_retry, ago
 from msgspec.structs import replace
 
 from lattice.kinds.meta.base import Condition, Metadata
@@ -22,7 +22,7 @@ from lattice.lifecycle.workload_status import (
 )
 
 NOTHING = Decision(Action.NO_ACTION, "")
-BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}
+BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": a_retry()}
 
 
 def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
@@ -40,7 +40,7 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             a_workload("Stopped"), Observation("None"), "Stopped", None, id="to be stopped, never ran"
         ),
         pytest.param(
-            a_workload(retry=counted(5, 6)),
+            a_workload(retry=a_retry(5, 6)),
             Observation("None"),
             "Failed",
             None,
@@ -50,25 +50,29 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             a_workload(**BOUND), Observation("Ready"), "Pending", None, id="its node has it not yet"
         ),
         pytest.param(
-            a_workload(**BOUND), Observation("Ready", report=says("Starting")), "Starting", False, id="starts"
+            a_workload(**BOUND),
+            Observation("Ready", report=a_report("Starting")),
+            "Starting",
+            False,
+            id="starts",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Running")),
+            Observation("Ready", report=a_report("Running")),
             "Running",
             False,
             id="runs, and is not ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Running"), ready=True),
+            Observation("Ready", report=a_report("Running"), ready=True),
             "Running",
             True,
             id="runs and is ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Stopped"), ready=True),
+            Observation("Ready", report=a_report("Stopped"), ready=True),
             "Stopped",
             False,
             id="only what runs is ready",
@@ -105,23 +109,25 @@ def test_actual_state_and_readiness(
 
 
 def test_decision_is_stored_with_its_time() -> None:
-    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure_reason="RUNTIME_ERROR")
+    failed = Decision(Action.BACKOFF_WAIT, "it failed", a_retry(1, 2), failure_reason="RUNTIME_ERROR")
     status = next_status(
-        a_workload(**BOUND), Observation("Ready", report=says("Failed"), log="x" * 5000), failed, NOW
+        a_workload(**BOUND), Observation("Ready", report=a_report("Failed"), log="x" * 5000), failed, NOW
     )
     assert (status.last_action, status.last_action_at, status.retry) == (
         "BackoffWait",
         format_micro_time(NOW),
-        counted(1, 2),
+        a_retry(1, 2),
     )
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
     assert status.failure_message == ""
-    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7")
+    told = dataclasses.replace(
+        a_report("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"
+    )
     status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
     waits = next_status(
         a_workload(**BOUND),
-        Observation("Ready", report=says("Failed")),
+        Observation("Ready", report=a_report("Failed")),
         Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
         NOW,
     )
@@ -141,8 +147,8 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
     )
     status = next_status(
         workload,
-        Observation("Ready", report=says("Running"), ready=True),
-        Decision(action, "", counted(0, 2)),
+        Observation("Ready", report=a_report("Running"), ready=True),
+        Decision(action, "", a_retry(0, 2)),
         NOW,
     )
     assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (
@@ -152,7 +158,7 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
         False,
         (),
     )
-    assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
+    assert (status.actual_state, status.retry) == ("Pending", a_retry(0, 2))
 
 
 def test_action_age_is_limited_by_connection_age() -> None:
@@ -205,12 +211,12 @@ def test_unrecognised_state_is_unknown() -> None:
         pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
         pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
         pytest.param(
-            a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"),
+            a_workload(**{**BOUND, "retry": a_retry(1)}, actual_state="Running"),
             False,
             id="has failed before",
         ),
         pytest.param(
-            a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"),
+            a_workload(**{**BOUND, "retry": a_retry(revision="b" * 24)}, actual_state="Running"),
             False,
             id="of another revision",
         ),
@@ -227,7 +233,7 @@ def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
         pytest.param(a_workload(), True, id="new"),
         pytest.param(a_workload("Stopped"), False, id="to be stopped"),
         pytest.param(a_workload(**BOUND), False, id="bound"),
-        pytest.param(a_workload(retry=counted(1, 2)), False, id="failed before"),
+        pytest.param(a_workload(retry=a_retry(1, 2)), False, id="failed before"),
         pytest.param(
             replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")),
             False,

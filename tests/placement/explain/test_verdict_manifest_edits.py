@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
-from build.edits import Hindrance, Label, hindrances, singled_out
-from build.proofs import EXAMPLES, LONG
+from build.manifest_edits import Label, ManifestBlocker, manifest_blockers, with_own_policies
+from build.property_settings import EXAMPLES, LONG
 from build.worlds import worlds
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
@@ -35,7 +35,7 @@ def world_key(service: str) -> tuple[str, str, str]:
     return ("LatticeService", namespace, name)
 
 
-def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
+def is_placed(world: World, name: str, lifted: Iterable[ManifestBlocker]) -> bool:
     changed = world
     for each in lifted:
         changed = changed.with_objects(each.lift(changed))
@@ -49,10 +49,10 @@ def test_removing_blockers_from_manifests_places_service(world: World, data: st.
     first = converge(world)
     assume(first.unplaced)
     name = data.draw(st.sampled_from(sorted(first.unplaced)))
-    settled = converge(singled_out(world, name))
+    settled = converge(with_own_policies(world, name))
     assume(not any(settled.fleet.assignments.get(each) for each in settled.unplaced if each != name))
     found = judge(settled.unplaced[name], settled.fleet, world.services)
-    here, known = alone(settled, name), {each.label: each for each in hindrances(settled.world, name)}
+    here, known = alone(settled, name), {each.label: each for each in manifest_blockers(settled.world, name)}
     note(
         f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.blocker_sets]}"
     )

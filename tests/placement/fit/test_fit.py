@@ -1,6 +1,5 @@
 """The smallest changes that make a service fit: each is enough when applied, and nothing can be left out."""
 
-import os
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -9,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.placed_worlds import a_placed_world
+from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 from hypothesis import HealthCheck, Phase, given, note, settings
 
@@ -20,7 +21,6 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 from lattice.placement.queries.dispatch import answer_query
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
 SOME = settings(
     max_examples=3000 if LONG else 20,
@@ -33,11 +33,6 @@ NEW_GPU = (
     "define a class api-machine of machines with 1 cpu and 1 gpu and 1Gi memory on aws, at a price that is not known here; "
     "and allow machines of class api-machine in p1"
 )
-
-
-def settled(*objects: Kind) -> World:
-    """Applied, and everything placed that can be."""
-    return converge(a_world(*objects)).resulting_world()
 
 
 def fits(world: World, name: str, changes: tuple[ObjectChange, ...] = ()) -> bool:
@@ -204,7 +199,7 @@ CASES = [
 
 @pytest.mark.parametrize(("objects", "sentences"), CASES)
 def test_fit_suggestions(objects: list[Kind], sentences: list[str]) -> None:
-    assert sorted(told(settled(*objects))) == sorted(sentences)
+    assert sorted(told(a_placed_world(*objects))) == sorted(sentences)
 
 
 def test_missing_gdpr_label_of_us_east_ranks_first() -> None:
@@ -228,7 +223,7 @@ def test_placeable_dependency_is_suggested_first() -> None:
 
 
 def test_suggestion_cost_is_the_rate_increase() -> None:
-    world = settled(a_pool(budget=100), a_service())
+    world = a_placed_world(a_pool(budget=100), a_service())
     (found,) = fit(world, API)
     assert (found.rate_increase, found.monthly) == (200_000, 144_000_000)
 
@@ -246,7 +241,7 @@ TWO_LIMITS = [
 
 @pytest.mark.parametrize(("objects", "sentence"), TWO_LIMITS)
 def test_platform_suggestion_covers_two_binding_limits(objects: list[Kind], sentence: str) -> None:
-    world = settled(*objects)
+    world = a_placed_world(*objects)
     found = fit(world, API)
     for each in found:
         check(world, API, each)
@@ -254,7 +249,7 @@ def test_platform_suggestion_covers_two_binding_limits(objects: list[Kind], sent
 
 
 def test_limited_list_includes_a_platform_suggestion() -> None:
-    world = settled(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
+    world = a_placed_world(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
     assert len(fit(world, API)) > 2
     assert [each.is_platform_only for each in fit(world, API, limit=2)] == [False, True]
 
@@ -295,7 +290,10 @@ def test_service_cost_is_its_share_of_shared_machines() -> None:
                  "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
 ])  # fmt: skip
 def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str) -> None:
-    assert next(each for each in told(settled(*pools, a_service(cores=3))) if each[:5] == first[:5]) == first
+    assert (
+        next(each for each in told(a_placed_world(*pools, a_service(cores=3))) if each[:5] == first[:5])
+        == first
+    )
 
 
 # --- among others that wait, too ---
@@ -328,7 +326,7 @@ CROWDED = [
 def test_services_ahead_are_accounted_for(
     objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    world = settled(*objects)
+    world = a_placed_world(*objects)
     found = fit(world, API)
     for each in found:
         check(world, API, each)
@@ -338,7 +336,7 @@ def test_services_ahead_are_accounted_for(
 
 
 def test_insufficient_suggestion_names_services_ahead() -> None:
-    world = settled(
+    world = a_placed_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
         a_service("aaa", cores=3),
@@ -369,7 +367,7 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
                  "do not require compliance gdpr in policy rules", ["zzz", "vip"], id="an important one brings those along that it has to be near"),
 ])  # fmt: skip
 def test_all_services_ahead_are_named(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
-    world = settled(*objects)
+    world = a_placed_world(*objects)
     found = {each.sentence: each for each in fit(world, API) if not each.is_enough}[sentence]
     assert found.services_ahead == tuple(f"default/{each}" for each in ahead)
     check(world, API, found)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from build.crowds import crowd, dice
+from build.random_worlds import random_world
 from build.worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.engine.decide import Decision
@@ -108,7 +108,7 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
 @pytest.mark.parametrize("part", range(10))
 def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(dice(number), crowd(number))
+        world = many(Random(number), random_world(number))
         for keep in (0, ALL):
             assert told(world, place_replicas, keep) == told(world, one_by_one, keep), f"crowd {number}"
         assert told(world, partial(place_replicas, on_largest_types=True), 0) == told(
@@ -209,7 +209,7 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
 @pytest.mark.parametrize("part", range(10))
 def test_place_most_equals_naive_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(dice(number), crowd(number))
+        world = many(Random(number), random_world(number))
         assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
 
 

@@ -1,10 +1,10 @@
 """Clusters are filled, then grown, then made; their names are never given twice."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,8 +15,6 @@ from lattice.placement.greedy.machine_choice import cluster_name
 from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
-
-LONG = os.environ.get("LATTICE_LONG") == "1"
 
 
 def clusters(*objects: Kind) -> dict[str, dict[str, int]]:

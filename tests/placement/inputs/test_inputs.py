@@ -1,9 +1,9 @@
 """Bad input is refused with its path; what only does not resolve, or contradicts itself across objects, is told and never a crash."""
 
-import os
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from build.worlds import KIND, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made, worlds
 from hypothesis import HealthCheck, given, settings
 
@@ -17,7 +17,6 @@ from lattice.placement.plan.whatif import loss_impacts
 from lattice.server.requests.catalog import compile_kind
 from lattice.server.resources.admission import admit
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=2000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
 POOL: dict[str, Any] = {"provider": {"type": "aws"}}
 CLASS: dict[str, Any] = {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}}

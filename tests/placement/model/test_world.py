@@ -1,16 +1,18 @@
 """What is there, read back from objects; and what one more replica would take, against a plain loop."""
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import product
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from build.crowds import crowd, dice
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from build.placed_worlds import a_bound_workload, a_node
+from build.property_settings import LONG
+from build.random_worlds import random_world
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,6 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.greedy.place import remove_assignments
 from lattice.placement.greedy.place_all import place_all_once
 from lattice.placement.model.demand import Demand, ReplicaAsk
@@ -28,7 +29,6 @@ from lattice.placement.model.offer import NO_LIMIT, MachineType
 from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plan.plan import converge
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 API = "default/api"
 
@@ -213,7 +213,7 @@ def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
 @given(st.integers(0, 1 << 40))
 def test_quote_agrees_with_naive_loop(number: int) -> None:
     """Also after things changed, when only the offers where they did are looked at again."""
-    world, draw = crowd(number), dice(number)
+    world, draw = random_world(number), Random(number)
     fleet, demands = world.build_fleet(), list(world.demands.values())
     for _ in range(5):
         demand = draw.choice(demands)
@@ -255,22 +255,6 @@ def test_overflow_budget_change_updates_region_quotes() -> None:
 # --- read back ---
 
 
-def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any) -> LatticeNode:
-    found = made(
-        LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})}
-    )
-    status = {"conditions": [{"type": "Ready", "status": ready}], **more}
-    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
-
-
-def bound(name: str, on: str, service: str = "", cores: str = "1") -> LatticeWorkload:
-    spec = {"containers": {"main": {"image": "app:1"}}, "service": service, "requests": {"cpu": cores}}
-    found = made(LatticeWorkload, name, spec, namespace="default")
-    return msgspec.structs.replace(
-        found, status=msgspec.convert({"binding": {"node": on}}, type(found.status))
-    )
-
-
 def settled_world(*objects: Kind) -> World:
     """As a server would have stored it: without what only a plan knows."""
     applied = converge(a_world(*objects)).resulting_world()
@@ -286,10 +270,10 @@ def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
 def test_bound_replicas_are_on_their_nodes() -> None:
     world = settled_world(a_pool(), a_service(replicas=6)).with_objects(
         [
-            node("n1"),
-            node("n2"),
-            *(bound(f"api-{slot}", "n2", "api") for slot in range(4)),
-            bound("api-4", "n1", "api"),
+            a_node("n1"),
+            a_node("n2"),
+            *(a_bound_workload(f"api-{slot}", "n2", "api") for slot in range(4)),
+            a_bound_workload("api-4", "n1", "api"),
         ],
         with_status=True,
     )
@@ -297,18 +281,18 @@ def test_bound_replicas_are_on_their_nodes() -> None:
 
 
 def test_pending_machines_are_counted() -> None:
-    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([node("n1")], with_status=True)
+    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([a_node("n1")], with_status=True)
     assert len(holds(world.build_fleet())) == len(converge(world).fleet.machines.machine_type) == 3
 
 
 @pytest.mark.parametrize("broken", [
-    pytest.param(node("n1", ready="False"), id="not ready"),
-    pytest.param(node("n1", ready="Unknown"), id="not heard of"),
-    pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
+    pytest.param(a_node("n1", ready="False"), id="not ready"),
+    pytest.param(a_node("n1", ready="Unknown"), id="not heard of"),
+    pytest.param(a_node("n1", spec={"unschedulable": True}), id="cordoned"),
 ])  # fmt: skip
 def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [broken, bound("api-0", "n1", "api")], with_status=True
+        [broken, a_bound_workload("api-0", "n1", "api")], with_status=True
     )
     found = converge(world.with_objects([a_service(replicas=2)]))
     assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
@@ -316,14 +300,14 @@ def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
 
 def test_machine_capacity_is_its_allocatable() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [node("n1", allocatable={"cpu": 1500})], with_status=True
+        [a_node("n1", allocatable={"cpu": 1500})], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
 
 
 def test_bare_workloads_use_capacity_and_keep_machine() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [node("n1"), bound("mine", "n1", cores="3")], with_status=True
+        [a_node("n1"), a_bound_workload("mine", "n1", cores="3")], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
     gone = converge(world.with_objects([], [("LatticeService", "default", "api")]))

@@ -1,10 +1,9 @@
 """Optimising never costs more, never breaks a rule, never moves more than it may, and is done when it is done."""
 
-import os
-
 import pytest
-from build.checks import made_worse
-from build.crowds import crowd
+from build.fleet_violations import new_violations
+from build.property_settings import LONG
+from build.random_worlds import random_world
 from build.worlds import a_class, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,7 +14,6 @@ from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge, plan
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 QUICK = 2.0  # seconds; these worlds take milliseconds
@@ -28,7 +26,7 @@ def after(made: FleetPlan) -> FleetState:
 
 def unlucky(number: int) -> FleetState:
     """Services came while the first pool was closed; now it is open."""
-    world = crowd(number)
+    world = random_world(number)
     closed = world.with_objects([a_pool("p1", capacity={"maxNodes": 0})])
     return converge(converge(closed).resulting_world().with_objects([world.objects["LatticePool", "", "p1"]]))
 
@@ -50,7 +48,7 @@ def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None
     assert {name: counts.total() for name, counts in end.replica_counts.items()} == {
         name: counts.total() for name, counts in settled.replica_counts.items()
     }
-    assert made_worse(settled, end) == []
+    assert new_violations(settled, end) == []
 
 
 @SOME

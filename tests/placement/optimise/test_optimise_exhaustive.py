@@ -1,12 +1,13 @@
 """The optimiser against trying every fleet: nothing valid is cheaper than the bound it reports, and what it does is valid."""
 
-import os
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from build.checks import made_worse
-from build.exhaustive import fleet_of, truth
+from build.exhaustive_search import cheapest_fleet_cost, fleet_of
+from build.fleet_violations import new_violations
+from build.placed_worlds import a_bound_workload, a_node
+from build.property_settings import LONG
 from build.worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -17,9 +18,7 @@ from lattice.placement.model.world import World
 from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge
-from tests.placement.model.test_world import bound, node
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = ("api", "batch", "cache", "web")
 QUICK = 5.0  # seconds; these worlds take milliseconds
@@ -101,7 +100,7 @@ def _service(draw: Random, name: str) -> Kind:
 def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tuple[int, int | None]) -> None:
     settled = small(number)
     effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=QUICK, gap=0.0)
-    true = truth(settled, effort.move_price, effort.max_moves)
+    true = cheapest_fleet_cost(settled, effort.move_price, effort.max_moves)
     assume(true is not None and settled.replica_counts)
     found = optimise(settled, effort)
     assert true is not None
@@ -115,7 +114,7 @@ def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tupl
     assert {name: counts.total() for name, counts in fleet_of(after).now.items()} == {
         name: counts.total() for name, counts in fleet_of(settled).now.items()
     }
-    assert made_worse(settled, after) == []
+    assert new_violations(settled, after) == []
 
 
 # --- named cases: what the numbers have to know so that the bound is true, and what they find by knowing it ---
@@ -235,7 +234,7 @@ def test_zone_spread_is_kept() -> None:
 def test_capacity_beside_bare_workload_is_free() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(replicas=1))).resulting_world()
     world = World(applied.objects, applied.price_book).with_objects(
-        [node("n1"), bound("mine", "n1", cores="1")], with_status=True
+        [a_node("n1"), a_bound_workload("mine", "n1", cores="1")], with_status=True
     )
     found = optimise(converge(world), OptimiserOptions(time_limit_s=QUICK))
     assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
@@ -243,7 +242,7 @@ def test_capacity_beside_bare_workload_is_free() -> None:
 
 def test_machine_larger_than_its_class_holds_more() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(cores=4))).resulting_world()
-    big = node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
+    big = a_node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
     settled = converge(
         World(applied.objects, applied.price_book)
         .with_objects([big], with_status=True)

@@ -1,7 +1,6 @@
 """The optimiser against trying everything: its bound is never above the truth, its cost never below, and every rule holds."""
 
 import itertools
-import os
 import random
 import sys
 from collections import Counter
@@ -9,6 +8,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,7 +25,6 @@ from lattice.placement.optimise.problem import (
 )
 from lattice.placement.optimise.solve import cost_lower_bound, solve
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 RESOURCES = ("cpu", "memory")
 FOR_GOOD = {"time_limit": 60.0, "gap": 0.0}
 

@@ -1,13 +1,14 @@
 """What a plan says is what happens: applied, it gives the same placements and the same bill, and nothing is left to do."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
-from build.checks import complaints
-from build.crowds import change, crowd, dice, service
+from build.fleet_violations import violations
+from build.property_settings import LONG
+from build.random_worlds import random_change, random_service, random_world
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, compare, converge, plan
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
@@ -52,16 +52,16 @@ def is_kept(made: Plan) -> bool:
 @MANY
 @given(numbers)
 def test_applied_plan_gives_planned_placements_and_cost(number: int) -> None:
-    world = crowd(number)
-    assert is_kept(plan(world, *change(number, world)))
+    world = random_world(number)
+    assert is_kept(plan(world, *random_change(number, world)))
 
 
 @SOME
 @given(numbers)
 def test_applied_plan_holds_after_series_of_changes(number: int) -> None:
-    world = crowd(number)
+    world = random_world(number)
     for step in range(5):
-        made = plan(world, *change(number + step, world))
+        made = plan(world, *random_change(number + step, world))
         assert is_kept(made)
         world = ends(made)[1].resulting_world()
 
@@ -69,32 +69,32 @@ def test_applied_plan_holds_after_series_of_changes(number: int) -> None:
 @SOME
 @given(worlds(), numbers)
 def test_applied_plan_holds_in_scarce_worlds(world: World, number: int) -> None:
-    assert is_kept(plan(world, [service(dice(number), "api")]))
+    assert is_kept(plan(world, [random_service(Random(number), "api")]))
 
 
 @SOME
 @given(numbers)
 def test_placement_keeps_all_limits_and_rules(number: int) -> None:
-    assert complaints(converge(crowd(number))) == []
+    assert violations(converge(random_world(number))) == []
 
 
 @SOME
 @given(numbers)
 def test_limits_hold_while_services_change(number: int) -> None:
     """Rules over all replicas, nearness to others that move, and reserves are a matter of new placements: other limits are looked at."""
-    draw, world = dice(number), crowd(number)
+    draw, world = Random(number), random_world(number)
     for _ in range(3):
         names = draw.sample(sorted(world.services), min(2, len(world.services)))
         gone = [("LatticeService", "default", name.partition("/")[2]) for name in names[:1]]
-        settled = ends(plan(world, [service(draw, "web"), service(draw, "api")], gone))[1]
-        assert [each for each in complaints(settled) if not any(word in each for word in ELSEWHERE)] == []
+        settled = ends(plan(world, [random_service(draw, "web"), random_service(draw, "api")], gone))[1]
+        assert [each for each in violations(settled) if not any(word in each for word in ELSEWHERE)] == []
         world = settled.resulting_world()
 
 
 @SOME
 @given(numbers, st.randoms(use_true_random=False))
 def test_placement_is_independent_of_object_order(number: int, shuffled: Any) -> None:
-    world = crowd(number)
+    world = random_world(number)
     objects = list(world.objects.values())
     shuffled.shuffle(objects)
     assert same(converge(World.of(objects, world.price_book)), converge(world))
@@ -103,7 +103,7 @@ def test_placement_is_independent_of_object_order(number: int, shuffled: Any) ->
 @SOME
 @given(numbers)
 def test_converge_is_idempotent(number: int) -> None:
-    once = converge(crowd(number))
+    once = converge(random_world(number))
     assert same(converge(once.world), once)
     assert compare(once, converge(once.resulting_world())).is_empty
 
@@ -112,7 +112,7 @@ def test_converge_is_idempotent(number: int) -> None:
 @given(numbers)
 def test_fleet_rebuilt_from_counts_keeps_replicas_and_cost(number: int) -> None:
     """Without nodes and bindings nobody knows which replica is on which machine; how many are where is known all the same."""
-    once = converge(crowd(number))
+    once = converge(random_world(number))
     rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
     fleet = rebuilt.build_fleet()
     found = FleetState(rebuilt, fleet, {})

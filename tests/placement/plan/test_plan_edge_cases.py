@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.placed_worlds import state_after
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
 from lattice.errors import NotFound
@@ -17,17 +18,12 @@ from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place import place
 from lattice.placement.model.current_state import PlannedLayout
 from lattice.placement.model.world import object_key
-from lattice.placement.plan.plan import FleetState, Plan, converge, plan
+from lattice.placement.plan.plan import FleetState, converge, plan
 from lattice.placement.plan.whatif import WhatIfEvent, whatif
 from lattice.placement.status.supply_conditions import supply_conditions
 
 API = "default/api"
 replaced = msgspec.structs.replace
-
-
-def after(done: Plan) -> FleetState:
-    assert done.state_after is not None
-    return done.state_after
 
 
 def offers(settled: FleetState, service: str) -> set[str]:
@@ -69,7 +65,7 @@ def test_delisted_class_keeps_its_price() -> None:
     done = plan(RUNNING, [OTHER, NEW])
     assert done.unplaced == ("default/b",)
     assert done.total == (400_000, 400_000)
-    assert verdict(after(done), "default/b").kind == "OverBudget"
+    assert verdict(state_after(done), "default/b").kind == "OverBudget"
 
 
 def test_ledger_rate_counts_for_deleted_class() -> None:
@@ -85,7 +81,7 @@ def test_unknown_price_blocks_under_a_budget() -> None:
     done = plan(
         RUNNING, [replaced(OTHER, spec=a_pool(classes=["n"], budget=9000).spec), NEW], [object_key(M)]
     )
-    found = verdict(after(done), "default/b")
+    found = verdict(state_after(done), "default/b")
     assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
     need, have = "a known price, since the budget of latticepool/p1 applies", "unknown of 2 that run already"
     fix = "set costPerHour.aws of the class, or give a price file"
@@ -148,7 +144,7 @@ def test_scale_down_keeps_replica_near_dependents(near: list[str], stays: str) -
     start = converge(a_world(M, dear, *pools, a_service("db", replicas=2, spread=even), *others))
     assert offers(start, "default/db") == {"p1", "p2"}
     done = plan(start.resulting_world(), [a_service("db", replicas=1, spread=even)])
-    assert offers(after(done), "default/db") == {stays}
+    assert offers(state_after(done), "default/db") == {stays}
     assert len(done.would_move) == (1 if len(set(near)) > 1 else 0)
 
 
@@ -167,7 +163,7 @@ def test_user_supplied_status_of_new_object_is_ignored() -> None:
     claimed = {"placements": [{"pool": "p1", "cluster": "p1-001", "replicas": 1, "node": "m"}]}
     invented = replaced(a_service(cores=4), status=msgspec.convert(claimed, type(a_service().status)))
     start = converge(a_world(a_pool(), a_service("a"))).resulting_world()
-    assert after(plan(start, [invented])).clusters == {"p1-001": {"m": 2}}
+    assert state_after(plan(start, [invented])).clusters == {"p1-001": {"m": 2}}
     assert API not in start.with_objects([invented]).build_fleet().assignments
     assert API in start.with_objects([invented], with_status=True).build_fleet().assignments
 
@@ -202,7 +198,7 @@ def test_running_replicas_stay_under_conflicting_policies() -> None:
         converge(a_world(a_pool(), a_service(replicas=2))).resulting_world(),
         [LARGE, SMALL, a_service(replicas=3)],
     )
-    assert (more.unplaced, after(more).placements[API].missing) == ((API,), 1)
+    assert (more.unplaced, state_after(more).placements[API].missing) == ((API,), 1)
 
 
 # --- money ---
@@ -213,13 +209,15 @@ def test_foreign_currency_budget_has_no_dollar_limit() -> None:
     pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
     start = converge(a_world(a_pool(region=""), a_service(replicas=2, cores=4))).resulting_world()
     done = plan(start, [pool])
-    assert after(done).world.supply.budgets["pool.p1"].limit is None
+    assert state_after(done).world.supply.budgets["pool.p1"].limit is None
     assert (done.budgets, done.risks) == ((), ())
     words = "budget is in EUR, prices are in USD: nothing new is put here; state the budget in USD"
-    assert [(each.subject, each.message) for each in after(done).world.findings] == [
+    assert [(each.subject, each.message) for each in state_after(done).world.findings] == [
         ("latticepool/p1", words)
     ]
-    told = {each.type: each for each in supply_conditions(pool, after(done).fleet, after(done).world)}
+    told = {
+        each.type: each for each in supply_conditions(pool, state_after(done).fleet, state_after(done).world)
+    }
     assert (told["Ready"].status, told["Ready"].message) == ("False", words)
 
 
@@ -250,7 +248,8 @@ def test_lost_offer_matches_exact_name() -> None:
 
     def left(*names: str) -> list[str]:
         return [
-            offer.name for offer in after(whatif(world, WhatIfEvent(lost_offers=names))).world.supply.offers
+            offer.name
+            for offer in state_after(whatif(world, WhatIfEvent(lost_offers=names))).world.supply.offers
         ]
 
     assert left("one") == ["one/r1", "one/r2", "two/r1"]
@@ -266,7 +265,9 @@ def test_dropped_certificate_matches_exact_offer_name() -> None:
         a_cloud("one", {"r1": {"compliance": ["soc2"]}}), a_pool("one", labels={"compliance": ["soc2"]})
     )
     for lost, kept in (("one", "one/r1"), ("one/r1", "one")):
-        found = after(whatif(world, WhatIfEvent(dropped_certificates=((lost, "SOC2"),)))).world.supply.offers
+        found = state_after(
+            whatif(world, WhatIfEvent(dropped_certificates=((lost, "SOC2"),)))
+        ).world.supply.offers
         assert {offer.name: set(offer.compliance) for offer in found} == {lost: set(), kept: {"soc2"}}
 
 

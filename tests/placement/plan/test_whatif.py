@@ -1,13 +1,15 @@
 """A loss that is only imagined says what the loss would do, and leaves everything as it was."""
 
-import os
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from build.checks import complaints
-from build.crowds import crowd, dice
+from build.fleet_violations import violations
+from build.placed_worlds import state_after
+from build.property_settings import LONG
+from build.random_worlds import random_world
 from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -25,14 +27,8 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, converge, plan
 from lattice.placement.plan.whatif import WhatIfEvent, loss_impacts, offer_names, whatif
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
-
-
-def after(made: Plan) -> FleetState:
-    assert made.state_after is not None
-    return made.state_after
 
 
 def state(fleet: Fleet) -> dict[str, Any]:
@@ -106,10 +102,10 @@ def left_alone(before: FleetState, bare: World) -> set[str]:
 @SOME
 @given(numbers)
 def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     offers = offer_names(settled.world)
     offer = offers[number % len(offers)]
-    lost = after(whatif(settled.world, WhatIfEvent(lost_offers=(offer,))))
+    lost = state_after(whatif(settled.world, WhatIfEvent(lost_offers=(offer,))))
     bare = without_offer(settled.resulting_world(), offer)
     if left_alone(settled, bare):
         event("somebody has to be near what is lost")
@@ -125,13 +121,13 @@ def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
 @SOME
 @given(numbers)
 def test_loss_impacts_equal_single_losses(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     for loss in loss_impacts(settled):
         made = whatif(settled.world, WhatIfEvent(lost_offers=(loss.offer,)))
         assert loss.cost == made.total[1]
         assert set(loss.newly_unplaced) == set(made.unplaced) - set(settled.unplaced)
         assert all(
-            dict(after(made).replica_counts.get(name, {})) == dict(places)
+            dict(state_after(made).replica_counts.get(name, {})) == dict(places)
             for name, places in loss.moved.items()
         )
 
@@ -139,22 +135,24 @@ def test_loss_impacts_equal_single_losses(number: int) -> None:
 @SOME
 @given(numbers)
 def test_placement_after_loss_keeps_limits_and_rules(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     offers = offer_names(settled.world)
     made = whatif(settled.world, WhatIfEvent(lost_offers=(offers[number % len(offers)],)))
-    assert [each for each in complaints(after(made)) if "skew" not in each] == []
+    assert [each for each in violations(state_after(made)) if "skew" not in each] == []
 
 
 @SOME
 @given(numbers)
 def test_dropped_certificate_moves_dependent_services(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     held = [(offer.name, each) for offer in settled.world.supply.offers for each in sorted(offer.compliance)]
     if not held:
         return
     offer, certificate = held[number % len(held)]
-    lost = after(whatif(settled.world, WhatIfEvent(dropped_certificates=((offer, certificate.upper()),))))
-    assert [each for each in complaints(lost) if "skew" not in each] == []
+    lost = state_after(
+        whatif(settled.world, WhatIfEvent(dropped_certificates=((offer, certificate.upper()),)))
+    )
+    assert [each for each in violations(lost) if "skew" not in each] == []
     row = lost.fleet.row(offer)
     needing = [
         name
@@ -166,7 +164,7 @@ def test_dropped_certificate_moves_dependent_services(number: int) -> None:
 
 def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]:
     """Random things that placing does to a fleet."""
-    draw = dice(number)
+    draw = Random(number)
     for _ in range(6):
         service = draw.choice(sorted(settled.world.demands))
         seats = list(fleet.assignments.get(service, ()))
@@ -183,7 +181,7 @@ def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]
 @SOME
 @given(numbers)
 def test_what_if_leaves_no_trace(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     fleet = settled.fleet
     before = state(fleet)
     with fleet.what_if():
@@ -193,20 +191,22 @@ def test_what_if_leaves_no_trace(number: int) -> None:
                 list(operations(fleet, settled, number + step))
             assert state(fleet) == inner
     assert state(fleet) == before
-    assert loss_impacts(settled) == loss_impacts(converge(crowd(number)))
+    assert loss_impacts(settled) == loss_impacts(converge(random_world(number)))
 
 
 @SOME
 @given(numbers)
 def test_loss_impacts_leave_no_trace(number: int) -> None:
-    settled = converge(crowd(number))
+    settled = converge(random_world(number))
     before = state(settled.fleet)
     loss_impacts(settled)
     assert state(settled.fleet) == before
 
 
 def places(made: Plan, service: str = "default/api") -> dict[str, int]:
-    return {offer: count for (offer, _, _), count in after(made).replica_counts.get(service, {}).items()}
+    return {
+        offer: count for (offer, _, _), count in state_after(made).replica_counts.get(service, {}).items()
+    }
 
 
 NEAR = {"latency": {"db": {"maxMs": 5}}}
@@ -260,7 +260,7 @@ def test_dependents_move_with_lost_service() -> None:
 def test_misplaced_replica_ignores_unrelated_loss() -> None:
     start = converge(a_world(a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, classes=["dear"]), a_pool("p3", classes=["dear"]),
                            a_class(), a_class("dear", price=1), a_service(compliance=["gdpr"]))).resulting_world()  # fmt: skip
-    stale = after(plan(start, [a_pool("p1")])).resulting_world()
+    stale = state_after(plan(start, [a_pool("p1")])).resulting_world()
     assert places(whatif(stale, WhatIfEvent(lost_offers=("p3",)))) == {"p1": 1}
 
 

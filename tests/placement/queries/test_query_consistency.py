@@ -2,6 +2,7 @@
 
 import msgspec
 import pytest
+from build.placed_worlds import a_placed_world
 from build.worlds import (
     EXAMPLES,
     a_policy,
@@ -45,16 +46,12 @@ def left_nowhere(planned: Document) -> set[str]:
     return moving | {each["name"] for each in planned["unplaced"]}
 
 
-def settled(*objects: Kind) -> World:
-    return converge(a_world(*objects)).resulting_world()
-
-
 CASES = [
-    pytest.param(settled(a_pool(capacity=ONE), a_service(cores=3)), [a_service(cores=8)], id="it asks for more than a machine has"),
-    pytest.param(settled(a_pool(capacity=ONE), a_service(cores=2), a_service("db", cores=2)), [a_service(cores=3)],
+    pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=3)), [a_service(cores=8)], id="it asks for more than a machine has"),
+    pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=2), a_service("db", cores=2)), [a_service(cores=3)],
                  id="it asks for more than is left on its machine"),
-    pytest.param(settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses a certificate"),
-    pytest.param(settled(a_pool(), a_service()), [a_policy(compliance=["gdpr"])], id="a policy asks for more"),
+    pytest.param(a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses a certificate"),
+    pytest.param(a_placed_world(a_pool(), a_service()), [a_policy(compliance=["gdpr"])], id="a policy asks for more"),
     pytest.param(a_world(a_pool(capacity=ONE), a_service("zzz", cores=3)), [a_service(cores=3)],
                  id="what is declared already has its place before what is new"),
 ]  # fmt: skip
@@ -70,7 +67,7 @@ def test_service_unplaced_in_plan_does_not_fit(world: World, changes: list[Kind]
 
 
 def test_fit_suggestion_places_misplaced_service() -> None:
-    world = settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
+    world = a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     found = answer_query({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
     assert [each["sentence"] for each in found] == [
         "add compliance gdpr to p1",
@@ -114,7 +111,7 @@ def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: b
 
 
 def test_queries_do_not_change_the_world() -> None:
-    world = settled(a_pool(), a_service())
+    world = a_placed_world(a_pool(), a_service())
     before = msgspec.json.encode(sorted(map(repr, world.objects.values())))
     asked(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
     assert msgspec.json.encode(sorted(map(repr, world.objects.values()))) == before

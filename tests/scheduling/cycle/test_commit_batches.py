@@ -2,7 +2,7 @@
 
 from collections import Counter
 
-from build.small import ask, nodes
+from build.small_clusters import ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,12 +1,13 @@
 """One cycle: decided, selected, reserved; gangs whole, victims first; grouped the same as one at a time."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
-from build.book import BookLedger, ledger
-from build.proofs import many
-from build.small import ask, check_capacity, dice, nodes, packing, put, spreading, where
+from build.binding_store import FakeBindingStore, binding_store
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, packing, put, spreading, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -133,7 +134,7 @@ def test_victims_are_evicted_and_their_capacity_is_kept() -> None:
 async def test_later_workload_waits_for_terminating_victims() -> None:
     table = nodes(1000, 300)
     put(table, "n0", [ask(table, "low", 1000)])
-    one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
+    one = bound_by(scheduler(table, evicts=True), binding_store(1000, 300), BindingMode.OPTIMISTIC)
     first = one.cycle([[ask(table, "high", 500, 5)]], 0.0)
     assert [(each.victims, each.waits_for) for each in first.scheduled] == [
         (("default/low",), ("default/low",))
@@ -243,15 +244,15 @@ def test_gang_preempts_for_all_members_or_none(limit: int, seated: int, evicted:
     check_capacity(table)
 
 
-def bound_by(one: CompositeScheduler, book: BookLedger, mode: BindingMode) -> CompositeScheduler:
-    one.binder = Binder(book, one.reservations, lambda: 0.0, mode, dict.fromkeys(book.free, 0))
+def bound_by(one: CompositeScheduler, store: FakeBindingStore, mode: BindingMode) -> CompositeScheduler:
+    one.binder = Binder(store, one.reservations, lambda: 0.0, mode, dict.fromkeys(store.free, 0))
     return one
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
 async def test_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
     table = nodes(1000, 1000)
-    one = bound_by(scheduler(table, spreading()), ledger(1000, 1000), mode)
+    one = bound_by(scheduler(table, spreading()), binding_store(1000, 1000), mode)
     gang = [ask(table, f"m{number}", 100, group="g", least=2) for number in range(2)]
     cycle = one.cycle([[ask(table, "a"), ask(table, "b")], gang], 0.0)
     events = await one.bind(cycle)
@@ -260,11 +261,11 @@ async def test_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
 
 
 async def test_next_cycle_reselects_after_conflict() -> None:
-    table, book = nodes(1000, 900), ledger(1000, 900)
-    one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
+    table, store = nodes(1000, 900), binding_store(1000, 900)
+    one = bound_by(scheduler(table, spreading()), store, BindingMode.OPTIMISTIC)
     queue = SchedulingQueue()
     queue.add(ask(table, "mine", 800))
-    book.revisions["n0"], book.free["n0"] = 4, {"cpu": 100, "workloads": 9}
+    store.revisions["n0"], store.free["n0"] = 4, {"cpu": 100, "workloads": 9}
     first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
     (event,) = await one.bind(first)
     assert (event.node, event.outcome, event.is_retriable) == ("n0", "failed", True)
@@ -279,7 +280,7 @@ async def test_next_cycle_reselects_after_conflict() -> None:
 def test_compose_builds_scheduler_from_profile() -> None:
     table = nodes(1000, 1000)
     spec = ProfileSpec("mine", {"BinPacking": 1.0}, tie_breaker="round-robin", reservation_timeout=7.0)
-    one = compose(spec, table, dice(1), "me")
+    one = compose(spec, table, Random(1), "me")
     assert (one.selector.tie_breaker, one.profile.name) == (TieBreaker.ROUND_ROBIN, "mine")
     cycle = one.cycle([[ask(table, "a")]], 1.0)
     assert (cycle.scheduled[0].reservation.id, cycle.scheduled[0].reservation.expires_at) == ("me-1", 8.0)
@@ -330,8 +331,8 @@ def test_capacity_is_never_exceeded_in_any_sequence(
     steps: list[tuple[str, int, int, int]], mode: BindingMode, tie: TieBreaker
 ) -> None:
     table = nodes(1000, 700, 300, gpus=(2, 0, 1))
-    one = bound_by(scheduler(table, evicts=True, a=2), ledger(1000, 700, 300), mode)
-    one.selector = Selector(tie, dice(5))
+    one = bound_by(scheduler(table, evicts=True, a=2), binding_store(1000, 700, 300), mode)
+    one.selector = Selector(tie, Random(5))
     made: list[Any] = []
     for now, (what, size, priority, count) in enumerate(steps):
         more = (

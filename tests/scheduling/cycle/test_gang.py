@@ -1,9 +1,9 @@
 """A group is seated all or nothing, and told how many would fit and why the next does not."""
 
 import pytest
-from build.book import ledger
-from build.proofs import many
-from build.small import ask, check_capacity, nodes, packing, put, where
+from build.binding_store import binding_store
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, packing, put, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,7 +122,7 @@ async def test_workload_on_node_of_evicted_member_waits_for_it() -> None:
     table = nodes(1000, 1000)
     gang_of(table, 2, least=2)
     one = evicting(table)
-    one.binder = Binder(ledger(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
+    one.binder = Binder(binding_store(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
     cycle = one.cycle([[ask(table, "high", 900, 5)], [ask(table, "low", 900)]], 0.0)
     high, low = cycle.scheduled
     assert high.waits_for == high.victims == ("default/g0", "default/g1")

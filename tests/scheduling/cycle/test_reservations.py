@@ -1,8 +1,8 @@
 """Room is held from reserving until it is confirmed, released or its time is over."""
 
 import pytest
-from build.proofs import many
-from build.small import ask, check_capacity, nodes, where
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, where
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -5,8 +5,8 @@ from math import inf
 from typing import Any
 
 import pytest
-from build.proofs import many
-from build.small import ask, nodes
+from build.property_settings import many
+from build.small_clusters import ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,13 +1,14 @@
 """The phases put together: exchangeable, in order, safe beside others, and each attempt told once."""
 
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
-from build.book import Side, ledger, side
+from build.binding_store import SchedulerInstance, binding_store, scheduler_instance
 from build.node_tables import a_node, a_workload, near
 from build.node_tables import nodes as table_of
-from build.small import ask, dice, nodes, packing, put, where
+from build.small_clusters import ask, nodes, packing, put, where
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
@@ -21,14 +22,14 @@ FIT: Any = (FILTERS["Fit"],)
 
 def test_round_robin_without_scores_distributes_evenly() -> None:
     table = nodes(1000, 1000, 1000)
-    one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, dice(1))
+    one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, Random(1))
     cycle = one.cycle([[ask(table, f"w{number}", 100) for number in range(6)]], 0.0)
     assert sorted(each.node for each in cycle.scheduled) == ["n0", "n0", "n1", "n1", "n2", "n2"]
 
 
 def test_without_nodes_the_reason_says_so() -> None:
     table = nodes()
-    cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
+    cycle = compose(ProfileSpec("simple", {}), table, Random(1)).cycle(
         [[ask(table, "a"), ask(table, "b")]], 0.0
     )
     assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: there are none"] * 2
@@ -76,7 +77,7 @@ def test_profile_scores_decide() -> None:
 
 def test_selected_node_is_reserved() -> None:
     table = nodes(*[1000] * 4)
-    rows = [Selector(TieBreaker.RANDOM, dice(seed)) for seed in range(8)]
+    rows = [Selector(TieBreaker.RANDOM, Random(seed)) for seed in range(8)]
     taken = set()
     for number, selector in enumerate(rows):
         cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle(
@@ -87,7 +88,7 @@ def test_selected_node_is_reserved() -> None:
 
 
 def test_weighted_random_without_scores_reaches_all_nodes() -> None:
-    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
+    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, Random(3))
     decision = decide(ask(table, "any"), table, Profile("indifferent", FIT, ()))
     assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
 
@@ -95,7 +96,9 @@ def test_weighted_random_without_scores_reaches_all_nodes() -> None:
 async def test_scheduled_workload_is_bound() -> None:
     table, told = nodes(1000), list[BindEvent]()
     reservations = Reservations(table)
-    binder = Binder(ledger(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append)
+    binder = Binder(
+        binding_store(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append
+    )
     one = CompositeScheduler(packing(), reservations, binder=binder)
     events = await one.bind(one.cycle([[ask(table, "a", 100)]], 5.0))
     assert told == events
@@ -105,8 +108,8 @@ async def test_scheduled_workload_is_bound() -> None:
 
 
 async def test_own_write_does_not_set_unknown_node_revision() -> None:
-    one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
-    one.ledger.revisions["n0"] = 7
+    one = SchedulerInstance(binding_store(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
+    one.store.revisions["n0"] = 7
     assert (await one.binder.bind(one.reserve("w", 100))).outcome == "bound"
     assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
 
@@ -114,15 +117,15 @@ async def test_own_write_does_not_set_unknown_node_revision() -> None:
 async def test_binding_mode_is_used() -> None:
     seen = []
     for mode in BindingMode:
-        one = side(mode, 1000)
-        one.ledger.locks["n0"] = "other-1"
+        one = scheduler_instance(mode, 1000)
+        one.store.locks["n0"] = "other-1"
         seen.append((await one.binder.bind(one.reserve("w", 100))).outcome)
     assert seen == ["bound", "failed", "bound"]
 
 
 async def test_each_bind_attempt_emits_its_own_event() -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000)
-    one.ledger.revisions["n0"] = 7
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000)
+    one.store.revisions["n0"] = 7
     for time in (1.0, 2.0):
         one.time = time
         await one.binder.bind(one.reserve("w", 100))

@@ -1,10 +1,11 @@
 """Each of the tie-breakers obeys its rule, and equal input gives equal answers."""
 
 from collections import Counter
+from random import Random
 
 import pytest
-from build.proofs import many
-from build.small import ask, dice, indifferent, nodes, packing, put, spreading
+from build.property_settings import many
+from build.small_clusters import ask, indifferent, nodes, packing, put, spreading
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +46,7 @@ def test_score_is_scaled_0_to_100() -> None:
 def test_selection_draws_from_top_scores_only(tie_breaker: TieBreaker) -> None:
     table = nodes(1000, 1000, 4000, 4000)
     decision = decide(ask(table, "any", 500), table, spreading())
-    selection = Selector(tie_breaker, dice(1)).select(decision)
+    selection = Selector(tie_breaker, Random(1)).select(decision)
     assert {table.names[row] for row in selection.candidates} == {"n2", "n3"}
     assert selection.row in selection.candidates
 
@@ -69,7 +70,7 @@ def test_random_is_seeded_and_reaches_every_tie() -> None:
     decision = decide(ask(table, "any"), table, indifferent())
     drawn = [
         [Selector(TieBreaker.RANDOM, thrown).select(decision).row for _ in range(200)]
-        for thrown in (dice(7), dice(7), dice(8))
+        for thrown in (Random(7), Random(7), Random(8))
     ]
     assert drawn[0] == drawn[1] != drawn[2]
     assert set(drawn[0]) == {0, 1, 2, 3}
@@ -78,7 +79,7 @@ def test_random_is_seeded_and_reaches_every_tie() -> None:
 def test_weighted_random_prefers_higher_scores() -> None:
     table = nodes(1000, 2000, 8000, 8000)
     decision = decide(ask(table, "any", 900), table, spreading())
-    selector = Selector(TieBreaker.WEIGHTED_RANDOM, dice(3), top=3)
+    selector = Selector(TieBreaker.WEIGHTED_RANDOM, Random(3), top=3)
     drawn = Counter(table.names[selector.select(decision).row] for _ in range(600))
     assert set(drawn) == {"n1", "n2", "n3"}
     assert drawn["n1"] < drawn["n2"]
@@ -88,7 +89,7 @@ def test_weighted_random_prefers_higher_scores() -> None:
 def test_weighted_random_without_scores_is_even() -> None:
     table = nodes(1000, 1000)
     decision = decide(ask(table, "any"), table, indifferent())
-    selector = Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
+    selector = Selector(TieBreaker.WEIGHTED_RANDOM, Random(3))
     drawn = Counter(selector.select(decision).row for _ in range(200))
     assert min(drawn.values()) > 60
 
@@ -140,6 +141,6 @@ def test_selection_is_independent_of_row_order(cpus: list[int], tie: TieBreaker,
         table = nodes()
         for number in order:
             table.put_node(facts[number])  # type: ignore[arg-type]
-        selection = Selector(tie, dice(seed)).select(decide(ask(table, "any", 100), table, spreading()))
+        selection = Selector(tie, Random(seed)).select(decide(ask(table, "any", 100), table, spreading()))
         chosen.append((table.names[selection.row], selection.score))
     assert chosen[0] == chosen[1]

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from build.offline import GIB, a_node, a_workload, near, odd, reasons, simulated, with_gpus
+from build.simulation import GIB, a_node, a_workload, near, reasons, run_simulation, warnings_of, with_gpus
 
 from lattice.errors import NotFound
 from lattice.kinds.workload import LatticeWorkload
@@ -10,7 +10,7 @@ from lattice.scheduling.cycle.input_checks import node_problems, workload_proble
 
 
 def test_feasible_workloads_are_placed_and_counted():
-    report = simulated([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
+    report = run_simulation([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
     assert sorted(report.placements) == [f"default/w{i}" for i in range(4)]
     assert sorted(report.placements.values()) == ["n1", "n1", "n2", "n2"], "balanced spreads"
     cpu = next(each for each in report.usage if each.resource == "cpu")
@@ -19,7 +19,7 @@ def test_feasible_workloads_are_placed_and_counted():
 
 
 def test_unschedulable_workloads_are_grouped_by_reason():
-    report = simulated([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
+    report = run_simulation([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
     assert len(report.placements) == 1
     (only,) = report.unschedulable
     assert len(only.names) == 4
@@ -28,7 +28,7 @@ def test_unschedulable_workloads_are_grouped_by_reason():
 
 def test_higher_priority_is_placed_first():
     nodes = [a_node("n1", cpu=1000)]
-    report = simulated(
+    report = run_simulation(
         nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)]
     )
     assert report.placements == {"default/high": "n1"}
@@ -36,7 +36,7 @@ def test_higher_priority_is_placed_first():
 
 def test_usage_sums_are_exact_for_large_amounts():
     many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
-    report = simulated(
+    report = run_simulation(
         many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
     )
     usage = next(each for each in report.usage if each.resource == "memory")
@@ -55,7 +55,7 @@ def test_ports_are_limited_by_port_range_of_node():
         a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}})
         for n in range(5)
     ]
-    report = simulated([node], asking)
+    report = run_simulation([node], asking)
     assert len(report.placements) == 2
     assert set(reasons(report).values()) == {"0 of 1 node: 1 without a free port"}
 
@@ -78,8 +78,8 @@ def test_ports_are_limited_by_port_range_of_node():
 )
 def test_workload_larger_than_any_node_is_warned_about(asked, told):
     nodes = [a_node("broad", cpu=4000, memory=GIB), a_node("tall", cpu=1000, memory=32 * GIB)]
-    report = simulated(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
-    assert odd(report) == ([f"workload {told}"] if told else [])
+    report = run_simulation(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
+    assert warnings_of(report) == ([f"workload {told}"] if told else [])
 
 
 def needing(name, *others, **more):
@@ -127,12 +127,14 @@ def needing(name, *others, **more):
 )
 def test_affinity_cycle_is_warned_about(workloads, told):
     how = ": none can be the first; with the same spec.group they are placed together"
-    assert odd(simulated([a_node("n1")], workloads)) == ([f"workload {told}{how}"] if told else [])
+    assert warnings_of(run_simulation([a_node("n1")], workloads)) == (
+        [f"workload {told}{how}"] if told else []
+    )
 
 
 def test_gang_resolves_affinity_cycle():
     group = {"group": {"name": "g", "minMember": 2}}
-    assert not simulated(
+    assert not run_simulation(
         [a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
     ).unschedulable
 
@@ -144,7 +146,7 @@ def test_report_has_qos_classes_and_node_utilisation():
         a_workload("b", cpu="3", on="n2"),
         a_workload("e", cpu="0", memory="0", on="n1"),
     ]
-    report = simulated([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
+    report = run_simulation([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
     assert {name: qos.name for name, qos in report.qos.items()} == {
         "default/g": "Guaranteed",
         "default/b": "Burstable",
@@ -154,13 +156,13 @@ def test_report_has_qos_classes_and_node_utilisation():
 
 
 def test_gpu_capacity_without_listed_gpus_is_warned_about():
-    (told,) = odd(simulated([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
+    (told,) = warnings_of(run_simulation([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
     assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
 
 
 def test_preempted_workload_names_its_preemptor():
     workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
-    report = simulated([a_node("n1")], workloads, explained_workload="default/high")
+    report = run_simulation([a_node("n1")], workloads, explained_workload="default/high")
     assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         "default/low": ("n1", "default/high")
     }
@@ -172,7 +174,7 @@ def test_preempted_workload_names_its_preemptor():
 
 def test_gang_member_explanation_includes_gang_outcome():
     gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
-    report = simulated([a_node("n1")], gang, explained_workload="default/g0")
+    report = run_simulation([a_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
     assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
@@ -185,7 +187,7 @@ def test_gang_member_explanation_includes_gang_outcome():
 
 def test_gang_member_is_explained_beside_placed_members():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
-    report = simulated(
+    report = run_simulation(
         [a_node("n1"), a_node("n2", unschedulable=True)], gang, explained_workload="default/g2"
     )
     assert sorted(report.placements) == ["default/g0", "default/g1"]
@@ -195,11 +197,11 @@ def test_gang_member_is_explained_beside_placed_members():
 
 def test_preempted_workload_is_explained():
     workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
-    told = simulated([a_node("n1")], workloads, explained_workload="default/old").explanation
+    told = run_simulation([a_node("n1")], workloads, explained_workload="default/old").explanation
     assert told["chosen"] is None
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
-    elsewhere = simulated(
+    elsewhere = run_simulation(
         [a_node("n1"), a_node("n2", cpu=1000)],
         [a_workload("old", on="n1"), workloads[1]],
         explained_workload="default/old",
@@ -214,7 +216,7 @@ def test_each_preemption_takes_fewest_victims():
         a_workload("a", cpu="4", priority=1, on="n1"),
         *(a_workload(name, cpu="2", on="n2") for name in "bc"),
     ]
-    report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
+    report = run_simulation([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
     assert {name: each.preempted_by for name, each in report.preempted.items()} == {
         "default/a": "default/high",
         "default/b": "default/a",
@@ -226,7 +228,7 @@ def test_gang_at_min_member_is_preempted_whole():
     gang = [
         a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
     ]
-    report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
+    report = run_simulation([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
     assert sorted(report.preempted) == ["default/g0", "default/g1"]
 
 
@@ -236,14 +238,14 @@ def test_equal_reasons_are_one_entry_in_input_order():
         a_workload("b", cpu="5", memory="2Gi"),
         a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
     ]
-    report = simulated([a_node("n1")], workloads)
+    report = run_simulation([a_node("n1")], workloads)
     assert [each.names for each in report.unschedulable] == [("default/a", "default/c"), ("default/b",)]
 
 
 def test_nodes_without_gpu_and_with_busy_gpus_are_distinct():
     nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
     held = [a_workload("old", requests={"gpu": 1}, on="n3")]
-    report = simulated(
+    report = run_simulation(
         nodes, [*held, a_workload("new", requests={"gpu": 2})], explained_workload="default/new"
     )
     assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
@@ -282,7 +284,7 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     gpus = a_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
     others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
     holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
-    found = odd(simulated([gpus, others], [*holders, wanted]))
+    found = warnings_of(run_simulation([gpus, others], [*holders, wanted]))
     assert found == (
         [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
     )
@@ -334,13 +336,15 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     ],
 )
 def test_implausible_node_figures_are_warned_about(status, told):
-    assert odd(simulated([a_node("n1", status=status)], [])) == ([f"node n1 {told}"] if told else [])
+    assert warnings_of(run_simulation([a_node("n1", status=status)], [])) == (
+        [f"node n1 {told}"] if told else []
+    )
 
 
 def test_preemption_never_leaves_partial_gang():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
     others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
-    report = simulated(
+    report = run_simulation(
         [a_node("n1", cpu=6000)],
         [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
     )
@@ -360,7 +364,7 @@ def test_preempted_gang_is_replaced_together():
     ]
     late = a_workload("g2", cpu="4", group=rules)
     machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
-    report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
+    report = run_simulation(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
     assert report.placements["default/high"] == "n0"
     assert {name: each.node for name, each in report.preempted.items()} == {
         "default/g0": "n0",
@@ -391,7 +395,7 @@ def test_gang_with_mutual_affinity_is_placed_together(needs, placed):
         )
         for name, other in needs.items()
     ]
-    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
+    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
     assert set(report.placements.values()) == placed
     assert len(report.placements) in (0, len(needs))
 
@@ -401,13 +405,13 @@ def test_infeasible_affinity_cycle_has_a_reason():
         a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2})
         for name, other in (("x", "y"), ("y", "x"))
     ]
-    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
+    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
     assert "it must be near others of its own group" in reasons(report)["default/x"]
 
 
 def test_permanent_reasons_are_listed_before_capacity():
     nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
-    assert reasons(simulated(nodes, [a_workload("a")])) == {
+    assert reasons(run_simulation(nodes, [a_workload("a")])) == {
         "default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"
     }
 
@@ -418,18 +422,18 @@ def test_gpu_model_mismatch_is_listed_before_busy_gpus():
         a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
         for number in range(3)
     ]
-    (reason,) = reasons(simulated(nodes, workloads)).values()
+    (reason,) = reasons(run_simulation(nodes, workloads)).values()
     assert reason == "0 of 3 nodes: 1 without a GPU of model t4; 2 without 1 gpu free"
 
 
 def test_stopped_workload_is_not_placed():
-    report = simulated([a_node("n1")], [a_workload("a", desiredState="Stopped")])
+    report = run_simulation([a_node("n1")], [a_workload("a", desiredState="Stopped")])
     assert (report.stopped_count, report.placements) == (1, {})
 
 
 @pytest.mark.parametrize("nodes", [[], [a_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"])
 def test_no_capacity_is_reported_not_raised(nodes):
-    report = simulated(nodes, [a_workload("a")])
+    report = run_simulation(nodes, [a_workload("a")])
     assert report.placements == {}
     assert reasons(report)["default/a"].startswith(f"0 of {len(nodes)} node")
 
@@ -488,7 +492,7 @@ def test_no_capacity_is_reported_not_raised(nodes):
     ],
 )
 def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
-    report = simulated([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
+    report = run_simulation([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
     assert sorted(report.placements) == placed
     if placed:
         assert report.placements == {"default/a": "n1"}
@@ -544,18 +548,18 @@ def test_container_requests_beyond_any_node_are_a_problem():
 def test_node_order_is_irrelevant_and_seed_is_not():
     nodes = [a_node(f"n{i}") for i in range(12)]
     workloads = [a_workload(f"w{i}") for i in range(6)]
-    first = simulated(nodes, workloads).placements
-    assert simulated(nodes[::-1], workloads).placements == first
-    assert any(simulated(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
+    first = run_simulation(nodes, workloads).placements
+    assert run_simulation(nodes[::-1], workloads).placements == first
+    assert any(run_simulation(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
 
 
 def test_batched_workloads_are_placed_as_singly():
     nodes = [a_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
-    together = simulated(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
+    together = run_simulation(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
     labelled = [
         a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
     ]  # no two have one shape
-    alone = simulated(nodes, labelled)
+    alone = run_simulation(nodes, labelled)
     assert together.placements == alone.placements
     assert [len(each.names) for each in together.unschedulable] == (
         [60 - len(alone.placements)] if alone.unschedulable else []
@@ -564,7 +568,7 @@ def test_batched_workloads_are_placed_as_singly():
 
 def test_explanation_lists_every_node():
     nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
-    report = simulated(nodes, [a_workload("a")], explained_workload="default/a")
+    report = run_simulation(nodes, [a_workload("a")], explained_workload="default/a")
     assert report.explanation is not None
     assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
     assert report.explanation["ranked"][0]["parts"]
@@ -582,12 +586,12 @@ def test_explanation_lists_every_node():
 )
 def test_explaining_undecided_workload_is_not_found(name, problem):
     with pytest.raises(NotFound, match=problem):
-        simulated([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
+        run_simulation([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
 
 
 def test_progress_and_duration_are_reported():
     told, ticks = [], iter(range(10))
-    report = simulated(
+    report = run_simulation(
         [a_node("n1")],
         [a_workload("a"), a_workload("b")],
         on_progress=told.append,
@@ -612,5 +616,5 @@ def test_container_requests_override_workload_requests(containers, asked):
     value["spec"]["containers"] = {
         f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
     }
-    report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
+    report = run_simulation([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == asked

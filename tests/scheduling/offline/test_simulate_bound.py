@@ -1,13 +1,13 @@
 """Deciding offline beside what is bound already, even where it should not be."""
 
 import pytest
-from build.offline import GIB, a_node, a_workload, odd, reasons, simulated, with_gpus
+from build.simulation import GIB, a_node, a_workload, reasons, run_simulation, warnings_of, with_gpus
 
 from lattice.errors import NotFound
 
 
 def test_bound_workloads_occupy_their_nodes():
-    report = simulated(
+    report = run_simulation(
         [a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")]
     )
     assert (report.placements, report.bound_count) == ({"default/new": "n2"}, 1)
@@ -15,7 +15,7 @@ def test_bound_workloads_occupy_their_nodes():
 
 
 def test_bound_workloads_may_overcommit_a_node():
-    report = simulated(
+    report = run_simulation(
         [a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")]
     )
     assert report.bound_count == 2
@@ -24,12 +24,14 @@ def test_bound_workloads_may_overcommit_a_node():
 
 def test_binding_to_unknown_node_is_not_found():
     with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not among those given"):
-        simulated([a_node("n1")], [a_workload("a", on="gone")])
+        run_simulation([a_node("n1")], [a_workload("a", on="gone")])
 
 
 def test_bound_workload_without_gpu_room_is_left_out():
-    report = simulated([with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"])
-    (told,) = odd(report)
+    report = run_simulation(
+        [with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"]
+    )
+    (told,) = warnings_of(report)
     expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
     assert told == f"{expected} (free of each: 0): it is left out"
     assert report.bound_count == 1
@@ -39,8 +41,10 @@ def test_bound_workload_without_gpu_room_is_left_out():
 def test_bound_workload_beyond_counting_is_left_out():
     huge = "8Pi"
     bound = [a_workload(f"w{number}", cpu="1m", memory=huge, on="n1") for number in range(514)]
-    report = simulated([a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)])
-    left_out = [told for told in odd(report) if "left out" in told]
+    report = run_simulation(
+        [a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)]
+    )
+    left_out = [told for told in warnings_of(report) if "left out" in told]
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
     assert "memory taken, more than can be counted: it is left out" in left_out[0]
@@ -53,14 +57,14 @@ def test_bound_gpu_shares_are_assigned_largest_first():
         a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1")
         for number, share in enumerate(shares)
     ]
-    report = simulated([with_gpus("n1", 2)], bound)
-    assert (odd(report), report.bound_count) == ([], 4)
+    report = run_simulation([with_gpus("n1", 2)], bound)
+    assert (warnings_of(report), report.bound_count) == ([], 4)
 
 
 def test_overcommitted_node_is_warned_about_once():
     bound = [a_workload(f"w{number}", cpu="3", memory="20Gi", on="n1") for number in range(2)]
-    report = simulated([a_node("n1"), a_node("n2")], bound)
-    (told,) = odd(report)
+    report = run_simulation([a_node("n1"), a_node("n2")], bound)
+    (told,) = warnings_of(report)
     over, *consequences = told.split("; ")
     assert over == "node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"
     assert consequences == [
@@ -77,15 +81,15 @@ def test_overcommitted_node_lists_eviction_order():
         a_workload("burstable", memory="20Gi", on="n1"),
         a_workload("cpu-only", memory="0", on="n1"),
     ]
-    report = simulated([a_node("n1", cpu=9000)], bound)
-    assert odd(report)[0].endswith(
+    report = run_simulation([a_node("n1", cpu=9000)], bound)
+    assert warnings_of(report)[0].endswith(
         "; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed"
     )
 
 
 def test_overcommitted_slots_evict_no_workload():
-    told = odd(
-        simulated(
+    told = warnings_of(
+        run_simulation(
             [a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})],
             two_on("n1"),
         )
@@ -111,7 +115,9 @@ def two_on(node):
 )
 def test_taint_eviction_is_warned_about(tolerations, when):
     node = a_node("n1", taints=[{"key": "broken", "effect": "NoExecute"}])
-    told = odd(
-        simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})])
+    told = warnings_of(
+        run_simulation(
+            [node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})]
+        )
     )
     assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])

@@ -18,7 +18,7 @@ from build.node_tables import (
     requirement,
     ruled_out,
 )
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 

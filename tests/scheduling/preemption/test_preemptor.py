@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from build.small import ask, indifferent, nodes, packing, put, where
+from build.small_clusters import ask, indifferent, nodes, packing, put, where
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm

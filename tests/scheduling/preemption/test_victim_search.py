@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from build.proofs import many
-from build.small import ask, dice, nodes, packing, put
+from build.property_settings import many
+from build.small_clusters import ask, nodes, packing, put
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -320,9 +321,9 @@ def test_victim_search_satisfies_custom_filter() -> None:
 
 @pytest.mark.parametrize("steps", [0, 1, 40])
 def test_truncated_search_is_feasible_and_marked_inexact(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, dice_ = nodes(10_000, 10_000), dice(3)
+    table, rng = nodes(10_000, 10_000), Random(3)
     for node in ("n0", "n1"):
-        each = [ask(table, f"{node}.{n}", dice_.randint(100, 400), dice_.randint(0, 4)) for n in range(40)]
+        each = [ask(table, f"{node}.{n}", rng.randint(100, 400), rng.randint(0, 4)) for n in range(40)]
         put(table, node, each)
     new = ask(table, "new", 4000, 5)
     decision = decide(new, table, packing())

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from build.proofs import EXAMPLES, LONG, PATIENCE
+from build.property_settings import EXAMPLES, LONG, PROPERTY_TIMEOUT_S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ from lattice.scheduling.table.gpu_demand import (
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
-pytestmark = pytest.mark.timeout(PATIENCE)
+pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 MODELS = ("T4", "G2")
 FITS = Profile("fits", (Fit(), Gpu()), ())  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from build.small import recounted
+from build.small_clusters import check_sums
 
 from lattice.engine.decide import NO_ROW, decide
 from lattice.engine.explain import all_rejections, rejection_counts
@@ -208,10 +208,10 @@ def test_range_ports_are_counted_by_number(
         if fit[number] is not None:
             assert nodes.placements[f"w{number}"].ports == fit[number]
     assert int(nodes.free(nodes.resource_index["ports"])[0]) == free
-    recounted(nodes)
+    check_sums(nodes)
     for name in list(nodes.placements):
         nodes.forget(name)
-    recounted(nodes)
+    check_sums(nodes)
 
 
 def test_shrunken_port_range_rejects_host_ports() -> None:
@@ -249,7 +249,7 @@ def test_assume_without_capacity_is_a_conflict(demands: dict[str, Any], why: str
     with pytest.raises(Conflict, match=why):
         nodes.assume(nodes.make_ask("new", Demands(**demands)), 0)
     assert list(nodes.placements) == ["there"]
-    recounted(nodes)
+    check_sums(nodes)
 
 
 def test_assume_and_restore_reject_removed_node() -> None:
@@ -273,7 +273,7 @@ def test_what_if_rejects_node_changes() -> None:
         with pytest.raises(Conflict, match="node b: nodes cannot change inside what_if"):
             nodes.put_node(NodeInfo("b", {"cpu": 1}, {"node": "b"}))
     assert (list(nodes.row_of), list(nodes.placements)) == (["a"], ["w"])
-    recounted(nodes)
+    check_sums(nodes)
 
 
 def test_out_of_range_amounts_are_rejected_without_effect() -> None:
@@ -289,4 +289,4 @@ def test_out_of_range_amounts_are_rejected_without_effect() -> None:
     with pytest.raises(Invalid, match="memory taken, more than can be counted"):
         nodes.admit(one_more, 0)
     assert "last" not in nodes.placements
-    recounted(nodes)
+    check_sums(nodes)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from build.decision_facts import batch_facts
+from build.decision_facts import decision_facts as single_facts
 from build.node_tables import a_node, a_spread, a_taint, a_workload, near, node_term, requirement
 from build.node_tables import nodes as table_of
-from build.picked import told as told_alone
-from build.picked import told_together
-from build.proofs import EXAMPLES, LONG
+from build.property_settings import EXAMPLES, LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -141,7 +141,9 @@ class World:
         return table
 
 
-def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
+def decision_facts(
+    table: NodeTable, demands: Demands
+) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
     """Everything that a decision says, by name."""
     decision = decide(table.make_ask("default/new", demands), table, EVERYTHING)
     runner_up = table.names[decision.runner_up] if decision.runner_up >= 0 else ""
@@ -161,12 +163,12 @@ def test_decisions_after_changes_equal_fresh_table(
     world = World()
     for demands in DEMANDS:  # known from before, so that there is something to keep up to date
         for _ in range(2):
-            told(world.table, demands)
+            decision_facts(world.table, demands)
     for step in steps:
         world.step(*step)
     fresh = world.afresh()
     for demands in DEMANDS:
-        assert told(world.table, demands) == told(fresh, demands)
+        assert decision_facts(world.table, demands) == decision_facts(fresh, demands)
 
 
 @pytest.mark.parametrize("demands", DEMANDS[:3], ids=["plain", "of a service", "of a service, with labels"])
@@ -250,13 +252,13 @@ def together_and_apart(
 ) -> tuple[list[Any], list[Any]]:
     asks = [table.make_ask(f"default/new-{number}", demands) for number in range(count)]
     assert can_batch(asks[0], profile, table)
-    together = told_together(decide_batch(asks[0], table, profile, count))
+    together = batch_facts(decide_batch(asks[0], table, profile, count))
     apart = []
     for ask in asks:
         decision = decide(ask, table, profile)
         if not decision.fits:
             break
-        apart.append(told_alone(decision))
+        apart.append(single_facts(decision))
         table.assume(ask, decision.chosen)
     return together, apart
 
@@ -395,10 +397,10 @@ def test_evicted_topology_count_is_recomputed() -> None:
     kept = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"})
     table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
     rule = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),))
-    before = told(table, rule)
+    before = decision_facts(table, rule)
     for number in range(2 * MAX_COLUMNS_KEPT):
         table.topology_counts("default", near("node", app=f"other-{number}").selector)
-    assert told(table, rule) == before
+    assert decision_facts(table, rule) == before
     assert before[2]["n1"] == RULED_OUT
 
 

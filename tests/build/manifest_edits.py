@@ -23,7 +23,7 @@ Rewrite = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Hindrance:
+class ManifestBlocker:
     label: Label
     lift: Callable[[World], list[Kind]]  # the manifests that are different without it
 
@@ -40,7 +40,7 @@ def _placement(service: Any, **fields: Any) -> Any:
     return _spec(service, placement=within(service.spec.placement, **fields))
 
 
-def singled_out(world: World, name: str) -> World:
+def with_own_policies(world: World, name: str) -> World:
     """Every policy that holds for this service has a copy that holds for it alone, and holds for the others only."""
     service = world.services[name]
     labels = {**(service.metadata.labels or {}), MARK: "yes"}
@@ -58,7 +58,7 @@ def _selecting(policy: LatticePlacementPolicy, operator: Any) -> Any:
     return _spec(policy, selector=within(before, match_expressions=(*before.match_expressions, more)))
 
 
-def hindrances(world: World, name: str) -> list[Hindrance]:
+def manifest_blockers(world: World, name: str) -> list[ManifestBlocker]:
     own = [policy for policy in world.policies if policy.metadata.name.startswith(OWN)]
     service = world.services[name]
     return [
@@ -68,12 +68,12 @@ def hindrances(world: World, name: str) -> list[Hindrance]:
     ]
 
 
-def _of_service(service: LatticeService) -> Iterator[Hindrance]:
+def _of_service(service: LatticeService) -> Iterator[ManifestBlocker]:
     placement, source = service.spec.placement, f"service/{service.metadata.name}"
     key = ("LatticeService", "default", service.metadata.name)
 
-    def without(kind: str, value: str, rewrite: Rewrite) -> Hindrance:
-        return Hindrance((kind, value, source), lambda world: [rewrite(world.objects[key])])
+    def without(kind: str, value: str, rewrite: Rewrite) -> ManifestBlocker:
+        return ManifestBlocker((kind, value, source), lambda world: [rewrite(world.objects[key])])
 
     if placement.pools:
         (label,) = placement.pools.requirements  # these worlds ask for one label at most
@@ -125,15 +125,15 @@ def _but(stated: dict[str, Any], gone: str) -> dict[str, Any]:
     return {name: each for name, each in stated.items() if name != gone}
 
 
-def _of_policy(policy: LatticePlacementPolicy) -> Iterator[Hindrance]:
+def _of_policy(policy: LatticePlacementPolicy) -> Iterator[ManifestBlocker]:
     rules, key = policy.spec.requirements, ("LatticePlacementPolicy", "", policy.metadata.name)
 
-    def without(kind: str, value: str, **fields: Any) -> Hindrance:
+    def without(kind: str, value: str, **fields: Any) -> ManifestBlocker:
         def lift(world: World) -> list[Kind]:
             there: Any = world.objects[key]
             return [_spec(there, requirements=within(there.spec.requirements, **fields))]
 
-        return Hindrance((kind, value, f"policy/{policy.metadata.name}"), lift)
+        return ManifestBlocker((kind, value, f"policy/{policy.metadata.name}"), lift)
 
     if rules.min_regions and rules.min_regions > 1:
         yield without("minRegions", "regions", min_regions=None)
@@ -145,7 +145,7 @@ def _of_policy(policy: LatticePlacementPolicy) -> Iterator[Hindrance]:
         yield without("spread", rules.spread_constraint.topology_key, spread_constraint=None)
 
 
-def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Hindrance]:
+def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[ManifestBlocker]:
     everywhere = {
         "prices": _priced,
         "budget": _rich,
@@ -154,20 +154,20 @@ def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Hindr
         "reservation": _unreserved,
     }
     for kind, rewrite in everywhere.items():
-        yield Hindrance(
+        yield ManifestBlocker(
             (kind, "", ""),
             lambda world, rewrite=rewrite: [
                 each for old in world.objects.values() if (each := rewrite(old)) is not old
             ],
         )
-    yield Hindrance(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
+    yield ManifestBlocker(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
     if any(each.spec.cluster_policy for each in policies):
         keys = [
             ("LatticePlacementPolicy", "", each.metadata.name)
             for each in policies
             if each.spec.cluster_policy
         ]
-        yield Hindrance(
+        yield ManifestBlocker(
             ("clusterSize", "", ""), lambda world: [_any_size(world.objects[key]) for key in keys]
         )
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from random import Random
 from typing import Any
 
 from lattice.engine.plugin import Profile
@@ -22,10 +21,6 @@ from lattice.scheduling.table.node_table import NodeTable, Placement
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
 EMPTIEST: Any = ((LeastAllocated(), 1.0),)
 FULLEST: Any = ((BinPacking(), 1.0),)
-
-
-def dice(seed: int) -> Random:
-    return Random(seed)
 
 
 @cache
@@ -75,7 +70,7 @@ def where(table: NodeTable) -> dict[str, str]:
 
 def check_capacity(table: NodeTable) -> None:
     """Nothing is given out twice, and the table's own sums agree."""
-    recounted(table)
+    check_sums(table)
     for row in range(table.count):
         for number in range(len(table.resources)):
             assert table.free(number)[row] >= 0, (
@@ -87,7 +82,7 @@ def check_capacity(table: NodeTable) -> None:
         )
 
 
-def recounted(table: NodeTable) -> None:
+def check_sums(table: NodeTable) -> None:
     """Counted anew from who is where, the table's own sums agree, also where a node has shrunk under those on it."""
     for row in range(table.count):
         here = [each for each in table.placements.values() if each.row == row]

@@ -9,7 +9,7 @@ from lattice.engine.decide import Decision
 from lattice.engine.explain import rejection_counts, top_candidates
 
 
-def told(decision: Decision) -> tuple[Any, ...]:
+def decision_facts(decision: Decision) -> tuple[Any, ...]:
     """By itself, at its turn: everything, as it has to be said later."""
     best, *others = top_candidates(decision, 2)
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
@@ -20,13 +20,13 @@ def told(decision: Decision) -> tuple[Any, ...]:
         decision.runner_up,
         decision.totals.tolist(),
         masks,
-        told_counts(rejection_counts(decision)),
+        count_facts(rejection_counts(decision)),
         scores,
         parts,
     )
 
 
-def told_together(picks: BatchResult) -> list[tuple[Any, ...]]:
+def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
     """Of each of them, without anything having been placed."""
     found = []
     for place, (best, count) in enumerate(zip(picks.ranked(), picks.rejection_counts(), strict=True)):
@@ -39,10 +39,10 @@ def told_together(picks: BatchResult) -> list[tuple[Any, ...]]:
             {part.plugin: part.score for part in best[0].parts},
         )
         found.append(
-            (pick.row, pick.runner_up, decision.totals.tolist(), masks, told_counts(count), scores, parts)
+            (pick.row, pick.runner_up, decision.totals.tolist(), masks, count_facts(count), scores, parts)
         )
     return found
 
 
-def told_counts(found: Any) -> dict[str, int]:
+def count_facts(found: Any) -> dict[str, int]:
     return {reason.summary(): count for reason, count in found}

@@ -19,7 +19,7 @@ from build.node_tables import (
     nodes,
     requirement,
 )
-from build.oracle import Ledger
+from build.oracle import ClusterOracle
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.constraint import (
@@ -292,7 +292,7 @@ class World:
     wanted: Demands
 
 
-def some_world(drawn: bytes) -> World:
+def world_from_bytes(drawn: bytes) -> World:
     choices = Choices(drawn)
     described = [some_node(choices, f"n{number}") for number in range(choices.one((1, 2, 3, 4, 5, 6, 5, 6)))]
     kinds = [some_demands(choices) for _ in range(choices.one((1, 2, 3)))]
@@ -321,10 +321,10 @@ ANYTHING = (a_toleration(operator="Exists"),)
 
 
 def worlds() -> st.SearchStrategy[World]:
-    return st.binary(min_size=BYTES, max_size=BYTES).map(some_world)
+    return st.binary(min_size=BYTES, max_size=BYTES).map(world_from_bytes)
 
 
-def a_plain(world: World) -> World:
+def plain_world(world: World) -> World:
     """Its nodes are well and in different places at first, and what is wanted is little; in most worlds no more than room."""
     apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
     places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
@@ -351,55 +351,55 @@ def a_plain(world: World) -> World:
 
 
 def plain_worlds() -> st.SearchStrategy[World]:
-    return worlds().map(a_plain)
+    return worlds().map(plain_world)
 
 
-class Story:
+class ClusterHistory:
     """A world as it is lived through: the table decides, the ledger keeps count; `wanted` is asked for again after each event."""
 
     def __init__(self, world: World, profile: Profile, *, backwards: bool = False) -> None:
         self.world, self.profile = world, profile
-        self.ledger = Ledger(world.facts)
+        self.oracle = ClusterOracle(world.facts)
         self.table: NodeTable = nodes(
             *(reversed(world.facts) if backwards else world.facts), load=not backwards
         )
         for event in world.events:
-            self._live(event)
+            self._apply(event)
             decide(self.wanted(), self.table, profile)
 
     def wanted(self, name: str = "new", priority: int = 0) -> WorkloadAsk:
         return self.table.make_ask(f"{self.world.wanted.namespace}/{name}", self.world.wanted, priority)
 
-    def _live(self, event: Event) -> None:
-        table, ledger = self.table, self.ledger
+    def _apply(self, event: Event) -> None:
+        table, oracle = self.table, self.oracle
         match event.what:
             case "comes" if event.demands is not None:
                 self._comes(table.make_ask(event.workload, event.demands, event.priority))
             case "goes":
-                for name in [name for name in ledger.placed if name.endswith(f"/{event.workload}")]:
-                    ledger.goes(name)
+                for name in [name for name in oracle.placed if name.endswith(f"/{event.workload}")]:
+                    oracle.remove(name)
                     table.forget(name)
-            case "is gone" if event.node in ledger.nodes:
-                ledger.is_gone(event.node)
+            case "is gone" if event.node in oracle.nodes:
+                oracle.remove_node(event.node)
                 table.remove_node(event.node)
             case "changes" if event.facts is not None:
-                ledger.nodes[event.node] = event.facts
+                oracle.nodes[event.node] = event.facts
                 table.put_node(event.facts)
 
     def _comes(self, ask: WorkloadAsk) -> None:
         decision = decide(ask, self.table, self.profile)
         if not decision.fits:
             return
-        assert decision.name in self.ledger.feasible(ask.demands)
-        self.ledger.comes(ask.name, ask.demands, decision.name)
+        assert decision.name in self.oracle.feasible(ask.demands)
+        self.oracle.place(ask.name, ask.demands, decision.name)
         placement = self.table.assume(ask, decision.chosen)
         assert (placement.gpus, placement.ports) == (
-            self.ledger.placed[ask.name].gpus,
-            self.ledger.placed[ask.name].ports,
+            self.oracle.placed[ask.name].gpus,
+            self.oracle.placed[ask.name].ports,
         )
         assert_room_was_left(self.table, decision.chosen, ask)
 
-    def crowd(self) -> None:
+    def fill(self) -> None:
         """More of what is wanted, of little importance, until there is no room."""
         for number in range(200):
             ask = self.wanted(f"crowd{number}", number % 2)
@@ -407,12 +407,12 @@ class Story:
             if not decision.fits:
                 return
             self.table.assume(ask, decision.chosen)
-            self.ledger.comes(ask.name, ask.demands, decision.name)
+            self.oracle.place(ask.name, ask.demands, decision.name)
         raise AssertionError("there is always room for more")
 
-    def told_again(self) -> NodeTable:
+    def rebuilt_table(self) -> NodeTable:
         """A table that is told of the outcome only."""
-        fresh = nodes(*self.ledger.nodes.values())
+        fresh = nodes(*self.oracle.nodes.values())
         for name, placement in self.table.placements.items():
             ask = fresh.make_ask(name, placement.ask.demands, placement.ask.priority)
             fresh.restore(replace(placement, ask=ask, row=fresh.row_of[self.table.names[placement.row]]))

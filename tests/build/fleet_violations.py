@@ -20,7 +20,7 @@ MONTH = 720
 OVERFLOW = "lattice.dev/overflow-of"
 
 
-def complaints(settled: FleetState) -> list[str]:
+def violations(settled: FleetState) -> list[str]:
     applied = settled.resulting_world()
     return [
         *_limits(applied),
@@ -31,10 +31,10 @@ def complaints(settled: FleetState) -> list[str]:
     ]
 
 
-def made_worse(before: FleetState, after: FleetState) -> list[str]:
+def new_violations(before: FleetState, after: FleetState) -> list[str]:
     """What is wrong after and was not before, or not as much."""
-    known = dict(map(_measured, complaints(before)))
-    return [each for each in complaints(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
+    known = dict(map(_measured, violations(before)))
+    return [each for each in violations(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
 
 
 def _measured(complaint: str) -> tuple[str, float]:

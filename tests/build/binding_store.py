@@ -4,13 +4,13 @@ from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from build.small import ask, nodes
+from build.small_clusters import ask, nodes
 from lattice.errors import Unavailable
 from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, StoredNodeState
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
 
-class Turn:
+class YieldOnce:
     """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
 
     def __await__(self) -> Generator[None]:
@@ -18,7 +18,7 @@ class Turn:
 
 
 @dataclass
-class BookLedger:
+class FakeBindingStore:
     """The durable side, in memory: who is bound or prepared where, by reservation."""
 
     free: dict[str, dict[str, int]]
@@ -36,7 +36,7 @@ class BookLedger:
     tokens: int = 0
 
     async def _step(self, name: str) -> None:
-        await Turn()
+        await YieldOnce()
         if name in self.fails:
             raise Unavailable(f"store is away at {name}")
 
@@ -111,10 +111,10 @@ class BookLedger:
 
 
 @dataclass
-class Side:
+class SchedulerInstance:
     """One scheduler with its own table of the same nodes."""
 
-    ledger: BookLedger
+    store: FakeBindingStore
     name: str
     cpus: tuple[int, ...]
     mode: BindingMode
@@ -122,26 +122,30 @@ class Side:
     time: float = 0.0
 
     def __post_init__(self) -> None:
-        self.book = Reservations(nodes(*self.cpus), holder=self.name)
+        self.reservations = Reservations(nodes(*self.cpus), holder=self.name)
         self.events: list[BindEvent] = []
-        seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
-        self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
+        seen = dict.fromkeys(self.store.free, 0) if self.knows else {}
+        self.binder = Binder(
+            self.store, self.reservations, lambda: self.time, self.mode, seen, self.events.append
+        )
 
     def pass_time(self, seconds: float) -> None:
         self.time += seconds
 
     def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
-        made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)
+        made = self.reservations.reserve(ask(self.reservations.table, name, cpu), row, self.time)
         assert isinstance(made, Reservation)
         return made
 
 
-def ledger(*cpus: int) -> BookLedger:
-    return BookLedger({f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)})
+def binding_store(*cpus: int) -> FakeBindingStore:
+    return FakeBindingStore(
+        {f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)}
+    )
 
 
-def side(mode: BindingMode, *cpus: int) -> Side:
-    return Side(ledger(*cpus), "a", cpus, mode)
+def scheduler_instance(mode: BindingMode, *cpus: int) -> SchedulerInstance:
+    return SchedulerInstance(binding_store(*cpus), "a", cpus, mode)
 
 
 def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:

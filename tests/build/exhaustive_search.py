@@ -112,14 +112,14 @@ def _rules(service: LatticeService, policies: list[LatticePlacementPolicy]) -> R
 
 
 @dataclass(frozen=True)
-class Truth:
+class FleetCost:
     """Micro-dollars per hour: of the cheapest fleet, and of the cheapest when each move weighs something and only so many are allowed."""
 
     cost: int
     total: int
 
 
-def truth(settled: FleetState, move_price: int, most_moves: int | None) -> Truth | None:
+def cheapest_fleet_cost(settled: FleetState, move_price: int, most_moves: int | None) -> FleetCost | None:
     """None: too many fleets to try."""
     fleet = fleet_of(settled)
     options = [_options(fleet, name) for name in sorted(fleet.services)]
@@ -138,7 +138,7 @@ def truth(settled: FleetState, move_price: int, most_moves: int | None) -> Truth
         cheapest = min(cheapest, cost)
         if most_moves is None or moves <= most_moves:
             best = min(best, cost + moves * move_price)
-    return Truth(cheapest, best)
+    return FleetCost(cheapest, best)
 
 
 def _options(fleet: Fleet, service: str) -> list[Counter[Spot]]:
