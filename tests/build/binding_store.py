@@ -1,4 +1,4 @@
-"""A ledger in a book for binders: every step can be stopped, broken and interleaved."""
+"""An in-memory store for binders, in which every step can fail, be delayed and be interleaved."""
 
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
 
 class YieldOnce:
-    """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
+    """An awaitable that yields to the event loop once, so that tests can interleave two binders step by step."""
 
     def __await__(self) -> Generator[None]:
         yield
@@ -19,20 +19,16 @@ class YieldOnce:
 
 @dataclass
 class FakeBindingStore:
-    """The durable side, in memory: who is bound or prepared where, by reservation."""
+    """The durable state in memory: bindings and preparations by reservation."""
 
     free: dict[str, dict[str, int]]
     revisions: dict[str, int] = field(default_factory=dict)
     bound: dict[str, BindRequest] = field(default_factory=dict)
     prepared: dict[str, BindRequest] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
-    fails: set[str] = field(default_factory=set)  # steps at which the store is away
-    breaks: dict[str, BaseException] = field(
-        default_factory=dict
-    )  # what is raised after a step has done what it does
-    meanwhile: dict[str, Callable[[], object]] = field(
-        default_factory=dict
-    )  # what else happens before a step is answered
+    fails: set[str] = field(default_factory=set)  # steps at which the store is unavailable
+    breaks: dict[str, BaseException] = field(default_factory=dict)  # raised after the step took effect
+    meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)  # called before the step returns
     tokens: int = 0
 
     async def _step(self, name: str) -> None:
@@ -149,7 +145,7 @@ def scheduler_instance(mode: BindingMode, *cpus: int) -> SchedulerInstance:
 
 
 def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:
-    """Drive several coroutines by hand, one step of whoever's turn it is."""
+    """Drive several coroutines by hand, one step at a time, in the order of `turns`."""
     open_steps, results = dict(steps), {}
     while open_steps:
         name = turns()

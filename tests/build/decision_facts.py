@@ -1,4 +1,4 @@
-"""What is told of each of several equal asks that were decided together, and of the same ask decided by itself."""
+"""Comparable facts of a batch decision and of single decisions of the same ask."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from lattice.engine.explain import rejection_counts, top_candidates
 
 
 def decision_facts(decision: Decision) -> tuple[Any, ...]:
-    """By itself, at its turn: everything, as it has to be said later."""
+    """The facts of a single decision."""
     best, *others = top_candidates(decision, 2)
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
     parts = {part.plugin: pytest.approx(part.score, abs=1e-3) for part in best.parts}
@@ -27,7 +27,7 @@ def decision_facts(decision: Decision) -> tuple[Any, ...]:
 
 
 def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
-    """Of each of them, without anything having been placed."""
+    """The facts of each decision in a batch."""
     found = []
     for place, (best, count) in enumerate(zip(picks.ranked(), picks.rejection_counts(), strict=True)):
         pick, decision = picks.picks[place], picks.decision(place)

@@ -1,4 +1,5 @@
-"""Which nodes can take a workload, found by the slowest and most obvious loops. Shares nothing with the scheduler but the manifest classes."""
+"""A naive scheduler oracle: the nodes that can take a workload, by plain loops that share only the manifest
+classes with the scheduler."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,12 @@ from lattice.scheduling.table.node_info import NodeInfo
 class Placed:
     demands: Demands
     node: str
-    gpus: tuple[int, ...] = ()  # by their place on the node
-    ports: tuple[int, ...] = ()  # chosen for it
+    gpus: tuple[int, ...] = ()  # by index on the node
+    ports: tuple[int, ...] = ()  # allocated
 
 
 class ClusterOracle:
-    """Which nodes there are and who is where, as things happen one after the other."""
+    """The nodes of a cluster and their placements, updated event by event."""
 
     def __init__(self, nodes: Iterable[NodeInfo]) -> None:
         self.nodes = {node.name: node for node in nodes}
@@ -30,7 +31,7 @@ class ClusterOracle:
         return {node.name for node in nodes if can_take(node, nodes, placed, wanted)}
 
     def place(self, name: str, demands: Demands, node: str) -> None:
-        """For a part it gets the fullest GPU that has room, whole ones in their order; and the lowest ports that nobody has."""
+        """Assign the fullest GPU with capacity for a share, whole GPUs in order, and the lowest free ports."""
         gpus: tuple[int, ...] = ()
         here = [each for each in self.placed.values() if each.node == node]
         if demands.gpu is not None:
@@ -50,7 +51,7 @@ class ClusterOracle:
         del self.placed[name]
 
     def remove_node(self, node: str) -> None:
-        """And who was on it."""
+        """Remove the node and its placements."""
         del self.nodes[node]
         self.placed = {name: each for name, each in self.placed.items() if each.node != node}
 
@@ -76,7 +77,7 @@ def is_usable(node: NodeInfo) -> bool:
 
 
 def is_allowed(node: NodeInfo, wanted: Demands) -> bool:
-    """By cluster, node selector and node affinity."""
+    """Whether cluster, node selector and node affinity allow the node."""
     if wanted.cluster and node.labels.get("cluster") != wanted.cluster:
         return False
     if any(node.labels.get(key) != value for key, value in wanted.node_selector):
@@ -89,7 +90,7 @@ def term_matches(term: NodeTerm, labels: Mapping[str, str]) -> bool:
 
 
 def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    """One demand on one label, word by word."""
+    """Whether the labels satisfy one requirement."""
     value, values = labels.get(requirement.key), requirement.values
     if requirement.operator == "In":
         return value is not None and value in values
@@ -105,7 +106,7 @@ def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> 
 
 
 def selector_matches(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
-    """Every label it names, and every demand it makes."""
+    """Whether the labels satisfy every label and requirement of the selector."""
     found = dict(labels)
     for key, value in selector.match_labels.items():
         if key not in found or found[key] != value:
@@ -130,7 +131,7 @@ def tolerates(node: NodeInfo, wanted: Demands) -> bool:
 
 
 def machine_allows(node: NodeInfo, wanted: Demands) -> bool:
-    """By runtime, licence, image and the place of its volumes."""
+    """Whether runtime, licence, image and volume zones allow the node."""
     if wanted.runtime and node.runtimes and wanted.runtime not in node.runtimes:
         return False
     if wanted.licences and not set(wanted.licences) & node.licences:
@@ -144,7 +145,7 @@ def machine_allows(node: NodeInfo, wanted: Demands) -> bool:
 
 
 def has_image(image: str, wanted: MachineImage) -> bool:
-    """Images of these tests are called name-1.2: whole numbers compared one by one, those that are not there being 0."""
+    """Images in tests are named name-1.2; versions compare number by number, missing numbers count as 0."""
     if wanted.pattern and not re.fullmatch(wanted.pattern.replace("*", ".*"), image):
         return False
     if not wanted.min_version:
@@ -179,7 +180,7 @@ def numbers_in_use(on_it: Sequence[Placed]) -> set[int]:
 
 
 def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
-    """A chosen number is kept for both protocols; of the range each number counts once, whoever has it and for how many protocols."""
+    """An allocated port is taken for both protocols; each number of the range counts once."""
     for number, protocol in wanted.host_ports:
         if any((number, protocol) in each.demands.host_ports or number in each.ports for each in on_it):
             return False
@@ -193,7 +194,7 @@ def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
 
 
 def gpu_room(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
-    """By number, what is free on those of its GPUs that are of a model it may use, where that is enough."""
+    """By GPU number, the free amount of each GPU of an allowed model with enough capacity."""
     need = wanted.gpu
     found = {}
     for number, (model, milli) in enumerate(node.gpus):

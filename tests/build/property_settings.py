@@ -1,4 +1,4 @@
-"""How many examples prove a property: many while developing and in CI, many more in the long proof (LATTICE_LONG=1)."""
+"""Hypothesis settings: a moderate number of examples by default, many more with LATTICE_LONG=1."""
 
 import os
 

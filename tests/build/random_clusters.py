@@ -1,4 +1,4 @@
-"""Random small worlds for the properties: nodes, workloads, and what happens to both, one thing after the other."""
+"""Random small clusters for property tests: nodes, workloads, and a sequence of events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -82,7 +82,7 @@ SPREADS += [
 
 
 def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
-    """None, one or two of them; none `often` times as often as one, two seldom."""
+    """None, one or two of the choices; none `often` times as often as one, two rarely."""
     ones: list[tuple[Any, ...]] = [(each,) for each in choices]
     return [()] * (often * len(ones)) + ones + list(pairwise(choices))[::3]
 
@@ -204,7 +204,7 @@ ABOUT_NEIGHBOURS = {
     "far_preferences": some_of(LIKED_COMPANY),
     "spread": some_of(SPREADS),
 }
-# Who asks for everything at once fits nowhere, and tells little about any single demand.
+# A workload that demands everything at once fits nowhere and tests no single demand.
 FOCUS: tuple[dict[str, Any], ...] = (
     {},
     {},
@@ -228,7 +228,8 @@ CHANGED = (
 
 
 class Choices:
-    """Decides everything in a world from one string of bytes, for drawing is what takes the time; zeros choose what comes first."""
+    """Derives every choice of a world from one string of bytes, since drawing is slow; zeros choose the first
+    alternative."""
 
     def __init__(self, drawn: bytes) -> None:
         self._drawn, self._next = drawn, 0
@@ -316,7 +317,7 @@ def some_event(choices: Choices, number: int, described: list[dict[str, Any]], k
     return Event(what, node=node["name"], facts=facts_of(node))
 
 
-BYTES = 290  # that a world is made of
+BYTES = 290  # bytes per world
 ANYTHING = (a_toleration(operator="Exists"),)
 
 
@@ -325,7 +326,7 @@ def worlds() -> st.SearchStrategy[World]:
 
 
 def plain_world(world: World) -> World:
-    """Its nodes are well and in different places at first, and what is wanted is little; in most worlds no more than room."""
+    """The world with ready nodes in different zones and small demands, so that most workloads fit."""
     apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
     places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
     labels = places + [each.labels for each in world.facts[2:]]
@@ -355,7 +356,7 @@ def plain_worlds() -> st.SearchStrategy[World]:
 
 
 class ClusterHistory:
-    """A world as it is lived through: the table decides, the ledger keeps count; `wanted` is asked for again after each event."""
+    """A world after all its events, as a table and as an oracle; `wanted` is decided again after each event."""
 
     def __init__(self, world: World, profile: Profile, *, backwards: bool = False) -> None:
         self.world, self.profile = world, profile
@@ -400,7 +401,7 @@ class ClusterHistory:
         assert_room_was_left(self.table, decision.chosen, ask)
 
     def fill(self) -> None:
-        """More of what is wanted, of little importance, until there is no room."""
+        """Place low-priority copies of the wanted workload until no node has capacity."""
         for number in range(200):
             ask = self.wanted(f"crowd{number}", number % 2)
             decision = decide(ask, self.table, self.profile)
@@ -411,7 +412,7 @@ class ClusterHistory:
         raise AssertionError("there is always room for more")
 
     def rebuilt_table(self) -> NodeTable:
-        """A table that is told of the outcome only."""
+        """A new table with the final nodes and placements only."""
         fresh = nodes(*self.oracle.nodes.values())
         for name, placement in self.table.placements.items():
             ask = fresh.make_ask(name, placement.ask.demands, placement.ask.priority)

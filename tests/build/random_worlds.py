@@ -1,4 +1,4 @@
-"""Random worlds by number, in which most things fit and much is nearly full: cheap to make, so that there can be thousands."""
+"""Random worlds by seed, in which most services fit and much is nearly full; cheap enough for thousands."""
 
 from collections.abc import Iterator
 from random import Random
@@ -23,7 +23,7 @@ CLASSES = (
 
 
 def random_world(number: int) -> World:
-    """Always the same for a number."""
+    """The same world for the same number."""
     draw = Random(number)
     found: list[Kind] = [*CLASSES, *_supply(draw)]
     found += [random_policy(draw, f"rules{each}") for each in range(draw.choice([0, 0, 1, 2]))]
@@ -102,7 +102,7 @@ def _static(draw: Random, has_cloud: bool) -> Kind:
 
 
 def random_service(draw: Random, name: str) -> LatticeService:
-    """Some talk to others, some have to be near them."""
+    """A service that may call others and have latency limits to them."""
     others = [other for other in NAMES if other != name]
     called = draw.sample(others, draw.choice([0, 0, 1, 2]))
     near = draw.sample(called, 1) if called and draw.random() < 0.4 else []
@@ -151,7 +151,7 @@ def random_policy(draw: Random, name: str) -> LatticePlacementPolicy:
 
 
 def random_change(number: int, world: World) -> tuple[list[Kind], list[tuple[str, str, str]]]:
-    """Something that a user might apply to it, and what might be deleted."""
+    """Objects that a user might apply to the world, and keys that might be deleted."""
     draw = Random(number)
     services = sorted(world.services.values(), key=lambda each: each.metadata.name)
     match draw.randint(0, 6):

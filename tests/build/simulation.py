@@ -1,4 +1,4 @@
-"""Nodes and workloads that are decided about offline."""
+"""Builders of nodes and workloads for offline simulation."""
 
 import msgspec
 

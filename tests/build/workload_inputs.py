@@ -1,4 +1,4 @@
-"""Workloads at some point of their life: name only what the case is about."""
+"""Builders of inputs of the workload state machine: retries, reports, actions and observations."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

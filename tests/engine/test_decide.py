@@ -1,4 +1,5 @@
-"""The best candidate, the next best, and a reason for each of the others; remembered answers are as good as new ones."""
+"""Tests of `decide`: the best and second-best candidate, a reason for every rejected row, and cached
+decisions that equal fresh ones."""
 
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_removed_row_is_never_chosen_until_reused() -> None:
 
 
 class Counted:
-    """Wraps a plugin and counts the rows that it is asked about."""
+    """Wraps a plugin and counts the rows that it evaluates."""
 
     def __init__(self, inner: Any, applies: bool = True) -> None:
         self.inner, self.rows, self.says = inner, 0, applies
@@ -96,7 +97,7 @@ def test_cached_shape_recomputes_changed_rows_only() -> None:
     room, lonely = Counted(Room()), Counted(Lonely())
     profile: Any = Profile("counted", (room,), ((lonely, 1.0),))
     table = a_table([9] * 100)
-    for _ in range(2):  # seen once, then remembered
+    for _ in range(2):  # the second decision caches the shape
         decide(wanted(table, x=1), table, profile)
     room.rows = lonely.rows = 0
     table.allocate(3, [(0, 1)])
@@ -154,7 +155,7 @@ def step(table: Table, what: str, which: int, amount: int) -> None:
 
 
 def afresh(table: Table, *, backwards: bool = False) -> Table:
-    """The same candidates in a table that remembers nothing, in another order of rows."""
+    """The same candidates in a table without caches, in another row order."""
     other = a_table({})
     for name in sorted(table.row_of, reverse=backwards):
         row = table.row_of[name]
@@ -165,7 +166,7 @@ def afresh(table: Table, *, backwards: bool = False) -> Table:
 
 
 def obvious(table: Table, amount: int) -> dict[str, float]:
-    """Totals of the candidates that fit, one at a time, by what the plugins of ALL say."""
+    """Totals of the feasible candidates, computed one at a time from the plugins of ALL."""
     names, shares = (
         sorted(table.row_of),
         {name: float(table.share(0)[row]) for name, row in table.row_of.items()},
@@ -193,9 +194,7 @@ def test_cached_decision_equals_fresh_and_naive_decision(
     decision = decide(wanted(table, x=amount), table, ALL)
     for other in (afresh(table), afresh(table, backwards=True)):
         anew = decide(wanted(other, x=amount), other, ALL)
-        if (
-            other.count == table.count
-        ):  # no holes: these count as empty rows for a plugin that looks at the whole table
+        if other.count == table.count:  # without holes, which a table-scoped plugin counts as empty rows
             assert anew.name == decision.name
             for name, row in table.row_of.items():
                 assert decision.totals[row] == anew.totals[other.row_of[name]], "to the last bit"

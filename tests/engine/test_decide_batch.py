@@ -1,4 +1,4 @@
-"""Equal asks together get the rows that they would get one after the other, whatever the scores do as rows fill."""
+"""Tests of `decide_batch`: a batch of equal asks gets the rows that single decisions give, for any scores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -112,7 +112,7 @@ def test_batch_equals_single_decisions_with_random_scores(
         table.set(len(rooms) // 2, "marked", True)
     whim = Whim({f"r{number}": values for number, values in enumerate(whims)}, amount)
     profile = a_profile(Room(), Unmarked(), whim=(whim, 1.0), early=0.25)
-    if known:  # remembered from before, and changed since
+    if known:  # cached earlier, and changed since
         for _ in range(2):
             decide(wanted(table, x=amount), table, profile)
         for row in range(0, len(rooms), 3):

@@ -1,4 +1,4 @@
-"""A decision in words and numbers: who is best by what, how many are out and why, and what each of them lacks."""
+"""Tests of explanations: summary text, ranked candidates with score parts, rejection counts and shortfalls."""
 
 import json
 from typing import Any
@@ -153,7 +153,7 @@ def test_as_json_includes_rejections_on_request() -> None:
 
 
 class Counted:
-    """A reason that can be told of many rows at once, and says how often it was asked."""
+    """A reason with batched details that counts its calls."""
 
     plugin, asked = "Counted", 0
 

@@ -1,4 +1,4 @@
-"""Columns that count exactly, say which rows changed, and look the same through a few rows as through all."""
+"""Tests of `Table`: exact allocation, change tracking, memos, and row subsets that equal the full table."""
 
 from typing import Any
 
@@ -264,7 +264,8 @@ STEPS = st.lists(
 def walk(
     table: Table, steps: list[tuple[str, int, int]]
 ) -> tuple[dict[str, tuple[int, int, bool]], list[tuple[int, set[int]]]]:
-    """What a dictionary says should be there (total, taken, mark), and before each step the version and the rows touched from it on."""
+    """Apply the steps; return the expected (total, taken, mark) by name, and for each step the version before
+    it and the rows touched since."""
     slow: dict[str, tuple[int, int, bool]] = {}
     seen: list[tuple[int, set[int]]] = []
     for what, which, amount in steps:

@@ -1,4 +1,5 @@
-"""Who may call whom: only what both sides declare, also under "*", never an undefined peer."""
+"""Tests of service agreements: a call is allowed only if both sides declare it, also under "*", and never to
+an undefined service."""
 
 from typing import Any
 

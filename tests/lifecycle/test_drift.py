@@ -1,4 +1,4 @@
-"""Differences between what a node was told and what it says."""
+"""Tests of `find_drift`: differences between the workloads assigned to a node and those it reports."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""How many of a service may be stopped: asked once, counted down, and given back when nothing came of it."""
+"""Tests of the disruption budget: read once per service, decremented per eviction, restored when a preemption
+fails."""
 
 import pytest
 from build.small_clusters import ask, nodes, put

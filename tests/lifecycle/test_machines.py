@@ -1,4 +1,4 @@
-"""Which machines a cluster gets, starts again, gives up and loses."""
+"""Tests of `plan_machines`: machines that a cluster creates, restarts, decommissions and deletes."""
 
 from collections import Counter
 

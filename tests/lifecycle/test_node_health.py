@@ -1,4 +1,4 @@
-"""Which figures are worth writing down."""
+"""Tests of usage reports: a change of a node's usage is stored only if it is significant."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Silent nodes, what may start elsewhere and when, and who must leave: tables, and that under `stop` there are never two copies."""
+"""Tests of silent nodes, failover, taints and drains, and that under the `stop` policy two copies never run
+at once."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -248,7 +249,7 @@ def test_certain_after_includes_clock_margin() -> None:
     assert TIMES.certain_after(90) < TIMES.replace_after
 
 
-# Under `stop` there are never two live copies
+# The `stop` policy never runs two live copies.
 
 rates = st.floats(1 / 1.05, 1.05)
 exchanges = st.lists(
@@ -259,7 +260,8 @@ exchanges = st.lists(
 def last_moments(
     beats: list[tuple[float, float, bool, bool]], node_rate: float, stop_after: float
 ) -> tuple[float, float]:
-    """When the node's copy is dead at the latest, and when the server heard the node last; in true seconds."""
+    """The latest end of the node's copy, and the last heartbeat that the server received; both in true
+    seconds."""
     sent, answered, heard = 0.0, 0.0, 0.0
     for pause, delay, arrives, is_answered in beats:
         sent += pause
@@ -286,7 +288,7 @@ def test_stop_policy_never_runs_two_copies(
 ) -> None:
     dead, heard = last_moments(beats, node_rate, stop_after)
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
-    for since in (heard, max(heard, elected)):  # the same leader goes on, or another counts from its election
+    for since in (heard, max(heard, elected)):  # the same leader, or a new one that counts from its election
         silence = max(0.0, (dead - since) * server_rate - 0.01)
         assert not decide_failover(policy, a_node(silence), gave_up("n0")).is_allowed
 

@@ -1,4 +1,4 @@
-"""What is seen of replicas: where something is not yet as it is meant to be, no machine may be given up."""
+"""Tests of `observe_replicas`: a cluster with unsettled replicas keeps all its machines."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -27,7 +27,7 @@ PATIENCE = SchedulingTimeout(NOW, timedelta(seconds=10))
 
 
 def a_placed(replicas: int, **more: Any) -> LatticeService:
-    """In cluster c on class m."""
+    """A service with a placement in cluster c on class m."""
     service = a_service(replicas=replicas, **more)
     status = ServiceStatus(placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=replicas),))
     return msgspec.structs.replace(

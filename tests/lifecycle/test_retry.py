@@ -1,4 +1,4 @@
-"""When is it tried again? The rules to the second, and that a wait survives a restart."""
+"""Tests of the retry policy: exact back-off times, which survive a restart."""
 
 from datetime import timedelta
 

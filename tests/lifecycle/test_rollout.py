@@ -1,4 +1,5 @@
-"""Replacing replicas one by one: never fewer ready than wanted, never more than one beyond them, and it comes to an end."""
+"""Tests of rollouts: replicas are replaced one by one, ready replicas never fall below the target, at most
+one surge replica runs, and the rollout ends."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -159,7 +160,7 @@ def test_scale_down_is_even_when_machines_stay() -> None:
 
 @dataclass
 class Fleet:
-    """Replicas that start, become ready, fail and go in their own time."""
+    """Replicas that start, become ready, fail and stop at random times."""
 
     rng: Random
     replicas: dict[str, Replica] = field(default_factory=dict)

@@ -1,4 +1,5 @@
-"""Whom can a service spare when a node is drained? Only replicas that nobody else is about to take away."""
+"""Tests of `service_availability`: a drain may evict only replicas that no rollout or scale-down is about to
+remove."""
 
 import pytest
 from msgspec.structs import replace

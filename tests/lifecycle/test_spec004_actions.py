@@ -1,4 +1,4 @@
-"""Everything that is done about a workload is told."""
+"""Tests that every stored action on a workload emits an event."""
 
 import pytest
 

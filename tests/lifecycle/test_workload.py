@@ -1,4 +1,4 @@
-"""What is done about a workload: every row of the table by name."""
+"""Tests of the workload state machine: one named case for every row of the decision table."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a node is told about a workload, from what is stored of it."""
+"""Tests of `desired_run`: the order that a node gets for a stored workload."""
 
 from typing import Any
 

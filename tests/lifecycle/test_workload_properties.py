@@ -1,4 +1,4 @@
-"""From any state a workload comes to rest, and no run of it is started twice."""
+"""Property tests of the workload state machine: every state converges, and no run is started twice."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -22,7 +22,7 @@ from lattice.lifecycle.workload import (
 
 @dataclass
 class Agent:
-    """Does what it is told, in its own time: the next `fails` starts fail."""
+    """Carries out orders with a delay; the next `fails` starts fail."""
 
     fails: int
     holds: Report = field(default_factory=Report)
@@ -39,7 +39,7 @@ class Agent:
                 self.holds = Report()
 
     def _settles(self, revision: str, run: int) -> bool:
-        """What lives is left alone, and each run is started once."""
+        """Whether the agent keeps what it holds: a live run is not touched, and each run is started once."""
         return self.holds.revision == revision and (self.holds.state in LIVE_STATES or self.holds.run >= run)
 
     def go_on(self) -> None:
@@ -61,7 +61,7 @@ class World:
     is_removed: bool = False
 
     def step(self) -> bool:
-        """One look; False once there is nothing more to do, now or later."""
+        """Reconcile once; False when nothing is left to do, now or later."""
         seen = replace(self.situation, report=self.agent.holds)
         decision = decide(seen, self.graces)
         self._store(seen, decision)
@@ -138,7 +138,7 @@ def test_any_state_converges_without_double_start(
     assert len(agent.started) == len(set(agent.started))
     assert all(a[1] < b[1] for a, b in zip(agent.started, agent.started[1:], strict=False))
     if final.node not in ("Ready", "None"):
-        return  # silent for good: it waits for the node
+        return  # permanently silent: the workload waits for the node
     is_failed = final.retry is not None and final.retry.revision == REV and is_exhausted(final.retry)
     match final.desired:
         case "Running" if is_failed:

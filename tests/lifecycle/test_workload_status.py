@@ -1,4 +1,4 @@
-"""What is shown of a workload for all that may be known of it."""
+"""Tests of `next_status` and `build_input`: the status shown for every observation of a workload."""
 
 import dataclasses
 from datetime import timedelta
@@ -172,7 +172,7 @@ def test_action_age_is_limited_by_connection_age() -> None:
 
 
 def test_future_action_time_falls_back_to_connection_age() -> None:
-    """The clock was set back: by the stored time nobody would be late for an hour."""
+    """After a clock was set back, the stored time alone would postpone every timeout by an hour."""
     ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
     assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
         seconds=40

@@ -1,4 +1,4 @@
-"""The design documents' own examples: their figures, their sentences, their order of preference."""
+"""Tests of the examples in the design documents: figures, messages and placement order."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -87,7 +87,7 @@ CLASSES = (
 
 
 def multi_cloud(*objects: Kind, nodes: int = 100) -> World:
-    """As printed, with classes, and as many machines in the data center."""
+    """The printed example with node classes and the given number of machines in the data center."""
     world = read_world(MULTI).with_objects([*CLASSES, *objects])
     dc = world.objects["StaticInfrastructure", "", "dc-east"]
     assert isinstance(dc, StaticInfrastructure)
@@ -122,7 +122,7 @@ def test_general_overflow_goes_to_aws_though_gcp_is_cheaper() -> None:
 
 
 def test_data_center_is_filled_before_overflow() -> None:
-    """Nine of ten machines are the trigger of 90 percent; the tenth is still taken before anything overflows."""
+    """Nine of ten machines reach the trigger of 90 percent; the tenth is used before anything overflows."""
     assert places(multi_cloud(a_service(cores=4, replicas=10), nodes=10)) == {"dc-east": 10}
 
 

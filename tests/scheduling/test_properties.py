@@ -1,4 +1,5 @@
-"""What holds in every small world: the scheduler agrees with the obvious loops, says why, and is not swayed by how it got there."""
+"""Property tests of the scheduler on random small clusters: it agrees with the oracle, gives reasons, and
+does not depend on history."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -51,7 +52,9 @@ EVERYTHING = compile_profile(ProfileSpec("everything", dict.fromkeys(SCORES, 1.0
 ROW_SCORES = [name for name, each in SCORES.items() if each.scope in ("fixed", "row")]
 ROW_BY_ROW = compile_profile(ProfileSpec("row by row", dict.fromkeys(ROW_SCORES, 1.0)))
 
-BALANCED = compile_preset("balanced")  # every filter, and far fewer scores: for what does not depend on these
+BALANCED = compile_preset(
+    "balanced"
+)  # every filter and few scores, for properties that do not depend on scores
 
 
 def history_of(world: World, profile: Profile = BALANCED) -> ClusterHistory:
@@ -63,7 +66,7 @@ def fitting(decision: Decision) -> set[str]:
 
 
 def decision_facts(decision: Decision) -> tuple[object, ...]:
-    """All that can be seen of it, by node."""
+    """Everything visible in a decision, by node."""
     row_of = decision.table.row_of
     reasons = {
         reason.summary(): {name for name, row in row_of.items() if mask[row]}
@@ -243,7 +246,8 @@ def test_cycle_run_equals_runs_of_single_members(world: World, profile: Profile,
 
 
 def place_gang(world: World, least: int, priorities: Sequence[int]) -> int:
-    """How many were; those whom they displace are less important than whoever they make way for."""
+    """Place a gang; return how many members were scheduled. Every victim has a lower priority than its
+    preemptor."""
     history = history_of(world)
     before = dict(history.table.placements)
     gang = [
@@ -278,7 +282,7 @@ def test_gang_reaches_min_member_or_is_not_placed(world: World, least: int, prio
 
 
 def makes_room(history: ClusterHistory, table: NodeTable, row: int, gone: set[str]) -> bool:
-    """By the ledger, without those."""
+    """Whether the oracle accepts the workload on the node without the named placements."""
     kept = history.oracle.placed
     history.oracle.placed = {name: each for name, each in kept.items() if name not in gone}
     found = can_take(
@@ -292,7 +296,7 @@ def makes_room(history: ClusterHistory, table: NodeTable, row: int, gone: set[st
 
 
 def preempt_for(world: World, priority: int) -> int:
-    """How many were, for one that is wanted where no room is left."""
+    """Find victims for a workload on a full cluster; return how many were found."""
     history = history_of(world)
     history.fill()
     table, newcomer = history.table, history.wanted("new", priority)
@@ -323,7 +327,7 @@ def test_victims_have_lower_priority_and_are_minimal(world: World, priority: int
 
 
 def place_spread(world: World, key: str, skew: int, count: int) -> bool:
-    """Did the rule keep one of them away from a node?"""
+    """Place spread replicas; return whether the spread rejected a node for one of them."""
     spread = a_spread(key, skew, labels={"app": "a"})
     wanted = replace(world.wanted, labels=(("app", "a"),), near=(), far=(), spread=(spread,))
     history = ClusterHistory(replace(world, wanted=wanted), BALANCED)

@@ -1,4 +1,4 @@
-"""Why a pool refuses: every filter that fails there, and everything that is missing, in numbers."""
+"""Tests of rejections by pool: every failing filter is listed, with need, have and missing."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 
 
 def refusals(world: World, service: str = "default/api", **changes: Any) -> dict[str, list[tuple[str, str]]]:
-    """By pool: filter and what."""
+    """By pool, the (filter, resource) pairs that reject the service."""
     told = answer_query({"ask": "why", "service": service}, world, **changes)
     return {
         pool["name"]: [(each["filter"], each["what"]) for each in pool["reasons"]] for pool in told["pools"]

@@ -1,4 +1,4 @@
-"""Why a service is not placed, what is in its way, and that nothing else is."""
+"""Tests of verdicts: why a service is unplaced, and that exactly the listed blockers are the cause."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -42,7 +42,7 @@ US: dict[str, Any] = {"region": "us-east-1"}
 
 
 def verdict(*objects: Kind, of: str = "api") -> Verdict:
-    """Of one service, when all others are placed that can be."""
+    """The verdict on one service after every other feasible service is placed."""
     world, name = a_world(*objects), f"default/{of}"
     fleet = arranged(world, name)
     placement = place(world.demands[name], fleet)
@@ -125,7 +125,7 @@ def test_verdict_kind_and_blockers(
                  id="on one more machine of their cluster, where two would begin another"),
 ])  # fmt: skip
 def test_reserved_capacity_is_a_blocker(nodes: int, reserved: int, others: list[Kind]) -> None:
-    """Were nothing reserved, clusters that are kept would be anybody's."""
+    """Without the reservation, clusters on reserved machines would be open to every service."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
     world = converge(a_world(dc, *others)).resulting_world().with_objects([a_service("api", cores=1)])
@@ -221,7 +221,7 @@ def test_verdict_names_pools_lacking_capacity() -> None:
 
 @pytest.mark.timeout(30)
 def test_verdict_time_does_not_grow_with_replicas() -> None:
-    """Every one of them tried in turn, for each set of demands, would take minutes."""
+    """Placing each replica in turn for every set of requirements would take minutes."""
     few, many = (
         judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000)
     )
@@ -231,7 +231,7 @@ def test_verdict_time_does_not_grow_with_replicas() -> None:
 
 
 def test_rejections_reflect_state_at_failed_replica() -> None:
-    """Before anything was placed there was a machine left; the second replica found none."""
+    """One machine was free before the first replica was placed; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
     assert [str(each) for _, why in found.rejections for each in why] == [
         "nodes: need 1 more, have 0 of 1, missing 1"
@@ -302,13 +302,14 @@ def _fits(world: World) -> bool:
     return place(world.demands["default/api"], arranged(world, "default/api")).is_complete
 
 
-# --- whatever the world ---
+# --- random worlds ---
 
 
 @MANY
 @given(worlds())
 def test_required_infrastructure_suffices_in_any_world(world: World) -> None:
-    """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
+    """Excluded are services with conflicting rules, with unplaced dependencies, and with spreads that tie new
+    supply to old supply."""
     before = converge(world)
     applied = before.resulting_world()
     for name, placement in before.unplaced.items():

@@ -1,4 +1,5 @@
-"""What a verdict lists is put to the test on the manifests themselves: edited, planned anew, is the service placed then?"""
+"""Property test of verdicts on edited manifests: removing the listed blockers places the service, removing
+anything else does not."""
 
 from collections.abc import Iterable
 
@@ -19,13 +20,13 @@ LARGE = settings(
 
 
 def label(part: Blocker) -> Label:
-    """As it is named by who edits manifests."""
+    """The blocker in the words of a manifest edit."""
     value = getattr(part, "value", "")
     return (part.kind, value, part.source if value else "")
 
 
 def alone(settled: FleetState, name: str) -> World:
-    """With what Lattice has written by now, and without others that have no place: they would compete for what becomes free."""
+    """The stored world without the other unplaced services, which would compete for freed capacity."""
     others = [world_key(each) for each in settled.unplaced if each != name]
     return settled.resulting_world().with_objects([], others)
 

@@ -1,4 +1,4 @@
-"""The smallest changes that make a service fit: each is enough when applied, and nothing can be left out."""
+"""Tests of `fit`: every suggestion is sufficient when applied, and no part of it can be left out."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -21,7 +21,7 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 from lattice.placement.queries.dispatch import answer_query
 
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 SOME = settings(
     max_examples=3000 if LONG else 20,
     deadline=None,
@@ -36,12 +36,14 @@ NEW_GPU = (
 
 
 def fits(world: World, name: str, changes: tuple[ObjectChange, ...] = ()) -> bool:
-    """In the whole world with everybody who waits in it, as applying the changed objects would leave it."""
+    """Whether the service is placed in the whole world, with all waiting services, after the changes are
+    applied."""
     return name not in plan(world, apply_changes(world.objects, changes)).unplaced
 
 
 def check(world: World, name: str, suggestion: Suggestion) -> None:
-    """It is enough, no part of it can be left out, and no number is larger than it must be; else others are served first, who are named."""
+    """A suggestion is sufficient and minimal in its parts and numbers; otherwise it names the services that
+    are served first."""
     if not suggestion.is_enough:
         check_ahead(world, name, suggestion)
         return
@@ -61,7 +63,7 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
 
 
 def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
-    """Without them it would be; those that it has to be near are still there."""
+    """Without the services ahead the suggestion is sufficient; services within its latency limits stay."""
     assert suggestion.services_ahead
     assert not fits(world, name, suggestion.edits)
     kept = needed(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
@@ -70,7 +72,7 @@ def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
 
 
 def content(world: World, names: list[str]) -> World:
-    """These want no more replicas than they have."""
+    """The world in which the named services request no more replicas than they have."""
     seats = world.build_fleet().assignments
     have = {name: len(seats.get(name, ())) for name in names}
     fewer = [
@@ -83,7 +85,7 @@ def content(world: World, names: list[str]) -> World:
 
 
 def needed(world: World, name: str) -> set[str]:
-    """Services that it has to be near, and those that these have to be near."""
+    """Services that the service has latency limits to, transitively."""
     found, waiting = set[str](), [name]
     while waiting:
         more = {
@@ -94,7 +96,7 @@ def needed(world: World, name: str) -> set[str]:
     return found
 
 
-UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the field that has it
+UNITS: dict[str, int | Decimal] = {  # the smallest step of each numeric field
     "maxNodes": 1, "maxCores": 1, "maxMemoryGi": 1, "maxClusters": 1, "maxClustersPerRegion": 1, "minNodes": 1, "minRegions": 1, "min": 1, "max": 1,
     "maxMs": 1, "maxMonthlyCost": Decimal("0.000001"), "monthly": Decimal("0.000001"), "maxMonthlySpend": Decimal("0.000001"),
     "cores": Decimal("0.001"), "memoryGi": Decimal(1) / 1024,
@@ -102,7 +104,7 @@ UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the fie
 
 
 def check_numbers(world: World, name: str, suggestion: Suggestion) -> None:
-    """With any number one step nearer to what it was, it is not enough."""
+    """With any number one step closer to its old value the suggestion is not sufficient."""
     for change in suggestion.edits:
         unit = UNITS.get(change.path.rpartition(".")[2])
         if unit is None:
@@ -255,7 +257,7 @@ def test_limited_list_includes_a_platform_suggestion() -> None:
 
 
 def test_suggestions_include_service_cost() -> None:
-    """Two of three replicas have a place, for $0.40 an hour."""
+    """Two of three replicas are placed, for $0.40 an hour."""
     world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
     told = answer_query({"ask": "fit", "service": API}, world)
     assert told["serviceCost"]["hourlyMicros"] == 400_000
@@ -296,7 +298,7 @@ def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str)
     )
 
 
-# --- among others that wait, too ---
+# --- other services wait too ---
 
 
 BATCH, WEB = a_service("aaa", cores=3), a_service("batch", cores=3, replicas=2)

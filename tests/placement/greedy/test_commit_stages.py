@@ -1,4 +1,4 @@
-"""Deciding in stages comes to what `plan` says, and each stage stands on its own."""
+"""Tests of `decide_stages`: the stages together equal `plan`, and each stage is complete in itself."""
 
 from collections import Counter
 
@@ -93,7 +93,8 @@ def test_unschedulable_replicas_add_machine_after_all_joined() -> None:
 
 
 def test_excluded_service_is_not_remediated() -> None:
-    """Whoever is left out for a while, since a budget refused it, gets no relief either: the same would be refused again."""
+    """A service that is excluded because a budget rejected it gets no remediation, which would be rejected
+    again."""
     world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
     cell: NodeGroupKey = ("p1-001", "m")
     decided = decide_stages(
@@ -141,7 +142,8 @@ def test_unschedulable_replicas_stay_without_alternative() -> None:
 
 
 def test_successor_machine_is_paid_in_advance_within_budget() -> None:
-    """It has its money until it is gone, so that none comes in its place before: with money for both it does; without, they go elsewhere."""
+    """A leaving machine is paid until it is gone. With budget for both, its successor is created early;
+    otherwise the replicas move elsewhere."""
     service, cell = a_service("api", replicas=2), ("p1-001", "m")
     world = converge(a_world(a_pool("p1", budget=10_000), service)).resulting_world()
     seen = ReplicaObservation(unschedulable={"default/api": Counter({cell: 1})}, blocked=frozenset({cell}))

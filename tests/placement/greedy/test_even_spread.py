@@ -1,4 +1,5 @@
-"""A spread that a service only wishes for (ScheduleAnyway) is kept where it can be, and given up where it cannot."""
+"""Tests of soft topology spread (ScheduleAnyway): kept where possible, given up where it would leave a
+replica unplaced."""
 
 from collections import Counter
 from typing import Any
@@ -60,7 +61,7 @@ def test_soft_spread_over_zones_of_a_region() -> None:
 
 
 def test_soft_spread_yields_to_budget() -> None:
-    """It is dropped before a replica is left out: the money is enough for four cheap ones, not for two and two."""
+    """The budget pays for four cheap machines, not for two cheap and two dear ones."""
     pools = [
         a_pool("east", region="east", classes=["s"], budget=300),
         a_pool("west", region="west", classes=["l"], budget=700),

@@ -1,4 +1,5 @@
-"""Many replicas of one service come out as if each had been decided and settled on its own."""
+"""Tests of incremental placement: replicas placed as a batch equal replicas decided and assigned one at a
+time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,7 +34,7 @@ ALL = 1 << 30
 
 
 def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) -> Placement:
-    """Every replica decided with every offer in view, and settled with every machine in view."""
+    """Decide every replica over all offers and assign it over all machines."""
     placement, profile = Placement(demand), profile_of(demand.preferences)
     for ask in missing_replica_asks(demand, fleet, on_largest_types=roomy):
         asked, decision = decide_with_overflow(ask, fleet, profile)
@@ -46,7 +47,8 @@ def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
 
 
 def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
-    """Every seat, so many decisions with their scores and refusals, and what is left, of all services in order."""
+    """The assignments, the kept decisions with scores and rejections, and the remaining capacity, for all
+    services in order."""
     fleet = world.build_fleet()
     found: list[Any] = []
     for demand in by_priority(world.demands.values()):
@@ -71,7 +73,7 @@ def _decided(decision: Decision) -> object:
 
 
 def many(draw: Random, world: World) -> World:
-    """With more replicas of smaller services, and policies that prefer something."""
+    """The world with more replicas of smaller services, and policies with preferences."""
     wishes = [
         [],
         [("cost", "descending")],
@@ -162,7 +164,7 @@ def test_batch_placement_equals_single_placement(objects: list[Kind], keep: int)
 
 
 def test_identical_decisions_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
+    """20 machines to a cluster and 4 replicas to a machine need a few decisions per cluster."""
     world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
     real = decide_with_overflow
     monkeypatch.setattr(
@@ -191,7 +193,7 @@ def test_exhausted_offers_do_not_trigger_new_decisions(monkeypatch: pytest.Monke
 
 
 def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
-    """As `place_most` says, by trying everything."""
+    """The rule of `place_as_many_as_fit`, computed by trying both orders."""
     tried = {}
     for roomy in (False, True):
         with fleet.what_if():

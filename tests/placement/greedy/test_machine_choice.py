@@ -1,4 +1,4 @@
-"""Clusters are filled, then grown, then made; their names are never given twice."""
+"""Tests of machine choice: clusters are filled, then grown, then created, and their names are never reused."""
 
 from dataclasses import replace
 from typing import Any
@@ -81,7 +81,7 @@ def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int
 def test_predicted_machine_count_equals_placed_count(
     replicas: int, cores: int, memory: int, threshold: float
 ) -> None:
-    """Counted beforehand for each class as filling and growing will have it."""
+    """The machine count predicted for a class equals the count after filling and growing."""
     rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
     service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
     settled = converge(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
@@ -193,7 +193,7 @@ def without_clusters(world: World) -> World:
     pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="clusters of a data center"),
 ])  # fmt: skip
 def test_cluster_numbers_are_never_reused(supply: Kind, names: list[str]) -> None:
-    """Though its cluster is gone, and everything is read anew."""
+    """Neither after a cluster is removed, nor after all objects are read back."""
     given: list[str] = []
     world = a_world(supply)
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_cluster_numbers_are_never_reused(supply: Kind, names: list[str]) -> Non
 
 
 def test_existing_clusters_advance_cluster_numbers() -> None:
-    """Clusters that are there count too, though nobody wrote down the next number."""
+    """Existing clusters count even if no status stores the next number."""
     world = converge(a_world(a_pool(), a_service())).resulting_world()
     bare = world.with_objects([a_pool()], with_status=True)
     other = a_service("other", cores=4), a_policy(clusters={"maxNodes": 1})

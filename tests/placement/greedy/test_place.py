@@ -1,4 +1,5 @@
-"""Each rule alone can reject an offer and says why; together they decide where every replica goes."""
+"""Tests of `place`: each rule alone rejects an offer with a reason, and together they choose the offer of
+every replica."""
 
 from collections import Counter
 from typing import Any
@@ -30,7 +31,7 @@ def demand(*objects: Kind) -> Demand:
 
 
 def placement(*objects: Kind) -> tuple[World, Placement]:
-    """Of api, when all others are placed."""
+    """The placement of api after all other services are placed."""
     world = a_world(*objects)
     return world, place(world.demands[API], arranged(world, API), keep_decisions=99)
 
@@ -211,7 +212,7 @@ def test_preferences_of_all_policies_count() -> None:
 
 
 def test_cheapest_order_is_used_if_preferred_exceeds_budget() -> None:
-    """The dearest first takes the money that the second replica needs."""
+    """Placing on the dearest offer first would use the budget that the second replica needs."""
     pool = a_pool(classes=["m", "dear"], budget=300)
     assert where(
         a_class(),
@@ -286,7 +287,7 @@ def test_per_node_spread_opens_machines() -> None:
     assert settled.clusters == {"p1-001": {"m": 3}}
 
 
-# --- nearness ---
+# --- proximity ---
 
 ZONES = [a_pool("home", region="r1", zone="a"), a_pool("zone", region="r1", zone="a"), a_pool("region", region="r1", zone="b"),
          a_pool("far", region="r2", zone="a"), a_pool("other", region="r2", provider="gcp", classes=["g"]), a_class(), a_class("g", price=0.01, providers=["gcp"])]  # fmt: skip
@@ -316,7 +317,7 @@ def test_dependencies_attract_without_latency_limit(closed: list[str], offer: st
 
 
 def test_callee_is_placed_near_its_caller() -> None:
-    """api was there first; db, which it calls, comes to it."""
+    """api is placed first; db, which it calls, is placed next to it."""
     pools = [
         a_pool("p1", labels={"a": "b"}, classes=["dear"]),
         a_pool("p2"),
@@ -377,7 +378,7 @@ def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found:
     assert where(dc, a_service(cores=4, replicas=4, labels=labels)) == found
 
 
-# --- money ---
+# --- budgets ---
 
 
 @pytest.mark.parametrize(("objects", "count"), [

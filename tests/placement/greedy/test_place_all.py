@@ -1,4 +1,4 @@
-"""Who comes first, who belongs together, and who is where it should not be."""
+"""Tests of `place_all`: priority order, latency groups, and misplaced or stale replicas."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def near(**limits: int) -> dict[str, Any]:
 
 
 def offers(settled: FleetState) -> dict[str, list[str]]:
-    """Without the namespace."""
+    """The offers of each service, without the namespace."""
     return {
         name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
         for name, counts in settled.replica_counts.items()
@@ -113,7 +113,7 @@ def test_infeasible_latency_cycle_is_unplaced() -> None:
 
 
 def test_group_gives_up_cheapest_pool_to_fit_together() -> None:
-    """db alone would go to p1, the cheapest, where api finds no room nearby."""
+    """db alone would be placed in p1, the cheapest pool, where api has no capacity within its latency limit."""
     pools = [
         a_class(),
         a_class("dear", price=0.9),

@@ -1,4 +1,5 @@
-"""Services that talk to one another share a cluster where they may, then a pool, a zone, a region."""
+"""Tests of proximity: services that call each other share a cluster if possible, then a pool, a zone, a
+region."""
 
 import pytest
 from build.worlds import a_policy, a_pool, a_service, a_world
@@ -24,7 +25,7 @@ def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
 
 
 def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # noqa: B008
-    """aaa fills most of the two machines of p1-001, so that db begins p1-002."""
+    """A world in which aaa fills most of the two machines of p1-001, so that db starts p1-002."""
     return converge(
         a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)
     ).resulting_world()
@@ -63,7 +64,7 @@ def test_full_cluster_falls_back_to_another_of_the_pool() -> None:
 
 
 def test_pool_with_shareable_cluster_is_preferred() -> None:
-    """db is in both; in p1 under rules of its own time."""
+    """db runs in both pools; in p1 under cluster rules that have changed since."""
     strict = a_policy("strict", selector={"env": "old"}, clusters={"minNodes": 2})
     db = a_service("db", labels={"env": "old"}, pools={"matchLabels": {"first": "yes"}})
     first, second = a_pool("p1", labels={"first": "yes"}), a_pool("p2", classes=["m"])

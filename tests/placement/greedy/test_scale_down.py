@@ -1,4 +1,4 @@
-"""Which machines are left when fewer replicas are wanted."""
+"""Tests of `removals_by_machine`: the machines that lose replicas on scale-down."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What is said to have no room has none: whatever could be placed passes."""
+"""Tests of `may_fit`: a demand that it rejects is infeasible, and every feasible demand passes."""
 
 from dataclasses import replace
 

@@ -1,4 +1,5 @@
-"""Bad input is refused with its path; what only does not resolve, or contradicts itself across objects, is told and never a crash."""
+"""Tests of bad input: an invalid field is rejected with its path; unresolved references and conflicts between
+objects are reported and never crash."""
 
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_invalid_field_is_rejected_with_its_path(kind: str, spec: dict[str, Any]
 
 
 def refused(kind: str, spec: dict[str, Any]) -> list[str]:
-    """The fields that the API complains about."""
+    """The paths of the fields that the API rejects."""
     cls = KIND[kind]
     document = {"apiVersion": cls.resource.api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(Invalid) as error:

@@ -1,4 +1,4 @@
-"""Round trips: whose word counts between two places, and does the fast matrix say what the slow question says?"""
+"""Tests of round-trip times: the precedence of their sources, and a matrix that equals pairwise queries."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""Ledgers to the micro-dollar: what is spent, what may be spent, and where the month will end."""
+"""Tests of ledgers to the micro-dollar: accrued spend, headroom, and the projection of the month."""
 
 import calendar
 from datetime import UTC, datetime, timedelta, timezone
@@ -39,7 +39,7 @@ limits = st.one_of(st.integers(0, 10**5), st.integers(0, 10**11), st.integers(0,
 def a_ledger(
     limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0
 ) -> LatticeLedger:
-    """Committed and spent in micro-dollars; one machine costs all of it."""
+    """A ledger with amounts in micro-dollars; one lot has the whole committed rate."""
     spec = LedgerSpec(budget=Account(kind="LatticePool", name="us-east"), limit_micros=limit, hard=hard)
     ledger = open_ledger(spec, None, at)
     if committed:
@@ -52,7 +52,7 @@ def a_lot(micros: int, count: int = 1, node_class: str = "medium") -> Lot:
 
 
 def parts(ledger: LatticeLedger) -> Fraction:
-    """Everything it ever spent, exactly."""
+    """The exact spend of all months."""
     status = ledger.status
     return sum(status.past.values()) + status.spent_micros + Fraction(status.remainder, 3_600_000_000)
 
@@ -127,7 +127,7 @@ class TestSpending:
     def test_spend_is_integral_of_rate_over_time(
         self, begin: datetime, events: list[tuple[datetime, int]]
     ) -> None:
-        """Times come as they come: one that lies before the last counts as the last."""
+        """A time before the last accrual counts as the time of the last accrual."""
         ledger, at, rate, owed = a_ledger(at=begin), begin, 0, dict.fromkeys(_months(begin), Fraction(0))
         for number, (when, more) in enumerate(events):
             ledger = charge(ledger, f"c{number}", a_lot(more), when)
@@ -136,7 +136,7 @@ class TestSpending:
         assert ledger.status.committed_micros == rate
         assert list(ledger.problems()) == []
         until, whole = Fraction(0), {}
-        for month, cost in owed.items():  # parts of a micro-dollar go over into the next month
+        for month, cost in owed.items():  # fractions of a micro-dollar carry over into the next month
             whole[month] = int(until + cost) - int(until)
             until += cost
         assert parts(ledger) == until
@@ -331,7 +331,7 @@ class TestLimits:
             0,
             more,
             min(most + near, UNLIMITED_HEADROOM),
-        ):  # no amount of money comes near UNLIMITED
+        ):  # no amount comes near UNLIMITED_HEADROOM
             answer = may_commit(ledger, asked, now)
             assert (
                 isinstance(answer, BudgetApproval)
@@ -393,7 +393,7 @@ class TestLimits:
 
 
 def _within(ledger: LatticeLedger, more: int, now: datetime) -> bool:
-    """The rule, word by word, in fractions."""
+    """The limit rule, computed in fractions."""
     counted = accrue(ledger, now)
     spent = counted.status.spent_micros + Fraction(counted.status.remainder, 3_600_000_000)
     rate, limit = counted.status.committed_micros + more, ledger.spec.limit_micros
@@ -457,10 +457,10 @@ class TestStanding:
         assert headroom(lower, START) == 0
         assert isinstance(
             may_commit(lower, 0, START), BudgetApproval
-        )  # on machines that are paid for already
+        )  # on machines that are already paid for
 
     def test_thirty_day_budget_is_exceeded_in_month_of_31_days(self) -> None:
-        """Nothing was provisioned beyond it, and nothing will be; what runs is not stopped."""
+        """Nothing is provisioned beyond the budget, and running machines are not stopped."""
         december = datetime(2026, 12, 1, tzinfo=UTC)
         found = money.budget_status(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
         assert (found.projected, found.state) == (744 * DOLLAR, BudgetState.EXCEEDED)

@@ -1,4 +1,4 @@
-"""Prices: who states one, which statement wins, and what a file of them may look like."""
+"""Tests of prices: their sources, the precedence of sources, and the format of price files."""
 
 from decimal import ROUND_HALF_UP, Decimal
 

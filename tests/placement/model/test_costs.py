@@ -1,4 +1,4 @@
-"""Who pays which part of a machine."""
+"""Tests of cost allocation: the share of a machine's price that each workload pays."""
 
 from fractions import Fraction
 

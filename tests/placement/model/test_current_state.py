@@ -1,4 +1,5 @@
-"""Where are replicas that are placed and not bound yet? Counted as a plain loop over all machines would count them."""
+"""Property test of the current state: placed replicas without a binding are counted on the machines that a
+plain loop predicts."""
 
 from typing import TypeVar
 
@@ -20,7 +21,7 @@ EXAMPLES = settings(max_examples=60, deadline=None)
 
 
 def a_yard(nodes: list[tuple[int, bool]], replicas: int) -> World:
-    """One cluster whose nodes have so many cores, and are ready or not; and a service placed there."""
+    """A world with one cluster, whose nodes have the given cores and readiness, and a service placed there."""
     service = a_service(replicas=replicas)
     placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
     cluster = made(

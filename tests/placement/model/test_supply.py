@@ -1,4 +1,5 @@
-"""Pools, clouds and data centers become offers; what is wrong with them is said, and closes as little as possible."""
+"""Tests of `compile_supply`: pools, clouds and data centers become offers, and an invalid one has a finding
+that closes as little as possible."""
 
 from typing import Any
 
@@ -180,7 +181,7 @@ def a_pool_with_login(name: str, region: str) -> LatticePool:
 
 
 def test_overlapping_supply_is_offered_once() -> None:
-    """The later one is closed; undated, the later by name."""
+    """The later object is closed; without timestamps, the later one by name."""
     found = supply(a_pool_with_login("p1", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
     assert {each.name: bool(each.closed_reason) for each in found.offers} == {
         "cloud/r1": False,

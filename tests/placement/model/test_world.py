@@ -1,4 +1,4 @@
-"""What is there, read back from objects; and what one more replica would take, against a plain loop."""
+"""Tests of the world: the fleet read back from objects, and quotes that equal a plain loop."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -82,7 +82,8 @@ def _on_one(demand: Demand, kind: MachineType) -> int:
 
 
 def _all_of_them(demand: Demand, kind: MachineType) -> int:
-    """What machines of this class for all replicas cost, one more whenever those before are past the threshold, or have no room."""
+    """The price of machines of this class for all replicas; a machine is added when the others are past the
+    threshold or full."""
     if not kind.is_priced:
         return UNPRICED_COST
     machines = 0
@@ -97,7 +98,8 @@ def _all_of_them(demand: Demand, kind: MachineType) -> int:
 
 
 def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
-    """How many of the replicas that room is wanted for, when machines of this class are made until there may be no more."""
+    """How many of the requested replicas machines of this class hold, when machines are added up to the
+    limits."""
     demand, offer = ask.demand, fleet.offers[row]
     left = {
         name: int(fleet.table.free(fleet.table.resource_index[name])[row])
@@ -128,7 +130,7 @@ def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
 
 
 def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
-    """Machines that it may open, where some are kept for others."""
+    """Machines that the demand may open, given machines reserved for other services."""
     offer = fleet.offers[row]
     is_free = not offer.reserved_nodes or offer.name in demand.usable_reserves
     others = sum(
@@ -140,7 +142,7 @@ def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
 
 
 def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
-    """Clusters that may be made for the data center that it is the overflow of."""
+    """Clusters that may still be created as overflow of the source data center."""
     source = fleet.offers[fleet.row(ask.overflow_source)].overflow if ask.overflow_source else None
     most = source.limits.max_clusters if source else None
     return NO_LIMIT if most is None else most - fleet.overflow_clusters[ask.overflow_source]
@@ -212,7 +214,7 @@ def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
 @SOME
 @given(st.integers(0, 1 << 40))
 def test_quote_agrees_with_naive_loop(number: int) -> None:
-    """Also after things changed, when only the offers where they did are looked at again."""
+    """Also after changes, when only the affected offers are evaluated again."""
     world, draw = random_world(number), Random(number)
     fleet, demands = world.build_fleet(), list(world.demands.values())
     for _ in range(5):
@@ -227,7 +229,7 @@ def test_quote_agrees_with_naive_loop(number: int) -> None:
 
 
 def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
-    """Of every offer, by cost and by room, and once more of those that a data center overflows to."""
+    """Asks for every offer, by cost and by capacity, and for the targets of every overflow."""
     for row, offer in enumerate(fleet.offers):
         sources = [
             each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner
@@ -256,7 +258,7 @@ def test_overflow_budget_change_updates_region_quotes() -> None:
 
 
 def settled_world(*objects: Kind) -> World:
-    """As a server would have stored it: without what only a plan knows."""
+    """The world as a server stores it, without the layout that only a plan has."""
     applied = converge(a_world(*objects)).resulting_world()
     return World(applied.objects, applied.price_book)
 
@@ -391,7 +393,7 @@ def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
     pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
 ])  # fmt: skip
 def test_projection_starts_at_last_accrual(now: datetime) -> None:
-    """An hour that is spent already is not spent once more."""
+    """An hour that is already spent is not projected again."""
     objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
     assert (
         World(objects, now=now).projected_spend("pool.p1", 100_000)

@@ -1,4 +1,4 @@
-"""Optimising never costs more, never breaks a rule, never moves more than it may, and is done when it is done."""
+"""Tests of `optimise`: it never costs more, keeps every rule, respects the move limit and is idempotent."""
 
 import pytest
 from build.fleet_violations import new_violations
@@ -25,7 +25,7 @@ def after(made: FleetPlan) -> FleetState:
 
 
 def unlucky(number: int) -> FleetState:
-    """Services came while the first pool was closed; now it is open."""
+    """Services were placed while the first pool was closed; now it is open."""
     world = random_world(number)
     closed = world.with_objects([a_pool("p1", capacity={"maxNodes": 0})])
     return converge(converge(closed).resulting_world().with_objects([world.objects["LatticePool", "", "p1"]]))
@@ -54,7 +54,7 @@ def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None
 @SOME
 @given(numbers)
 def test_optimise_is_idempotent(number: int) -> None:
-    """No ping-pong: what was moved stays where it is."""
+    """A moved replica is not moved back."""
     once = optimise(unlucky(number), OptimiserOptions(time_limit_s=QUICK))
     twice = optimise(after(once), OptimiserOptions(time_limit_s=QUICK))
     assert twice.moves == 0
@@ -62,7 +62,7 @@ def test_optimise_is_idempotent(number: int) -> None:
 
 
 def scattered() -> World:
-    """Two services that each had a machine of its own, when the other pool was full; now it is not."""
+    """Two services on machines of their own, placed while the cheaper pool was full; now it is not."""
     first = converge(a_world(a_class("dear", price=1), a_class(), a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", classes=["dear"]),
                            a_service("a", cores=2), a_service("b", cores=2, replicas=2)))  # fmt: skip
     return converge(plan(first.resulting_world(), [a_pool("p1")]).state_after.world).resulting_world()  # type: ignore[union-attr]
@@ -146,11 +146,11 @@ def test_bound_considers_classes_using_scarce_resource() -> None:
     assert optimise(settled, OptimiserOptions(time_limit_s=QUICK)).bound <= 400_000
 
 
-# --- within a time ---
+# --- time limits ---
 
 
 class Ticking:
-    """Every look at it takes a second."""
+    """A clock that advances by one second per read."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -161,7 +161,7 @@ class Ticking:
 
 
 def lonely() -> FleetState:
-    """Twelve services, each alone on a machine of a pool that was the only one then."""
+    """Twelve services, each alone on a machine of the only pool of that time."""
     world = a_world(
         a_class("s", 1, 4, 0.1),
         a_class("l", 16, 64, 0.4),

@@ -1,4 +1,5 @@
-"""The optimiser against trying every fleet: nothing valid is cheaper than the bound it reports, and what it does is valid."""
+"""Tests of the optimiser against an exhaustive search: no valid fleet is cheaper than the reported bound, and
+the result is valid."""
 
 from collections.abc import Sequence
 from random import Random
@@ -25,7 +26,7 @@ QUICK = 5.0  # seconds; these worlds take milliseconds
 
 
 def small(number: int) -> FleetState:
-    """Services came while some pools were closed; now all are open."""
+    """Services were placed while some pools were closed; now all are open."""
     draw = Random(number)
     sizes = draw.sample([(2, 4), (4, 16), (4, 8), (8, 16), (8, 32)], draw.randint(1, 3))
     classes = [a_class(f"c{at}", *size, costPerHour=_prices(draw, size[0])) for at, size in enumerate(sizes)]
@@ -117,11 +118,11 @@ def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tupl
     assert new_violations(settled, after) == []
 
 
-# --- named cases: what the numbers have to know so that the bound is true, and what they find by knowing it ---
+# --- named cases ---
 
 
 def improved(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
-    """Settled with these, and optimised when those have come."""
+    """Place the objects, apply `then`, and optimise."""
     return optimise(
         converge(converge(a_world(*objects)).resulting_world().with_objects(then)),
         OptimiserOptions(time_limit_s=QUICK, **effort),
@@ -156,7 +157,7 @@ def test_latency_group_moves_together() -> None:
 
 
 def test_latency_group_stays_if_one_member_must() -> None:
-    """The other has to stay in its region."""
+    """The other service is required in its region."""
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db", requiredRegions=["us-east-1"]), a_service("api", latency={"db": {"maxMs": 2}})]
     found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
@@ -164,7 +165,7 @@ def test_latency_group_stays_if_one_member_must() -> None:
 
 
 def test_move_saves_min_nodes_of_a_cluster() -> None:
-    """Each of the two has a cluster of three for one replica; either would do for both."""
+    """Each of two clusters has three machines for one replica; one cluster would hold both."""
     rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
     found = improved(
         *pools,
@@ -192,7 +193,7 @@ def test_replicas_move_to_cheaper_class_in_same_pool() -> None:
 
 
 def test_half_empty_machines_are_consolidated() -> None:
-    """Four that filled four machines; what is left of each fits on one."""
+    """Four services filled four machines; after scaling down they fit on one."""
     names = ("a", "b", "c", "d")
     before = converge(a_world(a_pool(), *(a_service(name, cores=3) for name in names))).resulting_world()
     settled = converge(before.with_objects([a_service(name, cores=1) for name in names]))
@@ -215,7 +216,7 @@ def test_existing_skew_does_not_raise_the_bound() -> None:
 
 
 def test_saving_does_not_increase_skew() -> None:
-    """Two and two and none since the third pool is there: as many in one pool, but not more."""
+    """With the third pool the counts are two, two and none; no pool may get more than two."""
     pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
     found = improved(
         a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0

@@ -1,4 +1,5 @@
-"""The optimiser against trying everything: its bound is never above the truth, its cost never below, and every rule holds."""
+"""Tests of the solver against an exhaustive search: its bound is never above the optimum, its cost never
+below, and every rule holds."""
 
 import itertools
 import random
@@ -28,7 +29,7 @@ from lattice.placement.optimise.solve import cost_lower_bound, solve
 RESOURCES = ("cpu", "memory")
 FOR_GOOD = {"time_limit": 60.0, "gap": 0.0}
 
-# ---- the truth, the slow way
+# ---- exhaustive search
 
 
 @cache
@@ -54,7 +55,7 @@ def fewest_machines(size: tuple[int, ...], items: tuple[tuple[int, ...], ...]) -
 
 
 def true_optimum(program: PlacementProblem) -> int | None:
-    """The least total over every assignment; None if none keeps the rules."""
+    """The least total over every assignment; None if no assignment keeps the rules."""
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     options = [
@@ -88,7 +89,7 @@ def rules_hold(load, spots, sources) -> bool:
 
 
 def near_enough(loads, choice) -> bool:
-    """Beside every replica of one that has to be near, a replica of the other."""
+    """Whether every replica of a load with a proximity rule has a replica of the other load beside it."""
     where = {
         load.name: {source for (source, _), count in spots.items() if count}
         for load, spots in zip(loads, choice, strict=True)
@@ -145,7 +146,7 @@ def total_of(program, sources, models, choice) -> int | None:
 
 
 def every_top_up(program, needed):
-    """With machines that nobody is on, where there have to be so many: every choice of them."""
+    """Every choice of the empty machines that minimum counts require."""
     ways = [
         [
             [(source.name, model) for model in extra]
@@ -191,7 +192,7 @@ def within_limits(program, models, machines) -> bool:
 
 @st.composite
 def programs(draw: st.DrawFn, alone: bool = False) -> PlacementProblem:
-    """Up to three loads and four models; `alone`: no two replicas fit on a machine that is paid for."""
+    """Up to three loads and four models; `alone`: no two replicas fit on a priced machine."""
     sources = []
     for i in range(draw(st.integers(1, 3))):
         models = tuple(
@@ -296,7 +297,7 @@ def placed_only(program: PlacementProblem, outcome: Solution) -> PlacementProble
 
 
 def check(program: PlacementProblem, outcome: Solution) -> None:
-    """The answer is one that may be used: counts, rules, limits, packing and sums, each worked out again here."""
+    """The solution is valid: counts, rules, limits, packing and sums are computed again here."""
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     sources = {source.name: source for source in program.sources}
     reduced = placed_only(program, outcome)
@@ -390,7 +391,7 @@ def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: 
 @settings(max_examples=100, deadline=None)
 @given(programs())
 def test_undoing_moves_of_a_load_is_never_cheaper(program: PlacementProblem) -> None:
-    """Putting back the moves of any one load gives nothing cheaper."""
+    """Undoing the moves of any one load is not cheaper."""
     outcome = solve(program, **FOR_GOOD)
     reduced = placed_only(program, outcome)
     sources = {source.name: source for source in program.sources}

@@ -1,4 +1,5 @@
-"""What runs on in supply that was deleted is counted and named by `cost`, `why` and `fit`, as it is by a plan."""
+"""Tests of orphaned replicas: replicas in deleted supply are counted by `cost`, `why` and `fit`, as by a
+plan."""
 
 import pytest
 from build.worlds import a_pool, a_service, a_world
@@ -43,7 +44,8 @@ def test_cost_counts_orphaned_machines(asked: dict[str, str], rows: dict[str, in
 
 
 def test_cost_lists_empty_orphaned_machines() -> None:
-    """They go, unless somebody is in their cluster: here two machines, and one replica is wanted no more."""
+    """An orphaned cluster keeps its machines while a replica is in it: here two machines, and one replica is
+    scaled away."""
     running = converge(a_world(a_pool("p1"), a_service(cores=3, replicas=2))).resulting_world()
     left = plan(running, [], [P1]).state_after
     assert left is not None
@@ -55,7 +57,7 @@ def test_cost_lists_empty_orphaned_machines() -> None:
 
 
 def test_why_and_fit_count_orphaned_replicas_as_placed() -> None:
-    """Put anew, only one of the two would find a place; nothing asks for that."""
+    """A new placement would find capacity for one of the two only; none is requested."""
     found = answer_query({"ask": "why", "service": "default/api"}, left_behind())
     assert (found["verdict"], found["isPlaced"], found["placed"]) == ("Placed", True, 2)
     assert {each["pool"]: each["replicas"] for each in found["now"]} == {"p1": 1, "p2": 1}

@@ -1,4 +1,4 @@
-"""What a plan says is what happens: applied, it gives the same placements and the same bill, and nothing is left to do."""
+"""Tests of plans: an applied plan gives the planned placements and cost, and leaves nothing to do."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,7 +29,7 @@ def where(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
 
 
 def same(one: FleetState, other: FleetState) -> bool:
-    """The same placements, machines and money, to the micro-dollar."""
+    """Equal placements, machines and rates, to the micro-dollar."""
     return (where(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
         where(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
     )  # fmt: skip
@@ -42,7 +42,7 @@ def ends(made: Plan) -> tuple[FleetState, FleetState]:
 
 
 def is_kept(made: Plan) -> bool:
-    """Applied, it is what was planned, and there is nothing left to do."""
+    """Whether the applied plan gives the planned state and the next plan is empty."""
     _, after = ends(made)
     fresh = converge(after.resulting_world())
     again = compare(after, fresh)
@@ -81,7 +81,8 @@ def test_placement_keeps_all_limits_and_rules(number: int) -> None:
 @SOME
 @given(numbers)
 def test_limits_hold_while_services_change(number: int) -> None:
-    """Rules over all replicas, nearness to others that move, and reserves are a matter of new placements: other limits are looked at."""
+    """Spreads, latency limits to moving services and reserves hold for new placements only; the other limits
+    always hold."""
     draw, world = Random(number), random_world(number)
     for _ in range(3):
         names = draw.sample(sorted(world.services), min(2, len(world.services)))
@@ -111,7 +112,7 @@ def test_converge_is_idempotent(number: int) -> None:
 @SOME
 @given(numbers)
 def test_fleet_rebuilt_from_counts_keeps_replicas_and_cost(number: int) -> None:
-    """Without nodes and bindings nobody knows which replica is on which machine; how many are where is known all the same."""
+    """Without nodes and bindings the machine of each replica is unknown; the counts per cluster are not."""
     once = converge(random_world(number))
     rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
     fleet = rebuilt.build_fleet()
@@ -249,7 +250,7 @@ def test_resized_replicas_that_fit_stay() -> None:
 
 
 def test_later_service_may_open_overflow_for_earlier_one() -> None:
-    """a looks while the data center is half full, z fills it: one settling is enough all the same."""
+    """a is placed while the data center is half full, then z fills it; one `converge` suffices."""
     dc = a_static(
         nodes=2,
         cores=8,

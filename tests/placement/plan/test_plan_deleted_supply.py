@@ -1,4 +1,5 @@
-"""A pool, region or data center that is deleted takes nothing with it that runs: a plan says that it stays, and where it would go."""
+"""Tests of deleted supply: replicas in a deleted pool, region or data center keep running, and the plan lists
+where they would move."""
 
 from dataclasses import replace
 
@@ -77,7 +78,7 @@ def test_orphaned_cluster_is_removed_with_last_replica() -> None:
 
 
 def test_lost_offer_is_not_a_deletion() -> None:
-    """`whatif` is about what is not there any more: it does not stay. What was left behind before does."""
+    """`whatif` models supply that is gone, so its replicas do not stay; replicas orphaned earlier do."""
     settled = converge(a_placed_world(a_pool("p1"), a_pool("p2"), a_service()))
     lost = plan_event(settled, WhatIfEvent(lost_offers=("p1",))).state_after
     assert lost is not None

@@ -1,4 +1,5 @@
-"""Cases at the edges: machines that are not offered any more, contradictions, other currencies, names that mean two things."""
+"""Tests of plans at the edges: delisted classes, conflicting policies, foreign currencies, and names shared
+by two kinds."""
 
 from typing import Any
 
@@ -34,7 +35,7 @@ def verdict(settled: FleetState, service: str) -> Verdict:
     return judge(settled.unplaced[service], settled.fleet, settled.world.services)
 
 
-# --- machines of a class that is not offered any more ---
+# --- machines of a delisted class ---
 
 M, N = a_class(), a_class("n", price=0.21)
 RUNNING = converge(
@@ -123,7 +124,7 @@ def test_delisted_machines_take_nothing_new_after_what_if() -> None:
     assert PlannedLayout.of(fleet, world.layout).machines.keys() == {"p1-001"}
 
 
-# --- who goes when fewer are wanted ---
+# --- scale-down ---
 
 
 def near_db(name: str, region: str) -> LatticeService:
@@ -148,7 +149,7 @@ def test_scale_down_keeps_replica_near_dependents(near: list[str], stays: str) -
     assert len(done.would_move) == (1 if len(set(near)) > 1 else 0)
 
 
-# --- what users may say ---
+# --- user input ---
 
 
 @pytest.mark.parametrize(
@@ -176,7 +177,7 @@ def test_replicas_have_a_maximum() -> None:
         a_service(most=100_001)
 
 
-# --- policies that contradict one another ---
+# --- conflicting policies ---
 
 LARGE, SMALL = a_policy("large", clusters={"minNodes": 5}), a_policy("small", clusters={"maxNodes": 2})
 CONTRADICTION = "policy/large wants clusters of at least 5 nodes, policy/small of at most 2"
@@ -201,7 +202,7 @@ def test_running_replicas_stay_under_conflicting_policies() -> None:
     assert (more.unplaced, state_after(more).placements[API].missing) == ((API,), 1)
 
 
-# --- money ---
+# --- budgets ---
 
 
 def test_foreign_currency_budget_has_no_dollar_limit() -> None:

@@ -1,4 +1,4 @@
-"""A loss that is only imagined says what the loss would do, and leaves everything as it was."""
+"""Tests of `whatif`: the effect of a simulated loss, without any change to the world."""
 
 from collections.abc import Iterator
 from random import Random
@@ -32,7 +32,7 @@ numbers = st.integers(0, 1 << 40)
 
 
 def state(fleet: Fleet) -> dict[str, Any]:
-    """Everything that placing looks at, by names."""
+    """Everything that placement reads from the fleet, by names."""
     machines, table = fleet.machines, fleet.table
     names = machines.names
 
@@ -60,7 +60,7 @@ def state(fleet: Fleet) -> dict[str, Any]:
 
 
 def without_offer(world: World, offer: str) -> World:
-    """Written by hand: the object is gone, or the cloud has one region less, and so are the clusters and replicas that were there."""
+    """The world without the offer's object or region, and without its clusters and replicas."""
     found: dict[Any, Kind] = {}
     owner, _, region = offer.partition("/")
     for key, each in world.objects.items():
@@ -90,7 +90,7 @@ def without_offer(world: World, offer: str) -> World:
 
 
 def left_alone(before: FleetState, bare: World) -> set[str]:
-    """Services that run, and were near enough to what they have to be near before it was lost."""
+    """Running services that were within their latency limits before the loss and are not after it."""
     fleet, limited = bare.build_fleet(), [each for each in bare.demands.values() if each.latency]
     return {
         each.name
@@ -109,7 +109,7 @@ def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
     bare = without_offer(settled.resulting_world(), offer)
     if left_alone(settled, bare):
         event("somebody has to be near what is lost")
-        return  # and goes with it, which a plan leaves to the user
+        return  # it moves with the lost offer, which a plan leaves to the user
     fresh = converge(bare)
     assert (lost.replica_counts, lost.offer_rates, set(lost.unplaced)) == (
         fresh.replica_counts,
@@ -163,7 +163,7 @@ def test_dropped_certificate_moves_dependent_services(number: int) -> None:
 
 
 def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]:
-    """Random things that placing does to a fleet."""
+    """Random operations of placement on a fleet."""
     draw = Random(number)
     for _ in range(6):
         service = draw.choice(sorted(settled.world.demands))
@@ -235,7 +235,7 @@ def test_destination_after_event(objects: list[Kind], event: WhatIfEvent, moved:
 
 
 def test_dependents_move_with_lost_service() -> None:
-    """db moves to where nothing is near api's pool."""
+    """db moves to a pool that is not within the latency limit of api's pool."""
     world = a_world(
         a_pool("p1", region="us-east-1", capacity={"maxNodes": 1}),
         a_pool("p2", region="us-east-1", capacity={"maxNodes": 1}),

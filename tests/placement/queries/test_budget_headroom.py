@@ -1,4 +1,5 @@
-"""A budget's limit binds by the hour, over 30 days: what is left for machines is told beside what the month will come to."""
+"""Tests of budget headroom: the hourly headroom of a limit over 30 days is shown beside the projection of the
+month."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Of two plans with the same manifests only what differs is told."""
+"""Tests of `plan_differences`: only the differences between two plans of the same manifests are listed."""
 
 import copy
 from typing import Any

@@ -1,4 +1,4 @@
-"""Documents about the fleet: plain JSON, exact money, the same whoever renders them."""
+"""Tests of query documents: plain JSON, exact money, and the same text from every renderer."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def seed():
 
 
 def _as_printed(each):
-    """us-east without gdpr: nobody finds a place."""
+    """us-east without gdpr, so that no service is placed."""
     if each.metadata.name != "us-east":
         return each
     return msgspec.structs.replace(
@@ -68,7 +68,7 @@ QUESTIONS = [
 @pytest.mark.parametrize("world", ["seed-000", "printed"])
 @pytest.mark.parametrize(("question", "draw"), QUESTIONS)
 def test_document_round_trips_json_and_renders_the_same(seed, question, draw, world):
-    """What a server would send is what is computed here: nothing but JSON, whatever order the objects came in."""
+    """The document is plain JSON and independent of object order, as a server would send it."""
     document = answer_query(question, World.of(seed[world]))
     again = answer_query(question, World.of(reversed(seed[world])))
     sent = json.loads(msgspec.json.encode(document))
@@ -120,7 +120,7 @@ def test_queries_apply_given_changes(seed):
 
 
 def test_why_does_not_change_the_fleet(seed):
-    """A service that runs: shown where it is, decided anew, and nothing moves."""
+    """A running service is shown where it is, decided again, and nothing moves."""
     world = converge(World.of(seed["seed-000"])).resulting_world()
     document = answer_query({"ask": "why", "service": API}, world)
     assert {each["pool"]: each["replicas"] for each in document["now"]} == {"us-east": 2, "eu-west": 1}
@@ -157,7 +157,8 @@ def _grounds(document, pool):
 
 
 def test_overflow_reasons_name_their_replicas():
-    """Four replicas fill the data center, two overflow into the one cluster that may be made, the seventh finds no place."""
+    """Four replicas fill the data center, two overflow into the only allowed cluster, the seventh is
+    unplaced."""
     rule = {
         "enabled": True,
         "target": "aws",
@@ -227,7 +228,7 @@ def test_ranges(numbers, text):
 
 
 def test_all_unplaced_services_are_listed(seed):
-    """Those that ask for the same are judged once, and each is told in its own name."""
+    """Services with equal demands are judged once, and each is listed by name."""
     cache = next(each for each in seed["seed-000"] if each.metadata.name == "cache")
     many = [
         msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}"))

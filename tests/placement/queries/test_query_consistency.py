@@ -1,4 +1,4 @@
-"""plan, why and fit asked about the same manifests give the same answer."""
+"""Tests that plan, why and fit agree about the same manifests."""
 
 import msgspec
 import pytest
@@ -29,7 +29,7 @@ from lattice.placement.queries.plan_document import Document
 API = "default/api"
 GDPR = {"compliance": ["gdpr"]}
 ONE = {"maxNodes": 1}
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 
 
 def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
@@ -118,7 +118,8 @@ def test_queries_do_not_change_the_world() -> None:
 
 
 def test_fit_changes_each_latency_limit_once() -> None:
-    """Seen from one place the way to db is as long as any known one, from another there are longer ones: both ask less of one limit."""
+    """From one offer the RTT to db is the longest known, from another there are longer ones; both relax the
+    same limit."""
     world = a_world(
         a_pool("p2", region="us-east-1", labels={"compliance": ["gdpr"], "capabilities": ["gpu"]}),
         a_static(nodes=3, cores=12, memory="48Gi", region="eu-west-1", compliance=["gdpr"]),

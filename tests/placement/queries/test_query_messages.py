@@ -1,4 +1,5 @@
-"""What people read when something does not go: what closed a pool, what an overflow lacks, what is behind a dependency, which name was meant."""
+"""Tests of query messages: closed pools, overflow shortfalls, unplaced dependencies, and suggestions for
+misspelt names."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,7 +35,7 @@ def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
 
 
 def a_spilling(**overflow: Any) -> Kind:
-    """Two machines of four cores, and a cloud to overflow to."""
+    """Two machines of four cores, with overflow to a cloud."""
     return a_static(nodes=2, cores=8, memory="32Gi", overflow={"target": "cloud", **overflow})
 
 
@@ -71,7 +72,8 @@ def test_closed_overflow_has_reason_and_numbers(
     ],
 )
 def test_service_waits_for_overflow_trigger(is_enabled: bool, told: str) -> None:
-    """An even spread keeps the second replica out of the data center, and its rule keeps the cloud shut."""
+    """A hard spread keeps the second replica out of the data center, and the overflow rule keeps the cloud
+    closed."""
     even = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     world = a_world(
         a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2)
@@ -79,7 +81,7 @@ def test_service_waits_for_overflow_trigger(is_enabled: bool, told: str) -> None
     assert why(world)["waits"] == [told]
 
 
-# --- closed ---
+# --- closed pools ---
 
 
 def test_closed_pool_has_cause_and_fix() -> None:
@@ -121,7 +123,7 @@ def test_provider_without_adapter_lists_available_ones() -> None:
     )
 
 
-# --- what is behind a dependency ---
+# --- dependencies ---
 
 
 def needing(name: str, *others: str) -> Kind:
@@ -233,7 +235,7 @@ def test_latency_csv_accepts_aliases_and_unused_regions() -> None:
     )
 
 
-# --- what is declared otherwise ---
+# --- changed declarations ---
 
 
 def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, Any]]]]:
@@ -286,7 +288,7 @@ def test_deletion_without_effect_is_a_change() -> None:
     ids=lambda each: each["ask"],
 )
 def test_current_cost_is_the_same_in_every_query(ask: dict[str, Any]) -> None:
-    """Nothing is there yet, of what is declared or of what the manifests add."""
+    """Neither the declared services nor those of the manifests run yet."""
     world = a_world(a_pool(), a_service(cores=3, replicas=2))
     found = answer_query(ask, world, [a_service("more", cores=3)])
     assert found["pending"]["cost"]["before"]["hourlyMicros"] == 0

@@ -1,4 +1,4 @@
-"""What is written about services and supply: figures, sentences and conditions."""
+"""Tests of the status of services and supply: figures, messages and conditions."""
 
 from decimal import Decimal
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which change of an amount of money is worth writing down?"""
+"""Tests of `without_minor_spend`: small changes of spend are not written."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""What do the workloads of a cluster ask for, all together?"""
+"""Tests of `usage_by_cluster`: the total requests of a cluster's workloads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
+"""Tests of the three binding modes: one event per attempt, no overcommit, and an idempotent rollback."""
 
 import asyncio
 from itertools import cycle
@@ -77,7 +77,7 @@ def test_reservation_released_before_write_leaves_no_trace(mode: BindingMode) ->
 async def test_written_binding_stays_when_reservation_is_lost(
     mode: BindingMode, gang: bool, how: str
 ) -> None:
-    """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
+    """The node may already run the workload: undone and bound elsewhere, it would run twice."""
     one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 300)
     lost = {
@@ -170,7 +170,7 @@ async def test_rollback_is_idempotent(mode: BindingMode) -> None:
 
 
 def state_of(one: SchedulerInstance) -> tuple[Any, ...]:
-    """Everything durable, and everything in the table."""
+    """Everything in the store and in the table."""
     free = {node: dict(left) for node, left in one.store.free.items()}
     return (
         dict(one.store.bound),
@@ -218,7 +218,7 @@ async def test_error_after_prepare_rolls_back(mode: BindingMode, step: str, gang
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
 async def test_error_after_commit_keeps_the_binding(mode: BindingMode, step: str, gang: bool) -> None:
-    """The answer is lost, not the binding: a node may run it by now."""
+    """The answer is lost, not the binding: the node may already run the workload."""
     one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 300)
     one.store.breaks[step] = OSError("connection reset")
@@ -282,7 +282,7 @@ async def test_cancellation_during_rollback_emits_one_event(mode: BindingMode, s
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_in_flight_binding_keeps_its_capacity(mode: BindingMode) -> None:
-    """Neither when its time is over nor when its owner wants it back: it may be bound by then."""
+    """Neither expiry nor withdrawal frees the capacity, since the binding may already be committed."""
     one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 600)
     there: list[dict[str, str]] = []

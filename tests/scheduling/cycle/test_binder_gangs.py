@@ -1,4 +1,4 @@
-"""A group is bound whole or not at all, whatever happens on the way."""
+"""Tests of `bind_gang`: a gang is bound whole or not at all, whatever fails."""
 
 import pytest
 from build.binding_store import SchedulerInstance, interleave, scheduler_instance

@@ -1,4 +1,5 @@
-"""Which bindings go into one commit: within its limits, each node once in a wave, nobody left out."""
+"""Property test of commit batches: every commit is within its limits, a wave names each node once, and no
+binding is left out."""
 
 from collections import Counter
 

@@ -1,4 +1,5 @@
-"""One cycle: decided, selected, reserved; gangs whole, victims first; grouped the same as one at a time."""
+"""Tests of a scheduling cycle: filter, score, select, reserve, preempt and bind; gangs whole, and batches
+that equal single decisions."""
 
 import asyncio
 from random import Random

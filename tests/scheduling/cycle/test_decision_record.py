@@ -1,4 +1,5 @@
-"""What is kept of a decision: the best three, counts per reason, what the nearest node lacks, and never more than 2 KB."""
+"""Tests of decision records: the top three candidates, counts per reason, the shortfall of the nearest node,
+within 2 KB."""
 
 from collections.abc import Sequence
 

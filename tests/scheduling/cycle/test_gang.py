@@ -1,4 +1,5 @@
-"""A group is seated all or nothing, and told how many would fit and why the next does not."""
+"""Tests of gangs: assigned all or nothing, preempted whole, and a reason for the first member that does not
+fit."""
 
 import pytest
 from build.binding_store import binding_store
@@ -94,11 +95,11 @@ def test_gang_assignment_leaves_table_unchanged(
     check_capacity(table)
 
 
-# --- a gang that has to make way ---
+# --- preempted gangs ---
 
 
 def gang_of(table: NodeTable, count: int, least: int, cpu: int = 600) -> list[WorkloadAsk]:
-    """One member on each node."""
+    """Place one member on each node."""
     members = [ask(table, f"g{number}", cpu, 1, group="g", least=least) for number in range(count)]
     for number, member in enumerate(members):
         put(table, f"n{number}", [member])

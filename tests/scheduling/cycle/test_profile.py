@@ -1,4 +1,4 @@
-"""Profiles as users write them, and the ones that come with the product."""
+"""Tests of profiles: parsing, validation, presets and weights."""
 
 import json
 from decimal import Decimal

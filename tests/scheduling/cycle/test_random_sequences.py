@@ -1,4 +1,5 @@
-"""Whatever happens in whatever order: nothing is given out twice, gangs stay whole, nothing tried leaves a trace, no way there matters."""
+"""Property test of random event sequences: no overcommit, whole gangs, no trace of what-if, and a state
+independent of its history."""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
@@ -67,7 +68,7 @@ def driven(step: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Sequence:
-    """One cluster, and a list of things that happen to it."""
+    """A cluster and the events that happen to it."""
 
     def __init__(self, drawn: bytes) -> None:
         self.choices = Choices(drawn)
@@ -89,9 +90,7 @@ class Sequence:
         self.now, self.made = 0.0, 0
         self.held: list[Reservation] = []
         self.cycles: list[CycleResult] = []
-        self.shrunk: set[str] = (
-            set()
-        )  # nodes that changed under what they run, and so may be overfull, until they are not
+        self.shrunk: set[str] = set()  # nodes that changed below their placements and may be overcommitted
 
     def _some_facts(self, name: str) -> NodeInfo:
         return facts_of(some_node(self.choices, name))
@@ -114,7 +113,7 @@ class Sequence:
         self._cycle(self._asks(self.choices.one((1, 1, 2, 4))))
 
     def _fill(self) -> None:
-        """As many unimportant ones as there is room for, and a few more; they stay."""
+        """Schedule and bind low-priority workloads until the cluster is full."""
         self._cycle(self._asks(self.choices.one((8, 14)), (0,)))
         self.store.breaks.clear()
         driven(self.scheduler.bind(self.cycles[-1]))
@@ -160,7 +159,7 @@ class Sequence:
         return ((node, name) for node, names in self.table.evicting.items() for name in names)
 
     def _assume(self) -> None:
-        """Anywhere: what does not fit there is refused, and nothing has changed."""
+        """Assume on any node; a workload that does not fit is rejected without effect."""
         (ask,) = self._asks(1)
         row = self.choices.one(range(self.table.count))
         if not unfit_reason(ask, self.table, row):
@@ -184,7 +183,7 @@ class Sequence:
             self.table.forget(self.choices.one(sorted(self.table.placements)))
 
     def _bind(self) -> None:
-        """All of a cycle, of which some may have departed meanwhile."""
+        """Bind a whole cycle, of which some workloads may be gone."""
         if not self.cycles:
             return
         for _, name in sorted(self._leaving())[: self.choices.one((0, 1, 9))]:
@@ -252,7 +251,7 @@ class Sequence:
         assert all(self._has_room(name) for name in self.table.row_of if name not in self.shrunk)
 
     def _has_room(self, name: str) -> bool:
-        """For all that it runs."""
+        """Whether the node has capacity for everything placed on it."""
         row = self.table.row_of[name]
         return (
             all(self.table.free(number)[row] >= 0 for number in range(len(self.table.resources)))

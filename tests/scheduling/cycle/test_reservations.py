@@ -1,4 +1,4 @@
-"""Room is held from reserving until it is confirmed, released or its time is over."""
+"""Tests of reservations: capacity is held until a reservation is confirmed, released or expired."""
 
 import pytest
 from build.property_settings import many

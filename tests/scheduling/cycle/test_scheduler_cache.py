@@ -1,4 +1,5 @@
-"""The table and the queue follow what is stored: told the same twice nothing changes, and every change wakes whom it may help."""
+"""Tests of the scheduler cache: the table and the queue follow stored objects, updates are idempotent, and
+changes wake the workloads they may help."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -94,7 +95,7 @@ def test_prepared_reservation_is_counted_until_bound() -> None:
 
 
 def held(node: str) -> LatticeWorkload:
-    """Prepared there by somebody else."""
+    """A workload reserved on the node by another scheduler."""
     record = ReservationRecord(
         node=node, uid="", reservation=f"theirs-{node}", until="2026-01-01T00:00:30+00:00"
     )

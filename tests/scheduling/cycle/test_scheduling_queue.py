@@ -1,4 +1,5 @@
-"""Who is next: priority, then first come; failures wait, the unschedulable sleep until something they named."""
+"""Tests of the scheduling queue: priority and arrival order, back-off, and unschedulable workloads that wake
+on their events."""
 
 from collections.abc import Hashable
 from math import inf
@@ -129,7 +130,7 @@ def test_wake_does_not_shorten_backoff() -> None:
 
 
 def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
-    """At 61 seconds, the seventh time: its wait is over at 91."""
+    """A queue at 61 seconds, after the seventh failure; the back-off ends at 91."""
     waiting, now = queue(one("a")), 0.0
     for failures in range(7):
         assert waiting.pop(now)
@@ -189,7 +190,7 @@ def test_updated_workload_wakes() -> None:
 
 
 class Slow:
-    """The same rules, said as plainly as possible: look at everybody every time."""
+    """A naive model of the queue that scans all entries every time."""
 
     def __init__(self) -> None:
         self.arrived: dict[str, int] = {}
@@ -252,7 +253,7 @@ class Slow:
                 self._woken(entry, change, now)
 
     def _woken(self, entry: dict[str, Any], change: Hashable, now: float) -> None:
-        """Of several that were missed the one that wakes earliest counts."""
+        """Of several missed events the one with the earliest wake time counts."""
         soonest = min(entry["failed"] + 5.0 if change is READY else inf, entry["not_before"])
         entry["at"] = min(entry["at"], max(now, soonest))
         entry["wakes"] = set() if change is READY else {each for each in entry["wakes"] if each is READY}

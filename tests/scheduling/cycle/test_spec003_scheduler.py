@@ -1,4 +1,5 @@
-"""The phases put together: exchangeable, in order, safe beside others, and each attempt told once."""
+"""Tests of spec 003 on the composed scheduler: replaceable phases, order, safe concurrency, and one event per
+attempt."""
 
 from dataclasses import dataclass
 from random import Random
@@ -37,7 +38,7 @@ def test_without_nodes_the_reason_says_so() -> None:
 
 @dataclass
 class TakesTheSecond(Selector):
-    """A selector of somebody else's."""
+    """A custom selector that chooses the runner-up."""
 
     def select(self, decision: Decision) -> Selection:
         return Selection(decision.runner_up, 50.0)

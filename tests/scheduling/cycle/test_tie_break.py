@@ -1,4 +1,4 @@
-"""Each of the tie-breakers obeys its rule, and equal input gives equal answers."""
+"""Tests of the tie-breakers: each follows its rule, and equal input gives equal selections."""
 
 from collections import Counter
 from random import Random

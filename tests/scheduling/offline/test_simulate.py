@@ -1,4 +1,4 @@
-"""Deciding everything offline: who goes where, how full it gets, and what is said about the rest."""
+"""Tests of offline simulation: placements, utilisation, reasons of unschedulable workloads, and warnings."""
 
 import msgspec
 import pytest
@@ -558,7 +558,7 @@ def test_batched_workloads_are_placed_as_singly():
     together = run_simulation(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
     labelled = [
         a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
-    ]  # no two have one shape
+    ]  # every shape is distinct
     alone = run_simulation(nodes, labelled)
     assert together.placements == alone.placements
     assert [len(each.names) for each in together.unschedulable] == (

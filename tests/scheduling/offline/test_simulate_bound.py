@@ -1,4 +1,4 @@
-"""Deciding offline beside what is bound already, even where it should not be."""
+"""Tests of offline simulation with bound workloads, including overcommitted nodes."""
 
 import pytest
 from build.simulation import GIB, a_node, a_workload, reasons, run_simulation, warnings_of, with_gpus

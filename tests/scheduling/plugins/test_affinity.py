@@ -1,4 +1,4 @@
-"""Filters and scores that count other workloads: affinity, anti-affinity, spread."""
+"""Tests of filters and scores that count other workloads: affinity, anti-affinity, spread."""
 
 import pytest
 from build.node_tables import (
@@ -28,7 +28,7 @@ WEB = a_workload(labels={"app": "web"})
 
 
 def two_zones() -> NodeTable:
-    """a1 and a2 in zone a, b1 in zone b, c1 in none."""
+    """Nodes a1 and a2 in zone a, b1 in zone b, c1 in no zone."""
     return nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"), a_node("c1"))
 
 
@@ -194,7 +194,7 @@ def test_spread_counts_workloads_matching_selector() -> None:
     wanted = a_workload(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert (
         ruled_out(TopologySpread(), table, wanted) == {}
-    )  # it is not counted itself, so nothing gets less even
+    )  # the workload itself is not counted, so the skew stays
     itself = a_workload(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert list(ruled_out(TopologySpread(), table, itself)) == ["a1"]
 

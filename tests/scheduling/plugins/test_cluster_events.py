@@ -1,4 +1,5 @@
-"""Whoever sleeps is woken by everything that could let it in: for each filter a no, one change, and a yes."""
+"""Tests of wake events: for each filter a rejection, a change that makes a node feasible, and the event that
+wakes the workload."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -112,7 +113,7 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
 
 
 def one_node_cases() -> Iterator[Case]:
-    """The node becomes what is wanted, or another one comes that is."""
+    """The node changes to fit the workload, or another node that fits is added."""
     for name, wants, bad, changes in ONE_NODE:
         for change, good in changes.items():
             yield Case(
@@ -153,7 +154,7 @@ PLAIN = a_workload(labels={"app": "a"})
 
 
 def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
-    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each of these."""
+    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each named node."""
 
     def made() -> NodeTable:
         table = nodes(
@@ -365,7 +366,7 @@ def test_loss_of_emptiest_zone_wakes_spread_workload() -> None:
 
 
 def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent]:
-    """What is said to have happened when a node was that and is this."""
+    """The events of a node's change from `before` to `after`."""
     if before is None or after is None:
         return {ClusterEvent.NODE_ADDED if before is None else ClusterEvent.NODE_UNAVAILABLE}
     could, can = (each.is_ready and not each.is_cordoned and not each.is_draining for each in (before, after))
@@ -448,7 +449,7 @@ def test_every_helpful_change_is_a_wake_event(
 
 
 def apply(table: NodeTable, news: str | NodeInfo | tuple[str, Demands] | int) -> set[ClusterEvent]:
-    """One piece of news: a node goes, comes or changes, a workload comes or goes."""
+    """Apply one change: a node is removed, added or changed, or a workload is added or removed."""
     match news:
         case str():
             table.remove_node(news)

@@ -1,4 +1,4 @@
-"""Every no says what was needed, what is there instead and what is missing, whichever filter says it."""
+"""Tests of reasons: every filter's rejection has need, have and missing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -41,7 +41,7 @@ def alone(node: NodeInfo) -> Callable[[], NodeTable]:
 
 
 def crowd(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTable]:
-    """a1 and a2 in zone a, b1 in zone b, c1 in none; such workloads on some of them."""
+    """Nodes a1 and a2 in zone a, b1 in zone b, c1 in no zone, with such workloads on the named ones."""
 
     def table() -> NodeTable:
         found = nodes(
@@ -64,7 +64,7 @@ REPELS_WEB = a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),))
 SPREAD = a_workload(service="s", spread=(a_spread("zone"),))
 OPEN = "open to new workloads"
 
-# By filter: how the nodes look, what is asked for, which node is looked at (the first if none is named), what it says.
+# filter, case, table, demands, node (the first if empty), and the text of its reasons
 CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] = [
     (
         "Ready",
@@ -380,7 +380,7 @@ def test_batched_reason_details_equal_single_details(plugin: Any, table: Any, de
 
 
 class Watched(NodeTable):
-    """Counts how often a whole column is looked at."""
+    """A table that counts reads of whole columns."""
 
     looks = 0
 
@@ -431,7 +431,7 @@ def test_column_reads_do_not_grow_with_node_count(demands: Demands) -> None:
 
 
 def test_reason_equality_ignores_displayed_demands() -> None:
-    """Many shapes share the answers of a filter, by its reasons."""
+    """Shapes share the cached answers of a filter by its reasons."""
     tainted = nodes(a_node(taints=(a_taint("gpu"),)))
     patient = a_workload(tolerations=(a_toleration("other", "Exists"),))
     first, second = (

@@ -1,4 +1,5 @@
-"""Victims are of lower priority, make room, are no more than needed and as cheap as can be."""
+"""Tests of the preemptor: victims have lower priority, free enough capacity, are no more than needed and as
+cheap as possible."""
 
 from typing import Any
 
@@ -130,7 +131,7 @@ def test_gang_keeps_min_member_or_is_preempted_whole(least: int, cpu: int, gone:
 
 
 def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None:
-    """One member on each node."""
+    """Place one member on each node."""
     for number, priority in enumerate(priorities):
         put(table, f"n{number}", [ask(table, f"g{number}", 300, priority, group="g", least=least, **more)])
 

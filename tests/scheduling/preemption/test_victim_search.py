@@ -1,4 +1,5 @@
-"""The victims are the fewest, of these the cheapest, of these the youngest: found again by trying every set on every node."""
+"""Tests of victim search against an exhaustive search: the fewest victims, then the cheapest, then the
+youngest."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -35,7 +36,7 @@ thorough = settings(
 )
 
 
-# --- the slow and obvious way ---
+# --- exhaustive search ---
 
 
 @dataclass
@@ -125,7 +126,7 @@ def has_gpus(facts: NodeInfo, here: list[Placement], need: GpuNeed) -> bool:
     )
 
 
-# --- small worlds ---
+# --- random clusters ---
 
 GPUS = ((), ("T4",), ("T4", "A100"), ("A100", "A100", "T4"))
 ROOMS = [
@@ -252,7 +253,7 @@ def spread(key: str) -> tuple[Spread, ...]:
 def test_victim_search_runs_all_filters(
     there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]
 ) -> None:
-    """The second node has no room for it, whoever goes, or is no better."""
+    """The second node has no capacity with any victims, or is no better."""
     table = nodes(1000, 1000)
     for node, apps in there.items():
         put(
@@ -273,7 +274,7 @@ def test_victim_search_runs_all_filters(
 
 
 class Fussy:
-    """Bears only certain company."""
+    """A filter that accepts only certain workloads on its node."""
 
     name = "Fussy"
     scope = "row"
@@ -316,7 +317,7 @@ def test_victim_search_satisfies_custom_filter() -> None:
     assert found.victim_names == ("default/w2", "default/w6")
 
 
-# --- the limit ---
+# --- step limit ---
 
 
 @pytest.mark.parametrize("steps", [0, 1, 40])

@@ -1,4 +1,4 @@
-"""GPU fragmentation: where a workload should go so that what comes next finds GPUs it can use."""
+"""Tests of the GPU fragmentation score: placements keep GPUs usable for expected demand."""
 
 from collections import Counter
 from dataclasses import replace
@@ -37,7 +37,7 @@ FITS = Profile("fits", (Fit(), Gpu()), ())  # type: ignore[arg-type]
 
 
 def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
-    """(cpu, GPUs, model) each; n0, n1 …"""
+    """Nodes n0, n1 … of (cpu, GPUs, model) each."""
     table = NodeTable(seed)
     for number, (cpu, gpus, model) in enumerate(nodes):
         table.put_node(
@@ -47,7 +47,7 @@ def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
 
 
 def asks(table: NodeTable, name: str, cpu: int, gpu: int = 0, models: tuple[str, ...] = ()) -> WorkloadAsk:
-    """gpu in thousandths."""
+    """An ask with gpu in thousandths."""
     need = None
     if gpu:
         need = GpuNeed(1, gpu, models) if gpu < 1000 else GpuNeed(gpu // 1000, 1000, models)
@@ -150,7 +150,7 @@ machines = st.lists(
 
 
 def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> NodeTable:
-    """Those of the placements for which there is room."""
+    """The table with the placements that fit."""
     table = cluster(*nodes)
     for number, (row, cpu, gpu, model) in enumerate(given_to):
         ask = asks(table, f"w{number}", cpu, gpu, (model,) if model and gpu else ())
@@ -162,7 +162,7 @@ def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int
 def slow_loss(
     mix: GpuDemandModel, kinds: list[tuple[GpuDemandClass, int]], node: tuple[int, list[int], str]
 ) -> float:
-    """One node, one kind, one GPU at a time."""
+    """The expected loss of a node, computed one class and one GPU at a time."""
     cpu, gpus, model = node
     left = leftover_by_free(kinds)
     lost = sum(float(left[free]) for free in gpus)
@@ -182,7 +182,7 @@ def slow_loss(
 most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 some = settings(
     max_examples=EXAMPLES if LONG else EXAMPLES // 10, deadline=None
-)  # for those that build two tables and ask them about everything
+)  # for tests that build and compare two tables
 
 
 @most
@@ -264,7 +264,7 @@ def test_scored_state_equals_state_after_placement(
     assert after.free_cpu[0] == table.free(0)[row]
 
 
-# What happens to a table: workloads come, on node `where`, and go; nodes change and are gone.
+# Events: workloads are placed on node `where` and removed; nodes change and are removed.
 changes = st.lists(
     st.tuples(
         st.sampled_from(("comes", "comes", "comes", "goes", "goes", "cordoned", "has GPUs", "is gone")),
@@ -283,7 +283,7 @@ crowds = st.sampled_from(
 
 
 def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
-    """Twelve nodes, and so many small ones there already."""
+    """Twelve nodes with `crowd` small workloads."""
     table = cluster(*nodes * 3)
     for number in range(crowd):
         row = number % table.count
@@ -399,7 +399,7 @@ def test_incremental_costs_equal_full_recomputation(
 
 
 def restored(old: NodeTable) -> NodeTable:
-    """A table that is told of nodes and placements in another order."""
+    """A table rebuilt from the same nodes and placements in another order."""
     new = NodeTable()
     for name in sorted(old.row_of, reverse=True):
         facts = old.node_infos[old.row_of[name]]

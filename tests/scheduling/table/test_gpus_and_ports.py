@@ -1,4 +1,5 @@
-"""GPUs one by one and ports by number: what is taken is taken, whatever the node says it has, and comes back exactly."""
+"""Tests of GPUs counted individually and ports counted by number: allocations are exact, also when the node
+shrinks."""
 
 from typing import Any
 
@@ -24,7 +25,7 @@ def table(**facts: Any) -> NodeTable:
 
 
 def place(nodes: NodeTable, name: str, **demands: Any) -> bool:
-    """Whether it found room."""
+    """Place the workload if a node fits; return whether one did."""
     ask = nodes.make_ask(name, Demands(**demands))
     decision = decide(ask, nodes, PROFILE)
     if decision.fits:

@@ -1,4 +1,5 @@
-"""A change of one node touches its row only, and yet everything is as if the table had been made with it; what is not in use is forgotten."""
+"""Tests of incremental updates of the node table: a changed node touches its row only, results equal a fresh
+table, and unused caches are evicted."""
 
 from dataclasses import replace
 from typing import Any
@@ -28,10 +29,10 @@ from lattice.scheduling.table.workload_index import MAX_IDLE_CLASSES
 
 WITHOUT_LESSONS = {
     name: 1.0 for name in SCORES if name != "GpuFragmentation"
-}  # what it learned depends on what was there before
+}  # its demand model depends on earlier placements
 EVERYTHING = compile_profile(ProfileSpec("everything", WITHOUT_LESSONS))
 BALANCED = compile_profile(PRESETS["balanced"])
-NODES = 9  # so many that one change is looked at alone
+NODES = 9  # enough that one changed row is evaluated alone
 
 LABELS = [
     {},
@@ -97,7 +98,7 @@ STEP = st.tuples(
 
 
 class World:
-    """A table that lives through it all, beside plain lists that say what should be in it."""
+    """A table under test, beside plain lists of its expected content."""
 
     def __init__(self) -> None:
         self.facts = {f"n{number}": a_fact(number, number, number) for number in range(NODES)}
@@ -110,9 +111,7 @@ class World:
         if what == "put":
             room = self.table.row_of.get(name)
             self.facts[name] = facts = a_fact(which, labels, change)
-            if (
-                room is not None and self.table.placements_by_row[room]
-            ):  # GPUs in use, and ports, stay where they are
+            if room is not None and self.table.placements_by_row[room]:  # GPUs and ports in use stay assigned
                 self.facts[name] = facts = replace(facts, gpus=self.table.node_infos[room].gpus)  # type: ignore[union-attr]
             self.table.put_node(facts)
         elif what == "drop" and name in self.facts:
@@ -132,7 +131,7 @@ class World:
                 self.placed[ask.name] = (demands, decision.name)
 
     def afresh(self) -> NodeTable:
-        """The same nodes with the same on them, in a table that has seen nothing else."""
+        """The same nodes and placements in a new table."""
         table = table_of(*self.facts.values())
         for name, (demands, node) in self.placed.items():
             placement = self.table.placements[name]
@@ -144,7 +143,7 @@ class World:
 def decision_facts(
     table: NodeTable, demands: Demands
 ) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
-    """Everything that a decision says, by name."""
+    """Everything in a decision, by name."""
     decision = decide(table.make_ask("default/new", demands), table, EVERYTHING)
     runner_up = table.names[decision.runner_up] if decision.runner_up >= 0 else ""
     totals = {name: float(decision.totals[row]) for name, row in table.row_of.items()}
@@ -161,7 +160,7 @@ def test_decisions_after_changes_equal_fresh_table(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     world = World()
-    for demands in DEMANDS:  # known from before, so that there is something to keep up to date
+    for demands in DEMANDS:  # cached first, so that the caches must be kept up to date
         for _ in range(2):
             decision_facts(world.table, demands)
     for step in steps:
@@ -324,7 +323,7 @@ SPREADING = [
 def test_float_ties_break_alike_in_batch_and_singly(
     drawn: list[int], kibibytes: int, full: float, counts: tuple[int, int], profile: Profile
 ) -> None:
-    """A few KiB of 32 GiB are lost in a 32-bit sum once the part for the zone is added, and then the order of ties decides."""
+    """A few KiB of 32 GiB vanish in a 32-bit sum once the zone score is added; then the tie order decides."""
     count, zones = counts
     table = table_of(*(zoned(number, ROOM - kibibytes * less, zones) for number, less in enumerate(drawn)))
     filler = Demands(requests=(("cpu", int(4000 * full)), ("memory", int(1024 * ROOM * full))))

@@ -1,4 +1,4 @@
-"""Ports by name: fixed ones as they are, the others from what was chosen, and back again."""
+"""Tests of named ports: fixed numbers are kept, the others are allocated, and allocations round-trip."""
 
 from hypothesis import given
 from hypothesis import strategies as st

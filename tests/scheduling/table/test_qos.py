@@ -1,4 +1,4 @@
-"""Classes of service, eviction order, what can be squeezed, and sums over containers."""
+"""Tests of QoS classes, eviction order, compressible resources and sums over containers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What nodes have and workloads ask for, from the manifest to the decision: every resource by its name."""
+"""Tests of spec 003 on resources: every resource from the manifest to the decision."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ Quantities = Mapping[str, Any]
 
 
 def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
-    """Ready, unless `status` says otherwise."""
+    """A node that is ready unless `status` overrides it."""
     told = {
         "capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity},
         "conditions": [{"type": "Ready", "status": "True"}],
@@ -34,7 +34,7 @@ def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
 
 
 def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
-    """(requests, limits) of each container."""
+    """A workload from (requests, limits) of each container."""
     made = {
         f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}}
         for n, (r, m) in enumerate(containers)

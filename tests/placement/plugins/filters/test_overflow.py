@@ -1,4 +1,4 @@
-"""A full data center overflows to its target: past its trigger, nowhere else, and no further than it may."""
+"""Tests of overflow: a data center past its trigger overflows to its target only, within its limits."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ AWS, GCP, TWO = a_cloud("aws", ["r1"]), a_cloud("gcp", ["r3"], provider="gcp"), 
 
 
 def dc(nodes: int = 2, **overflow: Any) -> Kind:
-    """Of four cores each."""
+    """A data center with machines of four cores."""
     return a_static(
         nodes=nodes,
         cores=4 * nodes,
@@ -82,7 +82,7 @@ def test_overflow_limits(limit: dict[str, Any], spilled: int) -> None:
 
 
 def test_overflow_clusters_are_separate_and_labelled() -> None:
-    """What is in the cloud by its own right does not share them."""
+    """Services placed directly in the cloud do not share them."""
     world = settled(
         dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)
     ).resulting_world()
@@ -120,7 +120,7 @@ def test_offer_utilisation(static: Kind, services: list[Kind], share: int) -> No
 
 @pytest.mark.parametrize("reserved", [0, 2])
 def test_utilisation_counts_machines_with_replicas(reserved: int) -> None:
-    """Two begin a cluster, and one of them is used."""
+    """A cluster starts with two machines, of which one is used."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     static = a_static(nodes=4 + reserved, cores=None, memory=None, provider="aws", reservation=reservation)
     found = settled(static, a_policy(clusters={"minNodes": 2}), a_service(cores=1))
@@ -128,7 +128,7 @@ def test_utilisation_counts_machines_with_replicas(reserved: int) -> None:
 
 
 def test_overflow_waits_for_other_data_center_with_capacity() -> None:
-    """west has room, so nothing spills from east."""
+    """west has capacity, so nothing overflows from east."""
     east = a_static("east", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     west = a_static("west", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     assert where(east, west, AWS, a_service(cores=4, replicas=2)) == {"east": 1, "west": 1}
@@ -152,7 +152,8 @@ def test_reserved_capacity_does_not_hold_back_overflow() -> None:
 
 
 def test_alternatives_name_shortfall_of_overflow_target() -> None:
-    """Not that the target is closed, or is the target: the data center is past its trigger, and may make no second cluster."""
+    """The data center is past its trigger and may create no cluster in the target; the alternative names that
+    limit."""
     rule = dc(trigger={"capacityThreshold": 50}, **limits(maxClusters=0))
     world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).resulting_world()
     decision = world.services[API].status.scheduler_decision
@@ -163,7 +164,7 @@ def test_alternatives_name_shortfall_of_overflow_target() -> None:
 
 
 def test_fragmented_data_center_is_a_risk() -> None:
-    """Three cores of each of four machines are taken: the fourth of each is of no use to who asks for three."""
+    """Three cores of each of four machines are used; the fourth is too small for a replica of three cores."""
     rule = a_static(nodes=4, cores=16, memory="64Gi", overflow={"enabled": True, "target": "cloud"})
     made = plan(a_world(rule, a_cloud()), [a_service(cores=3, replicas=6)])
     assert made.unplaced == (API,)

@@ -1,4 +1,4 @@
-"""Each filter that looks at one node at a time: whom it rules out, and in which words."""
+"""Tests of filters that evaluate one node at a time: the nodes they reject and the text of their reasons."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Each hard rule of node scheduling by itself: which nodes it rules out, and in which words."""
+"""Tests of spec 003 on each filter: the nodes it rejects and the text of its reason."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""Each score that looks at one node at a time: what it likes best."""
+"""Tests of scores that evaluate one node at a time."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ TEN = {"cpu": 10, "memory": "10Gi"}
 
 
 def half_full() -> Any:
-    """n1 is empty; n2 has 5 of 10 cpu and nothing of its memory taken."""
+    """n1 is empty; n2 has 5 of 10 cpu allocated and no memory."""
     table = nodes(a_node("n1", TEN), a_node("n2", TEN))
     place(table, a_workload({"cpu": 5}), "n2")
     return table

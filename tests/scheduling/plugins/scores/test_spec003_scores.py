@@ -1,4 +1,4 @@
-"""Each wish of node scheduling by itself: which node it prefers, and how scores become one."""
+"""Tests of spec 003 on each score, and on how weights combine scores."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
