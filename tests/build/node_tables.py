@@ -107,7 +107,7 @@ def node_term(*requirements: Requirement) -> NodeTerm:
     return NodeTerm(match_expressions=requirements)
 
 
-def likes_nodes(weight: int, *requirements: Requirement) -> PreferredNodes:
+def node_preference(weight: int, *requirements: Requirement) -> PreferredNodes:
     return PreferredNodes(weight=weight, term=node_term(*requirements))
 
 
@@ -116,7 +116,7 @@ def near(topology_key: str, **labels: str) -> WorkloadTerm:
     return WorkloadTerm(selector=LabelSelector(match_labels=labels), topology_key=topology_key)
 
 
-def likes_workloads(weight: int, topology_key: str, **labels: str) -> PreferredWorkloads:
+def workload_preference(weight: int, topology_key: str, **labels: str) -> PreferredWorkloads:
     return PreferredWorkloads(weight=weight, term=near(topology_key, **labels))
 
 

@@ -60,7 +60,7 @@ REQUIREMENTS = (
 )
 NODE_TERMS = [node_term(*each) for each in (*pairs(REQUIREMENTS, 2), *((each,) for each in REQUIREMENTS), ())]
 TERMS = [near(key, app=app) for key in KEYS for app in "ab"]
-CHOOSY = [
+SELECTORS = [
     LabelSelector(match_expressions=(requirement("app", "In", "a", "c"),)),
     LabelSelector(match_expressions=(requirement("app", "NotIn", "b"),)),
     LabelSelector(match_labels={"app": "b"}, match_expressions=(requirement("tier", "DoesNotExist"),)),
@@ -69,7 +69,7 @@ CHOOSY = [
 ]
 TERMS += [
     WorkloadTerm(selector=selector, topology_key=key)
-    for selector in CHOOSY
+    for selector in SELECTORS
     for key in ("zone", "node", "rack")
 ]
 SPREADS = [
@@ -77,7 +77,9 @@ SPREADS = [
     for key, skew, soft, labels in product(KEYS, (1, 2), (False, False, True), (None, {"app": "a"}))
 ]
 SPREADS += [
-    Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")
+    Spread(topology_key=key, max_skew=1, selector=selector)
+    for selector in SELECTORS
+    for key in ("zone", "node")
 ]
 
 
@@ -133,7 +135,7 @@ REQUESTS = [
     {"cpu": cpu, "memory": memory, "fpga": fpga}
     for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))
 ]
-WHO = [
+OWNERS = [
     {"namespace": namespace, "labels": {"app": app, **({"tier": tier} if tier else {})}, "service": service}
     for namespace, app, tier, service in product(
         ("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t")
@@ -153,11 +155,11 @@ PORTS = [
         ),
     )
 ]
-LIKED_NODES = [
+PREFERRED_NODES = [
     PreferredNodes(weight=weight, term=term)
     for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)
 ]
-LIKED_COMPANY = [
+PREFERRED_WORKLOADS = [
     PreferredWorkloads(weight=weight, term=term)
     for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)
 ]
@@ -187,7 +189,7 @@ ABOUT_NODES = {
     "cluster": mostly("", "c"),
     "node_selector": mostly({}, {"rack": "r1"}),
     "node_terms": some_of(NODE_TERMS),
-    "node_preferences": some_of(LIKED_NODES),
+    "node_preferences": some_of(PREFERRED_NODES),
     "volumes": mostly(
         (),
         (Volume(name="v", zone="x"),),
@@ -199,9 +201,9 @@ ABOUT_NODES = {
 }
 ABOUT_NEIGHBOURS = {
     "near": some_of(TERMS),
-    "near_preferences": some_of(LIKED_COMPANY),
+    "near_preferences": some_of(PREFERRED_WORKLOADS),
     "far": some_of(TERMS, 1),
-    "far_preferences": some_of(LIKED_COMPANY),
+    "far_preferences": some_of(PREFERRED_WORKLOADS),
     "spread": some_of(SPREADS),
 }
 # A workload that demands everything at once fits nowhere and tests no single demand.
@@ -216,7 +218,7 @@ FOCUS: tuple[dict[str, Any], ...] = (
     {**ABOUT_NODES, **ABOUT_NEIGHBOURS},
 )
 COMES, GOES, CHANGES, IS_GONE = "comes", "goes", "changes", "is gone"
-HAPPENS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
+EVENT_KINDS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
 CHANGED = (
     *({"health": each} for each in ({}, {"cordoned": True}, {"ready": False}, {"draining": True})),
     *({"room": each} for each in ROOMS[::5]),
@@ -244,7 +246,7 @@ def some_demands(choices: Choices) -> Demands:
     focus = choices.one(FOCUS)
     return a_workload(
         choices.one(REQUESTS),
-        **choices.one(WHO),
+        **choices.one(OWNERS),
         **choices.one(PORTS),
         tolerations=choices.one(TOLERATED),
         **{name: choices.one(each) for name, each in focus.items()},
@@ -305,7 +307,7 @@ def world_from_bytes(drawn: bytes) -> World:
 
 
 def some_event(choices: Choices, number: int, described: list[dict[str, Any]], kinds: list[Demands]) -> Event:
-    what = choices.one(HAPPENS)
+    what = choices.one(EVENT_KINDS)
     if what == COMES:
         demands = choices.one(kinds)
         return Event(what, f"{demands.namespace}/w{number}", demands, choices.one((0, 1, 2)))
@@ -318,7 +320,7 @@ def some_event(choices: Choices, number: int, described: list[dict[str, Any]], k
 
 
 BYTES = 290  # bytes per world
-ANYTHING = (a_toleration(operator="Exists"),)
+TOLERATE_ALL = (a_toleration(operator="Exists"),)
 
 
 def worlds() -> st.SearchStrategy[World]:
@@ -346,7 +348,10 @@ def plain_world(world: World) -> World:
     if len(world.events) == 8:
         return replace(world, facts=facts, wanted=replace(world.wanted, requests=little))
     plain = Demands(
-        namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING
+        namespace=world.wanted.namespace,
+        labels=world.wanted.labels,
+        requests=little,
+        tolerations=TOLERATE_ALL,
     )
     return replace(world, facts=facts, wanted=plain)
 

@@ -138,7 +138,7 @@ STEPS = st.lists(
 )
 
 
-def step(table: Table, what: str, which: int, amount: int) -> None:
+def apply_step(table: Table, what: str, which: int, amount: int) -> None:
     name = f"r{which}"
     row = table.row_of.get(name)
     if row is None:
@@ -154,7 +154,7 @@ def step(table: Table, what: str, which: int, amount: int) -> None:
         table.resize(name, {"x": amount})
 
 
-def afresh(table: Table, *, backwards: bool = False) -> Table:
+def rebuilt_table(table: Table, *, backwards: bool = False) -> Table:
     """The same candidates in a table without caches, in another row order."""
     other = a_table({})
     for name in sorted(table.row_of, reverse=backwards):
@@ -165,7 +165,7 @@ def afresh(table: Table, *, backwards: bool = False) -> Table:
     return other
 
 
-def obvious(table: Table, amount: int) -> dict[str, float]:
+def naive_totals(table: Table, amount: int) -> dict[str, float]:
     """Totals of the feasible candidates, computed one at a time from the plugins of ALL."""
     names, shares = (
         sorted(table.row_of),
@@ -188,17 +188,17 @@ def test_cached_decision_equals_fresh_and_naive_decision(
 ) -> None:
     table = a_table(rooms)
     for what, which, much in steps:
-        step(table, what, which, much)
+        apply_step(table, what, which, much)
         if what == "decide":
             decide(wanted(table, x=amount), table, ALL)
     decision = decide(wanted(table, x=amount), table, ALL)
-    for other in (afresh(table), afresh(table, backwards=True)):
+    for other in (rebuilt_table(table), rebuilt_table(table, backwards=True)):
         anew = decide(wanted(other, x=amount), other, ALL)
         if other.count == table.count:  # without holes, which a table-scoped plugin counts as empty rows
             assert anew.name == decision.name
             for name, row in table.row_of.items():
                 assert decision.totals[row] == anew.totals[other.row_of[name]], "to the last bit"
-    expected = obvious(table, amount)
+    expected = naive_totals(table, amount)
     totals = {
         name: float(decision.totals[row])
         for name, row in table.row_of.items()

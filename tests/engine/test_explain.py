@@ -27,7 +27,7 @@ from lattice.engine.table import Rowids, Table
 PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
 
-def decided(
+def a_decision(
     rooms: list[int],
     amount: int = 2,
     marked: tuple[int, ...] = (),
@@ -45,21 +45,21 @@ def decided(
 @pytest.mark.parametrize(
     ("decision", "words"),
     [
-        pytest.param(decided([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
+        pytest.param(a_decision([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
         pytest.param(
-            decided([4, 1, 4], marked=(2,)),
+            a_decision([4, 1, 4], marked=(2,)),
             "r0: best of 1 that fit, of 3 nodes (1 marked; 1 without 2 x free)",
             id="some fit",
         ),
         pytest.param(
-            decided([1, 1, 1, 4], marked=(3,)),
+            a_decision([1, 1, 1, 4], marked=(3,)),
             "0 of 4 nodes: 3 without 2 x free; 1 marked",
             id="none fits: most first",
         ),
-        pytest.param(decided([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
-        pytest.param(decided([]), "0 of 0 nodes: there are none", id="there are none"),
+        pytest.param(a_decision([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
+        pytest.param(a_decision([]), "0 of 0 nodes: there are none", id="there are none"),
         pytest.param(
-            decided([1, 1], marked=(0,)),
+            a_decision([1, 1], marked=(0,)),
             "0 of 2 nodes: 1 marked; 1 without 2 x free",
             id="counted once, for the first reason",
         ),
@@ -91,7 +91,7 @@ def test_removed_rows_are_not_counted() -> None:
     ],
 )
 def test_rejections_of(name: str, lacking: list[Shortfall]) -> None:
-    assert rejections_of(decided([4, 1, 0], marked=(2,)), name) == lacking
+    assert rejections_of(a_decision([4, 1, 0], marked=(2,)), name) == lacking
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_shortfall_text(shortfall: Shortfall, words: str) -> None:
 
 
 def test_top_candidates_have_score_parts_and_deciding_score() -> None:
-    first, second = top_candidates(decided([8, 8], taken=(0, 4)), top=2)
+    first, second = top_candidates(a_decision([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
     assert [(part.plugin, part.score, part.weight) for part in second.parts] == [
         ("Fullest", 0.0, 3.0),
@@ -120,19 +120,19 @@ def test_top_candidates_have_score_parts_and_deciding_score() -> None:
 
 
 def test_top_candidates_include_table_scoped_scores() -> None:
-    (best, _) = top_candidates(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
+    (best, _) = top_candidates(a_decision([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
     assert (best.name, best.score) == ("r0", 100.0)
 
 
 def test_top_candidates_without_scores_or_candidates() -> None:
-    assert [(each.score, each.parts) for each in top_candidates(decided([4], profile=a_profile(Room())))] == [
-        (0.0, ())
-    ]
-    assert top_candidates(decided([1])) == []
+    assert [
+        (each.score, each.parts) for each in top_candidates(a_decision([4], profile=a_profile(Room())))
+    ] == [(0.0, ())]
+    assert top_candidates(a_decision([1])) == []
 
 
 def test_as_json_includes_rejections_on_request() -> None:
-    decision = decided([4, 1, 0], marked=(2,))
+    decision = a_decision([4, 1, 0], marked=(2,))
     document = json.loads(json.dumps(as_json(decision, with_rejections=True)))
     assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
     assert document["ranked"] == [
@@ -149,7 +149,7 @@ def test_as_json_includes_rejections_on_request() -> None:
     assert document["refused"]["r1"] == [{"what": "x", "need": "2", "have": "1", "missing": "1"}]
     assert list(document["refused"]) == ["r1", "r2"]
     assert "refused" not in as_json(decision)
-    assert as_json(decided([1]))["chosen"] is None
+    assert as_json(a_decision([1]))["chosen"] is None
 
 
 class Counted:
@@ -169,7 +169,7 @@ class Counted:
 
 
 def test_batched_reason_is_called_once_for_its_rows() -> None:
-    decision, counted = decided([1, 4, 1, 1]), Counted()
+    decision, counted = a_decision([1, 4, 1, 1]), Counted()
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
     told = dict(all_rejections(decision))
@@ -180,7 +180,7 @@ def test_batched_reason_is_called_once_for_its_rows() -> None:
 
 
 def test_copied_decision_explains_state_at_decision_time() -> None:
-    decision = decided([4, 1, 3], 2, taken=(0, 0, 2))
+    decision = a_decision([4, 1, 3], 2, taken=(0, 0, 2))
     table, told = (
         decision.table,
         (
@@ -216,7 +216,7 @@ def test_rejection_counts_add_up_and_all_have_reasons(
     world: tuple[list[int], list[int], int], taken: list[int]
 ) -> None:
     rooms, marked, amount = world
-    decision = decided(
+    decision = a_decision(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
     out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
@@ -239,7 +239,7 @@ def test_ranking_agrees_with_decision_totals(
     world: tuple[list[int], list[int], int], taken: list[int]
 ) -> None:
     rooms, marked, amount = world
-    decision = decided(
+    decision = a_decision(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
     before = decision.totals.copy()

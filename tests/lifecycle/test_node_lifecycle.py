@@ -162,7 +162,7 @@ def test_recovered_node_is_no_longer_evicted() -> None:
     assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).requeue_after == 118
 
 
-def gave_up(*names: str) -> SilentNodeEvictions:
+def evicted(*names: str) -> SilentNodeEvictions:
     return SilentNodeEvictions(EvictionRateLimiter(frozenset(names)), {}, {})
 
 
@@ -181,7 +181,7 @@ def gave_up(*names: str) -> SilentNodeEvictions:
 def test_decide_failover(
     policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str
 ) -> None:
-    found = decide_failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
+    found = decide_failover(policy, a_node(silence), evicted("n0") if is_released else evicted())
     assert (found.is_allowed, found.reason) == (may_go, reason)
 
 
@@ -290,13 +290,13 @@ def test_stop_policy_never_runs_two_copies(
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
     for since in (heard, max(heard, elected)):  # the same leader, or a new one that counts from its election
         silence = max(0.0, (dead - since) * server_rate - 0.01)
-        assert not decide_failover(policy, a_node(silence), gave_up("n0")).is_allowed
+        assert not decide_failover(policy, a_node(silence), evicted("n0")).is_allowed
 
 
 def test_excess_clock_drift_breaks_stop_guarantee() -> None:
     dead, heard = last_moments([(0, 0, True, True)], node_rate=0.8, stop_after=110)
     policy = Disconnect(policy="stop", stop_after="110s")
-    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), gave_up("n0")).is_allowed
+    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), evicted("n0")).is_allowed
 
 
 @settings(max_examples=150, deadline=None)
@@ -332,7 +332,7 @@ SLOW = Taint(key="disk", value="slow", effect="NoExecute")
 SOFT = Taint(key="busy", effect="NoSchedule")
 
 
-def bears(taint: Taint, seconds: int | None = None) -> Toleration:
+def tolerates(taint: Taint, seconds: int | None = None) -> Toleration:
     return Toleration(key=taint.key, operator="Exists", toleration_seconds=seconds)
 
 
@@ -340,11 +340,13 @@ def bears(taint: Taint, seconds: int | None = None) -> Toleration:
     ("tolerations", "seconds"),
     [
         pytest.param([], 0.0, id="not tolerated: at once"),
-        pytest.param([bears(DOWN)], None, id="tolerated for ever"),
-        pytest.param([bears(DOWN, 60)], 60.0, id="tolerated for a time"),
-        pytest.param([bears(DOWN, 60), bears(DOWN, 300)], 300.0, id="the most patient toleration counts"),
-        pytest.param([bears(DOWN, 60), bears(DOWN)], None, id="for ever is the most patient"),
-        pytest.param([bears(SLOW)], 0.0, id="another taint is tolerated, not this"),
+        pytest.param([tolerates(DOWN)], None, id="tolerated for ever"),
+        pytest.param([tolerates(DOWN, 60)], 60.0, id="tolerated for a time"),
+        pytest.param(
+            [tolerates(DOWN, 60), tolerates(DOWN, 300)], 300.0, id="the most patient toleration counts"
+        ),
+        pytest.param([tolerates(DOWN, 60), tolerates(DOWN)], None, id="for ever is the most patient"),
+        pytest.param([tolerates(SLOW)], 0.0, id="another taint is tolerated, not this"),
     ],
 )
 def test_max_toleration_seconds(tolerations: list[Toleration], seconds: float | None) -> None:
@@ -353,10 +355,10 @@ def test_max_toleration_seconds(tolerations: list[Toleration], seconds: float | 
 
 def test_taint_evictions() -> None:
     residents = [
-        NodeWorkload("patient", tolerations=(bears(DOWN, 60), bears(SLOW))),
-        NodeWorkload("stays", tolerations=(bears(DOWN), bears(SLOW))),
-        NodeWorkload("leaves", tolerations=(bears(DOWN),)),
-        NodeWorkload("overdue", tolerations=(bears(DOWN, 20), bears(SLOW, 500))),
+        NodeWorkload("patient", tolerations=(tolerates(DOWN, 60), tolerates(SLOW))),
+        NodeWorkload("stays", tolerations=(tolerates(DOWN), tolerates(SLOW))),
+        NodeWorkload("leaves", tolerations=(tolerates(DOWN),)),
+        NodeWorkload("overdue", tolerations=(tolerates(DOWN, 20), tolerates(SLOW, 500))),
     ]
     assert taint_evictions(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
         Eviction("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),

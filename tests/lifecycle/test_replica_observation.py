@@ -23,10 +23,10 @@ from lattice.lifecycle.replica_observation import (
 from lattice.lifecycle.replica_template import build_workload, in_node_group, template
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-PATIENCE = SchedulingTimeout(NOW, timedelta(seconds=10))
+SCHEDULING_TIMEOUT = SchedulingTimeout(NOW, timedelta(seconds=10))
 
 
-def a_placed(replicas: int, **more: Any) -> LatticeService:
+def a_placed_service(replicas: int, **more: Any) -> LatticeService:
     """A service with a placement in cluster c on class m."""
     service = a_service(replicas=replicas, **more)
     status = ServiceStatus(placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=replicas),))
@@ -44,7 +44,7 @@ def a_replica(
     service: LatticeService | None = None,
     **status: Any,
 ) -> LatticeWorkload:
-    whose = service or a_placed(1)
+    whose = service or a_placed_service(1)
     reference = OwnerReference(
         api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner
     )
@@ -56,13 +56,13 @@ def a_replica(
     return msgspec.structs.replace(made, metadata=metadata, status=WorkloadStatus(binding=binding, **status))
 
 
-def a_bare() -> LatticeWorkload:
+def a_bare_workload() -> LatticeWorkload:
     made = a_replica(0)
     return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, service=""))
 
 
-def a_deleted(replicas: int) -> LatticeService:
-    made = a_placed(replicas)
+def a_terminating_service(replicas: int) -> LatticeService:
+    made = a_placed_service(replicas)
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z")
     )
@@ -83,10 +83,10 @@ def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> L
     )
 
 
-def seen(
+def observe(
     service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)
 ) -> ReplicaObservation:
-    return observe_replicas([service], workloads, nodes, PATIENCE)
+    return observe_replicas([service], workloads, nodes, SCHEDULING_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +112,21 @@ def seen(
 def test_cluster_is_settled_when_replicas_match_placement(
     workloads: list[LatticeWorkload], *, unsettled: bool
 ) -> None:
-    assert seen(a_placed(2), *workloads).unsettled_clusters == (
+    assert observe(a_placed_service(2), *workloads).unsettled_clusters == (
         frozenset({"c"}) if unsettled else frozenset()
     )
 
 
 def test_replicas_of_deleted_service_are_unsettled() -> None:
-    assert observe_replicas([], [a_replica(0)], [a_node()], PATIENCE).unsettled_clusters == frozenset({"c"})
+    assert observe_replicas(
+        [], [a_replica(0)], [a_node()], SCHEDULING_TIMEOUT
+    ).unsettled_clusters == frozenset({"c"})
 
 
 def test_bare_workload_does_not_unsettle_cluster() -> None:
     bare = a_replica(0)
     bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
-    assert observe_replicas([], [bare], [a_node()], PATIENCE).unsettled_clusters == frozenset()
+    assert observe_replicas([], [bare], [a_node()], SCHEDULING_TIMEOUT).unsettled_clusters == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -143,11 +145,11 @@ def test_bare_workload_does_not_unsettle_cluster() -> None:
     ],
 )
 def test_replica_is_unschedulable_after_timeout(said: tuple[str, str], age: int, *, stuck: bool) -> None:
-    found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
+    found = observe(a_placed_service(1), a_replica(0, node="", conditions=(a_condition(*said, age),)))
     assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
 
 
-def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
+def a_condition(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
     since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return msgspec.convert(
         {"type": about, "status": status, "reason": reason, "lastTransitionTime": since}, Condition
@@ -170,12 +172,12 @@ def test_replica_waits_while_cluster_has_fresh_node(
     ready: tuple[str, str, int], cluster: str, *, stuck: bool
 ) -> None:
     node = a_node("n2")
-    status = NodeStatus(conditions=(said_of(*ready, about="Ready"),))
+    status = NodeStatus(conditions=(a_condition(*ready, about="Ready"),))
     node = msgspec.structs.replace(
         node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status
     )
-    waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
-    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
+    waiting = a_replica(0, node="", conditions=(a_condition("False", "NoNodeFits", 60),))
+    assert bool(observe(a_placed_service(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
 
 
 @pytest.mark.parametrize(
@@ -203,34 +205,36 @@ def test_replica_waits_while_cluster_has_fresh_node(
 )
 def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
     counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
-    assert observe_replicas([], [], nodes, PATIENCE, counts).blocked == ({("c", "m")} if held_up else set())
+    assert observe_replicas([], [], nodes, SCHEDULING_TIMEOUT, counts).blocked == (
+        {("c", "m")} if held_up else set()
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "updated"),
     [
-        pytest.param(a_placed(1), False, id="the same"),
-        pytest.param(a_placed(1, priority=5), False, id="what no machine has to do with"),
-        pytest.param(a_placed(1, cores=2), True, id="more cores"),
-        pytest.param(a_placed(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
+        pytest.param(a_placed_service(1), False, id="the same"),
+        pytest.param(a_placed_service(1, priority=5), False, id="what no machine has to do with"),
+        pytest.param(a_placed_service(1, cores=2), True, id="more cores"),
+        pytest.param(a_placed_service(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
         pytest.param(
-            a_placed(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"
+            a_placed_service(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"
         ),
     ],
 )
 def test_service_is_updated_when_machine_demands_change(before: LatticeService, *, updated: bool) -> None:
-    assert seen(a_placed(1), a_replica(0, service=before)).updated_services == (
+    assert observe(a_placed_service(1), a_replica(0, service=before)).updated_services == (
         frozenset({"default/api"}) if updated else frozenset()
     )
 
 
 def test_service_without_replicas_is_updated_by_generation() -> None:
-    service = a_placed(1)
+    service = a_placed_service(1)
     for generation, updated in ((1, False), (2, True)):
         condition = Condition(type="Placed", status="True", observed_generation=1)
         metadata = msgspec.structs.replace(service.metadata, generation=generation)
         status = msgspec.structs.replace(service.status, conditions=(condition,))
-        found = seen(msgspec.structs.replace(service, metadata=metadata, status=status))
+        found = observe(msgspec.structs.replace(service, metadata=metadata, status=status))
         assert bool(found.updated_services) == updated
 
 
@@ -266,14 +270,17 @@ def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) ->
 @pytest.mark.parametrize(
     ("replica", "service", "stays"),
     [
-        pytest.param(a_replica(0), a_placed(1), True, id="its service exists"),
-        pytest.param(a_replica(0, going=True), a_placed(1), False, id="a terminating replica"),
+        pytest.param(a_replica(0), a_placed_service(1), True, id="its service exists"),
+        pytest.param(a_replica(0, going=True), a_placed_service(1), False, id="a terminating replica"),
         pytest.param(a_replica(0), None, False, id="its service is deleted"),
-        pytest.param(a_replica(0), a_deleted(1), False, id="its service is terminating"),
+        pytest.param(a_replica(0), a_terminating_service(1), False, id="its service is terminating"),
         pytest.param(
-            a_replica(0, owner="u0"), a_placed(1), False, id="owned by an earlier service of the same name"
+            a_replica(0, owner="u0"),
+            a_placed_service(1),
+            False,
+            id="owned by an earlier service of the same name",
         ),
-        pytest.param(a_bare(), None, True, id="a bare workload"),
+        pytest.param(a_bare_workload(), None, True, id="a bare workload"),
     ],
 )
 def test_holds_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:

@@ -15,7 +15,9 @@ from lattice.placement.queries.dispatch import answer_query
 SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 
 
-def refusals(world: World, service: str = "default/api", **changes: Any) -> dict[str, list[tuple[str, str]]]:
+def rejections_by_pool(
+    world: World, service: str = "default/api", **changes: Any
+) -> dict[str, list[tuple[str, str]]]:
     """By pool, the (filter, resource) pairs that reject the service."""
     told = answer_query({"ask": "why", "service": service}, world, **changes)
     return {
@@ -48,7 +50,7 @@ CASES = [
 
 @pytest.mark.parametrize(("objects", "expected"), CASES)
 def test_why_lists_every_failing_filter(objects: list[Kind], expected: list[tuple[str, str]]) -> None:
-    assert refusals(a_world(*objects))["p1"] == expected
+    assert rejections_by_pool(a_world(*objects))["p1"] == expected
 
 
 def test_every_exceeded_budget_is_listed() -> None:
@@ -56,7 +58,7 @@ def test_every_exceeded_budget_is_listed() -> None:
         regions={"r1": {"budget": {"monthly": 50, "hardLimit": True}}},
         budget={"monthly": 100, "hardLimit": True},
     )
-    told = refusals(a_world(cloud, a_service()))["cloud/r1"]
+    told = rejections_by_pool(a_world(cloud, a_service()))["cloud/r1"]
     assert told == [
         ("Budget", "budget of cloudinfrastructure/cloud"),
         ("Budget", "budget of cloudinfrastructure/cloud region r1"),
@@ -66,7 +68,7 @@ def test_every_exceeded_budget_is_listed() -> None:
 def test_full_data_center_and_overflow_target_list_all_reasons() -> None:
     dc = a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "cloud"})
     cloud = a_cloud(budget={"monthly": 1, "hardLimit": True}, regions={"r1": {"quotas": {"maxClusters": 0}}})
-    told = refusals(a_world(dc, cloud, a_service(cores=4, replicas=2)))
+    told = rejections_by_pool(a_world(dc, cloud, a_service(cores=4, replicas=2)))
     gated, clusters, money = (
         ("Overflow", "overflow of dc"),
         ("Capacity", "clusters"),

@@ -66,12 +66,14 @@ def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
     """Without the services ahead the suggestion is sufficient; services within its latency limits stay."""
     assert suggestion.services_ahead
     assert not fits(world, name, suggestion.edits)
-    kept = needed(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
+    kept = latency_dependencies(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
     gone = [each for each in suggestion.services_ahead if each not in kept]
-    assert fits(content(world, gone), name, suggestion.edits), "others than those are in its way"
+    assert fits(without_missing_replicas(world, gone), name, suggestion.edits), (
+        "others than those are in its way"
+    )
 
 
-def content(world: World, names: list[str]) -> World:
+def without_missing_replicas(world: World, names: list[str]) -> World:
     """The world in which the named services request no more replicas than they have."""
     seats = world.build_fleet().assignments
     have = {name: len(seats.get(name, ())) for name in names}
@@ -84,7 +86,7 @@ def content(world: World, names: list[str]) -> World:
     )
 
 
-def needed(world: World, name: str) -> set[str]:
+def latency_dependencies(world: World, name: str) -> set[str]:
     """Services that the service has latency limits to, transitively."""
     found, waiting = set[str](), [name]
     while waiting:
@@ -126,7 +128,7 @@ def with_field(path: str, value: Decimal, kind: Kind) -> Kind:
     return msgspec.convert(document, type(kind))
 
 
-def told(world: World, name: str = API) -> list[str]:
+def suggestion_texts(world: World, name: str = API) -> list[str]:
     found = fit(world, name)
     for each in found:
         check(world, name, each)
@@ -201,13 +203,13 @@ CASES = [
 
 @pytest.mark.parametrize(("objects", "sentences"), CASES)
 def test_fit_suggestions(objects: list[Kind], sentences: list[str]) -> None:
-    assert sorted(told(a_placed_world(*objects))) == sorted(sentences)
+    assert sorted(suggestion_texts(a_placed_world(*objects))) == sorted(sentences)
 
 
 def test_missing_gdpr_label_of_us_east_ranks_first() -> None:
     world = converge(seed_world("soc2", "hipaa")).resulting_world()
     for name in ("default/api-gateway", "default/database"):
-        assert told(world, name)[0] == "add compliance gdpr to us-east"
+        assert suggestion_texts(world, name)[0] == "add compliance gdpr to us-east"
     first = fit(world, "default/api-gateway")[0]
     change = first.edits[0]
     assert (first.responsible, change.subject, change.path) == (
@@ -293,7 +295,11 @@ def test_service_cost_is_its_share_of_shared_machines() -> None:
 ])  # fmt: skip
 def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str) -> None:
     assert (
-        next(each for each in told(a_placed_world(*pools, a_service(cores=3))) if each[:5] == first[:5])
+        next(
+            each
+            for each in suggestion_texts(a_placed_world(*pools, a_service(cores=3)))
+            if each[:5] == first[:5]
+        )
         == first
     )
 

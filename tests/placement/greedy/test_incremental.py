@@ -46,7 +46,7 @@ def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
     return placement
 
 
-def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
+def outcome_of(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
     """The assignments, the kept decisions with scores and rejections, and the remaining capacity, for all
     services in order."""
     fleet = world.build_fleet()
@@ -72,7 +72,7 @@ def _decided(decision: Decision) -> object:
     return (decision.name, decision.ask.overflow_source, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
 
 
-def many(draw: Random, world: World) -> World:
+def with_more_replicas(draw: Random, world: World) -> World:
     """The world with more replicas of smaller services, and policies with preferences."""
     wishes = [
         [],
@@ -110,10 +110,12 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
 @pytest.mark.parametrize("part", range(10))
 def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(Random(number), random_world(number))
+        world = with_more_replicas(Random(number), random_world(number))
         for keep in (0, ALL):
-            assert told(world, place_replicas, keep) == told(world, one_by_one, keep), f"crowd {number}"
-        assert told(world, partial(place_replicas, on_largest_types=True), 0) == told(
+            assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep), (
+                f"crowd {number}"
+            )
+        assert outcome_of(world, partial(place_replicas, on_largest_types=True), 0) == outcome_of(
             world, partial(one_by_one, roomy=True), 0
         ), f"crowd {number}"
 
@@ -160,7 +162,7 @@ CASES = [
 @pytest.mark.parametrize("objects", CASES)
 def test_batch_placement_equals_single_placement(objects: list[Kind], keep: int) -> None:
     world = a_world(*objects)
-    assert told(world, place_replicas, keep) == told(world, one_by_one, keep)
+    assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep)
 
 
 def test_identical_decisions_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,14 +213,16 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
 @pytest.mark.parametrize("part", range(10))
 def test_place_most_equals_naive_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(Random(number), random_world(number))
-        assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
+        world = with_more_replicas(Random(number), random_world(number))
+        assert outcome_of(world, place_as_many_as_fit, 1) == outcome_of(world, cheap_then_roomy, 1), (
+            f"crowd {number}"
+        )
 
 
 @pytest.mark.parametrize("objects", CASES)
 def test_place_most_equals_naive(objects: list[Kind]) -> None:
     world = a_world(*objects)
-    assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1)
+    assert outcome_of(world, place_as_many_as_fit, 1) == outcome_of(world, cheap_then_roomy, 1)
 
 
 def test_assign_before_decide_raises() -> None:

@@ -12,7 +12,7 @@ from lattice.placement.plan.plan import converge, plan
 
 CALLS = {"db": {"type": "service", "direction": "outbound"}}
 CALLED = {"web": {"type": "service", "direction": "outbound"}}
-BRIM = {"maxNodes": 2, "binPackingThreshold": 1}
+SMALL_FULL_CLUSTERS = {"maxNodes": 2, "binPackingThreshold": 1}
 
 
 def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
@@ -24,7 +24,7 @@ def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
     return found
 
 
-def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # noqa: B008
+def world_with_full_cluster(*services: Kind, rules: Kind = a_policy(clusters=SMALL_FULL_CLUSTERS)) -> World:  # noqa: B008
     """A world in which aaa fills most of the two machines of p1-001, so that db starts p1-002."""
     return converge(
         a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)
@@ -41,25 +41,25 @@ def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # no
 def test_caller_joins_cluster_of_its_callee(
     limit: dict[str, object], cores: int, expected: dict[str, int]
 ) -> None:
-    base = town(a_service("db", cores=2))
+    base = world_with_full_cluster(a_service("db", cores=2))
     assert clusters(base, a_service("web", cores=cores, dependencies=CALLS, **limit)) == expected
     assert clusters(base, a_service("web", cores=1)) == {"p1-001": 1}, "else the fullest that has room"
 
 
 def test_callee_joins_cluster_of_its_caller() -> None:
-    base = town(a_service("db", cores=2, dependencies=CALLED))
+    base = world_with_full_cluster(a_service("db", cores=2, dependencies=CALLED))
     assert clusters(base, a_service("web")) == {"p1-002": 1}
 
 
 def test_cluster_with_most_neighbours_grows() -> None:
     rules = a_policy(clusters={"maxNodes": 3, "binPackingThreshold": 1})
-    base = town(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
+    base = world_with_full_cluster(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
     assert clusters(base, of="db") == {"p1-002": 1}
     assert clusters(base, a_service("web", cores=4, replicas=2, dependencies=CALLS)) == {"p1-002": 2}
 
 
 def test_full_cluster_falls_back_to_another_of_the_pool() -> None:
-    base = town(a_service("db", cores=4, replicas=2))
+    base = world_with_full_cluster(a_service("db", cores=4, replicas=2))
     assert clusters(base, a_service("web", dependencies=CALLS)) == {"p1-001": 1}
 
 
@@ -76,7 +76,9 @@ def test_pool_with_shareable_cluster_is_preferred() -> None:
 
 
 def test_settle_one_agrees_with_batch_placement() -> None:
-    world = town(a_service("db", cores=2)).with_objects([a_service("web", dependencies=CALLS)])
+    world = world_with_full_cluster(a_service("db", cores=2)).with_objects(
+        [a_service("web", dependencies=CALLS)]
+    )
     fleet = world.build_fleet()
     seat = settle_one(ReplicaAsk(world.demands["default/web"]), fleet, fleet.row("p1"))
     assert fleet.machines.cluster[seat.machine].name == "p1-002"

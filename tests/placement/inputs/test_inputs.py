@@ -55,10 +55,10 @@ SERVICE: dict[str, Any] = {"containers": {"main": {"image": "app:1"}}}
     pytest.param("LatticeService", {**SERVICE, "placement": {"latency": {"db": {"maxMs": -1}}}}, "spec.placement.latency.db.maxMs", id="a negative limit"),
 ])  # fmt: skip
 def test_invalid_field_is_rejected_with_its_path(kind: str, spec: dict[str, Any], path: str) -> None:
-    assert path in refused(kind, spec)
+    assert path in rejected_paths(kind, spec)
 
 
-def refused(kind: str, spec: dict[str, Any]) -> list[str]:
+def rejected_paths(kind: str, spec: dict[str, Any]) -> list[str]:
     """The paths of the fields that the API rejects."""
     cls = KIND[kind]
     document = {"apiVersion": cls.resource.api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}

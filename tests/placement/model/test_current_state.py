@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Kind)
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 
-def a_yard(nodes: list[tuple[int, bool]], replicas: int) -> World:
+def world_with_cluster(nodes: list[tuple[int, bool]], replicas: int) -> World:
     """A world with one cluster, whose nodes have the given cores and readiness, and a service placed there."""
     service = a_service(replicas=replicas)
     placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
@@ -52,7 +52,7 @@ def _with(obj: K, status: dict[str, object]) -> K:
     return msgspec.convert({**msgspec.to_builtins(obj), "status": status}, type(obj), strict=False)
 
 
-def plainly(fleet: Fleet, world: World) -> None:
+def assign_naively(fleet: Fleet, world: World) -> None:
     demand, machines = world.demands["default/api"], fleet.clusters["p1-001"].machines
     free, names = fleet.machines.free, fleet.machines.names
     for _ in range(demand.replicas):
@@ -70,12 +70,12 @@ def plainly(fleet: Fleet, world: World) -> None:
 def test_unbound_replicas_are_counted_on_predicted_machines(
     nodes: list[tuple[int, bool]], replicas: int
 ) -> None:
-    world = a_yard(nodes, replicas)
+    world = world_with_cluster(nodes, replicas)
     guessed = world.build_fleet()
     expected = World(
         {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.price_book
     ).build_fleet()
-    plainly(expected, world)
+    assign_naively(expected, world)
     assert [seat.machine for seat in guessed.assignments["default/api"]] == [
         seat.machine for seat in expected.assignments["default/api"]
     ]

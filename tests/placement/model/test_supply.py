@@ -26,7 +26,7 @@ def only(*objects: Kind) -> Offer:
     return found
 
 
-def said(*objects: Kind) -> list[tuple[str, str, str, str]]:
+def findings_of(*objects: Kind) -> list[tuple[str, str, str, str]]:
     return [(each.subject, each.type, each.reason, each.message) for each in supply(*objects).findings]
 
 
@@ -145,14 +145,14 @@ def test_reserve_is_rounded_up_to_machines(reserved: Any, nodes: int) -> None:
                  id="no class for a cloud"),
 ])  # fmt: skip
 def test_invalid_supply_has_a_finding(objects: list[Kind], finding: tuple[str, ...]) -> None:
-    assert said(*objects) == [finding]
+    assert findings_of(*objects) == [finding]
 
 
 def test_overflow_cycle_is_a_finding_of_each_member() -> None:
     def spill(target: str) -> dict[str, Any]:
         return {"enabled": True, "target": target}
 
-    found = said(a_static("a", overflow=spill("b")), a_static("b", overflow=spill("c")), a_static("c", overflow=spill("a")),
+    found = findings_of(a_static("a", overflow=spill("b")), a_static("b", overflow=spill("c")), a_static("c", overflow=spill("a")),
                  a_static("d", overflow=spill("a")))  # fmt: skip
     assert [(subject, reason) for subject, _, reason, _ in found] == [
         ("staticinfrastructure/a", "OverflowCycle"), ("staticinfrastructure/b", "OverflowCycle"), ("staticinfrastructure/c", "OverflowCycle"),
@@ -161,8 +161,8 @@ def test_overflow_cycle_is_a_finding_of_each_member() -> None:
 
 
 def test_disabled_overflow_needs_no_target_but_checks_it() -> None:
-    assert said(a_static(overflow={"enabled": False})) == []
-    (found,) = said(a_static(overflow={"enabled": False, "target": "moon"}))
+    assert findings_of(a_static(overflow={"enabled": False})) == []
+    (found,) = findings_of(a_static(overflow={"enabled": False, "target": "moon"}))
     assert found[2:] == ("OverflowTargetNotFound", "no CloudInfrastructure moon to overflow to")
 
 

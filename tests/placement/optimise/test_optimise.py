@@ -16,15 +16,15 @@ from lattice.placement.plan.plan import FleetState, converge, plan
 
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
-QUICK = 2.0  # seconds; these worlds take milliseconds
+TIME_LIMIT_S = 2.0  # seconds; these worlds take milliseconds
 
 
-def after(made: FleetPlan) -> FleetState:
+def planned_state(made: FleetPlan) -> FleetState:
     assert made.plan.state_after is not None
     return made.plan.state_after
 
 
-def unlucky(number: int) -> FleetState:
+def state_with_reopened_pool(number: int) -> FleetState:
     """Services were placed while the first pool was closed; now it is open."""
     world = random_world(number)
     closed = world.with_objects([a_pool("p1", capacity={"maxNodes": 0})])
@@ -34,9 +34,9 @@ def unlucky(number: int) -> FleetState:
 @SOME
 @given(numbers, st.sampled_from([None, 0, 1, 3]))
 def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None) -> None:
-    settled = unlucky(number)
-    found = optimise(settled, OptimiserOptions(max_moves=most, time_limit_s=QUICK))
-    end = after(found)
+    settled = state_with_reopened_pool(number)
+    found = optimise(settled, OptimiserOptions(max_moves=most, time_limit_s=TIME_LIMIT_S))
+    end = planned_state(found)
     assert found.lower_bound <= found.total, "a bound above what was done forbids something that may be done"
     assert found.bound <= found.rate_after <= found.rate_before
     assert 0 <= found.gap <= 1
@@ -55,13 +55,13 @@ def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None
 @given(numbers)
 def test_optimise_is_idempotent(number: int) -> None:
     """A moved replica is not moved back."""
-    once = optimise(unlucky(number), OptimiserOptions(time_limit_s=QUICK))
-    twice = optimise(after(once), OptimiserOptions(time_limit_s=QUICK))
+    once = optimise(state_with_reopened_pool(number), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
+    twice = optimise(planned_state(once), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert twice.moves == 0
     assert twice.rate_after == once.rate_after
 
 
-def scattered() -> World:
+def scattered_world() -> World:
     """Two services on machines of their own, placed while the cheaper pool was full; now it is not."""
     first = converge(a_world(a_class("dear", price=1), a_class(), a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", classes=["dear"]),
                            a_service("a", cores=2), a_service("b", cores=2, replicas=2)))  # fmt: skip
@@ -69,10 +69,12 @@ def scattered() -> World:
 
 
 def test_optimise_moves_to_cheaper_pool() -> None:
-    found = optimise(converge(scattered()))
+    found = optimise(converge(scattered_world()))
     assert (found.rate_before, found.rate_after, found.moves) == (2_000_000, 400_000, 3)
     assert found.saving == 1_600_000
-    assert {offer for counts in after(found).replica_counts.values() for offer, _, _ in counts} == {"p1"}
+    assert {offer for counts in planned_state(found).replica_counts.values() for offer, _, _ in counts} == {
+        "p1"
+    }
 
 
 @pytest.mark.parametrize(("effort", "cost"), [
@@ -83,7 +85,7 @@ def test_optimise_moves_to_cheaper_pool() -> None:
     pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="moves pay back over a longer time"),
 ])  # fmt: skip
 def test_moves_are_limited_and_must_pay_back(effort: OptimiserOptions, cost: int) -> None:
-    assert optimise(converge(scattered()), effort).rate_after == cost
+    assert optimise(converge(scattered_world()), effort).rate_after == cost
 
 
 @pytest.mark.parametrize("objects", [
@@ -100,12 +102,12 @@ def test_nothing_moves_without_savings(objects: list[Kind]) -> None:
 
 
 def test_unplaced_service_does_not_block_moves_of_others() -> None:
-    world = scattered().with_objects([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
+    world = scattered_world().with_objects([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
     assert optimise(converge(world)).rate_after == 400_000
 
 
 def test_optimise_does_not_change_its_input() -> None:
-    settled = converge(scattered())
+    settled = converge(scattered_world())
     before = {name: dict(each) for name, each in settled.replica_counts.items()}
     optimise(settled)
     assert {
@@ -131,7 +133,7 @@ def test_bound_includes_reserved_machines() -> None:
     reserve = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     found = optimise(
         converge(before.with_objects([a_static("dc", 2, 8, "32Gi", reservation=reserve)])),
-        OptimiserOptions(time_limit_s=QUICK),
+        OptimiserOptions(time_limit_s=TIME_LIMIT_S),
     )
     assert found.bound == 0
 
@@ -143,13 +145,13 @@ def test_bound_considers_classes_using_scarce_resource() -> None:
     settled = converge(
         before.with_objects([a_pool("p1", classes=["small", "wide"], capacity={"maxMemoryGi": 32})])
     )
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK)).bound <= 400_000
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S)).bound <= 400_000
 
 
 # --- time limits ---
 
 
-class Ticking:
+class TickingClock:
     """A clock that advances by one second per read."""
 
     def __init__(self) -> None:
@@ -160,7 +162,7 @@ class Ticking:
         return float(self.looks)
 
 
-def lonely() -> FleetState:
+def one_service_per_machine() -> FleetState:
     """Twelve services, each alone on a machine of the only pool of that time."""
     world = a_world(
         a_class("s", 1, 4, 0.1),
@@ -173,22 +175,26 @@ def lonely() -> FleetState:
 
 @pytest.mark.parametrize("seconds", [0, 1, 3, 6, 10])
 def test_one_deadline_covers_all_rounds(seconds: int) -> None:
-    clock = Ticking()
-    found = optimise(lonely(), OptimiserOptions(time_limit_s=seconds, move_cost=0, gap=0.0), clock)
+    clock = TickingClock()
+    found = optimise(
+        one_service_per_machine(), OptimiserOptions(time_limit_s=seconds, move_cost=0, gap=0.0), clock
+    )
     assert clock.looks <= seconds + 8, "looked at the clock again and again after the time was over"
     assert found.rate_after <= found.rate_before
     assert found.status in ("optimal", "time limit")
 
 
 def test_zero_time_limit_moves_nothing() -> None:
-    found = optimise(lonely(), OptimiserOptions(time_limit_s=0, move_cost=0, gap=0.0), Ticking())
+    found = optimise(
+        one_service_per_machine(), OptimiserOptions(time_limit_s=0, move_cost=0, gap=0.0), TickingClock()
+    )
     assert (found.moves, found.status) == (0, "time limit")
 
 
 def test_clock_does_not_matter_within_time_limit() -> None:
     with_clock, without = (
-        optimise(lonely(), OptimiserOptions(move_cost=0, time_limit_s=1000), clock)
-        for clock in (Ticking(), lambda: 0.0)
+        optimise(one_service_per_machine(), OptimiserOptions(move_cost=0, time_limit_s=1000), clock)
+        for clock in (TickingClock(), lambda: 0.0)
     )
     assert (with_clock.rate_after, with_clock.moves, with_clock.status) == (
         without.rate_after,

@@ -22,10 +22,10 @@ from lattice.placement.plan.plan import FleetState, converge
 
 SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = ("api", "batch", "cache", "web")
-QUICK = 5.0  # seconds; these worlds take milliseconds
+TIME_LIMIT_S = 5.0  # seconds; these worlds take milliseconds
 
 
-def small(number: int) -> FleetState:
+def small_state(number: int) -> FleetState:
     """Services were placed while some pools were closed; now all are open."""
     draw = Random(number)
     sizes = draw.sample([(2, 4), (4, 16), (4, 8), (8, 16), (8, 32)], draw.randint(1, 3))
@@ -99,8 +99,8 @@ def _service(draw: Random, name: str) -> Kind:
     st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]),
 )
 def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tuple[int, int | None]) -> None:
-    settled = small(number)
-    effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=QUICK, gap=0.0)
+    settled = small_state(number)
+    effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=TIME_LIMIT_S, gap=0.0)
     true = cheapest_fleet_cost(settled, effort.move_price, effort.max_moves)
     assume(true is not None and settled.replica_counts)
     found = optimise(settled, effort)
@@ -121,11 +121,11 @@ def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tupl
 # --- named cases ---
 
 
-def improved(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
+def optimise_after(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
     """Place the objects, apply `then`, and optimise."""
     return optimise(
         converge(converge(a_world(*objects)).resulting_world().with_objects(then)),
-        OptimiserOptions(time_limit_s=QUICK, **effort),
+        OptimiserOptions(time_limit_s=TIME_LIMIT_S, **effort),
     )
 
 
@@ -151,7 +151,7 @@ EVEN: dict[str, Any] = {
 def test_latency_group_moves_together() -> None:
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db"), a_service("api", latency={"db": {"maxMs": 2}})]
-    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
+    found = optimise_after(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
     assert offers(found) == {"api": {"p2"}, "db": {"p2"}}
     assert (found.rate_before, found.rate_after, found.bound) == (2_000_000, 200_000, 200_000)
 
@@ -160,14 +160,14 @@ def test_latency_group_stays_if_one_member_must() -> None:
     """The other service is required in its region."""
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db", requiredRegions=["us-east-1"]), a_service("api", latency={"db": {"maxMs": 2}})]
-    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
+    found = optimise_after(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
     assert (found.moves, found.rate_after, found.bound) == (0, 2_000_000, 2_000_000)
 
 
 def test_move_saves_min_nodes_of_a_cluster() -> None:
     """Each of two clusters has three machines for one replica; one cluster would hold both."""
     rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
-    found = improved(
+    found = optimise_after(
         *pools,
         rules,
         a_service("a", cores=4, replicas=3),
@@ -180,14 +180,16 @@ def test_move_saves_min_nodes_of_a_cluster() -> None:
 
 def test_services_with_different_rules_do_not_share_machines() -> None:
     rules = a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})
-    found = improved(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
+    found = optimise_after(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
     assert (found.rate_after, found.bound, found.status) == (400_000, 400_000, "optimal")
 
 
 def test_replicas_move_to_cheaper_class_in_same_pool() -> None:
     service = a_service(cores=2, replicas=2)
     classes = a_class("m", 4, 16, 0.2), a_class("n", 4, 16, 0.3)
-    found = improved(*classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0)
+    found = optimise_after(
+        *classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0
+    )
     assert (found.moves, found.rate_after, found.bound) == (2, 100_000, 100_000)
     assert clusters(found) == {"p1-002": {"n": 1}}
 
@@ -198,14 +200,14 @@ def test_half_empty_machines_are_consolidated() -> None:
     before = converge(a_world(a_pool(), *(a_service(name, cores=3) for name in names))).resulting_world()
     settled = converge(before.with_objects([a_service(name, cores=1) for name in names]))
     assert settled.clusters == {"p1-001": {"m": 4}}
-    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.moves, clusters(found)) == (3, {"p1-001": {"m": 1}})
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, max_moves=2)).rate_after == 400_000
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, move_cost=200_000 * 720)).moves == 0
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S, max_moves=2)).rate_after == 400_000
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S, move_cost=200_000 * 720)).moves == 0
 
 
 def test_existing_skew_does_not_raise_the_bound() -> None:
-    found = improved(
+    found = optimise_after(
         a_class(),
         DEAR,
         a_pool("p1"),
@@ -218,7 +220,7 @@ def test_existing_skew_does_not_raise_the_bound() -> None:
 def test_saving_does_not_increase_skew() -> None:
     """With the third pool the counts are two, two and none; no pool may get more than two."""
     pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
-    found = improved(
+    found = optimise_after(
         a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0
     )
     assert (found.rate_after, found.bound) == (4_400_000, 4_400_000)
@@ -228,7 +230,7 @@ def test_saving_does_not_increase_skew() -> None:
 def test_zone_spread_is_kept() -> None:
     even = {"spread": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
     zones = [a_pool("p1", region="r", zone="a"), a_pool("p2", region="r", zone="b", classes=["dear"])]
-    found = improved(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
+    found = optimise_after(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
     assert (found.rate_after, found.bound, found.status) == (4_400_000, 4_400_000, "optimal")
 
 
@@ -237,7 +239,7 @@ def test_capacity_beside_bare_workload_is_free() -> None:
     world = World(applied.objects, applied.price_book).with_objects(
         [a_node("n1"), a_bound_workload("mine", "n1", cores="1")], with_status=True
     )
-    found = optimise(converge(world), OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(converge(world), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
 
 
@@ -249,13 +251,13 @@ def test_machine_larger_than_its_class_holds_more() -> None:
         .with_objects([big], with_status=True)
         .with_objects([a_service(cores=4, replicas=2)])
     )
-    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
 def test_machines_of_withdrawn_class_may_stay() -> None:
     old = a_class("old", price=0.1)
-    found = improved(
+    found = optimise_after(
         a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])]
     )
     assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
@@ -267,19 +269,21 @@ UNPRICED = a_class("unpriced", 8, 32, None)
 def test_unpriced_class_does_not_dominate_priced_ones() -> None:
     offer = a_world(a_class(), UNPRICED, a_pool(classes=["m", "unpriced"])).supply.offers[0]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["m"]
-    found = improved(
+    found = optimise_after(
         a_class(), UNPRICED, a_class("l", 16, 64, 0.7), a_pool(classes=["m", "l", "unpriced"]), a_service()
     )
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
 def test_unknown_price_is_not_counted_in_the_bound() -> None:
-    found = improved(UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")])
+    found = optimise_after(
+        UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")]
+    )
     assert (found.moves, found.rate_after, found.bound) == (0, 0, 0)
 
 
 def test_unpriced_machines_are_no_saving() -> None:
-    found = improved(
+    found = optimise_after(
         UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])]
     )
     assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
@@ -294,5 +298,5 @@ def test_overflow_replicas_move_to_cheaper_class() -> None:
         a_cloud("cloud", {"r1": {}}),
         a_service(cores=4, replicas=2),
     ]
-    found = improved(*first, then=[cheap], gap=0.0)
+    found = optimise_after(*first, then=[cheap], gap=0.0)
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (500_000, 200_000, 200_000, 1)

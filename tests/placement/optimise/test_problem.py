@@ -27,7 +27,7 @@ from lattice.placement.optimise.problem import (
 from lattice.placement.optimise.solve import cost_lower_bound, solve
 
 RESOURCES = ("cpu", "memory")
-FOR_GOOD = {"time_limit": 60.0, "gap": 0.0}
+TO_OPTIMALITY = {"time_limit": 60.0, "gap": 0.0}
 
 # ---- exhaustive search
 
@@ -88,7 +88,7 @@ def rules_hold(load, spots, sources) -> bool:
     )
 
 
-def near_enough(loads, choice) -> bool:
+def proximity_holds(loads, choice) -> bool:
     """Whether every replica of a load with a proximity rule has a replica of the other load beside it."""
     where = {
         load.name: {source for (source, _), count in spots.items() if count}
@@ -103,7 +103,7 @@ def near_enough(loads, choice) -> bool:
     )
 
 
-def moved(load, spots, program) -> int:
+def moves_of(load, spots, program) -> int:
     able = {
         (s.name, m.name)
         for s in program.sources
@@ -127,8 +127,8 @@ def total_of(program, sources, models, choice) -> int | None:
         for key, listed in items.items()
         if listed
     }
-    moves = [moved(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
-    if (program.most_moves is not None and sum(moves) > program.most_moves) or not near_enough(
+    moves = [moves_of(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
+    if (program.most_moves is not None and sum(moves) > program.most_moves) or not proximity_holds(
         program.loads, choice
     ):
         return None
@@ -306,7 +306,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
         assert sum(here.values()) == load.replicas
         assert rules_hold(load, here, sources)
         assert all(model in load.usable_models.get(source, ()) for source, model in here)
-    assert near_enough(reduced.loads, spots)
+    assert proximity_holds(reduced.loads, spots)
     machines = {(fill.source, fill.model): fill.machines for fill in outcome.machines}
     items = {
         key: tuple(
@@ -325,7 +325,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
         assert (fewest_machines(models[key].size, listed) if listed else 0) <= machines.get(key, 0)
     assert within_limits(program, models, machines)
     assert outcome.cost == sum(models[key].price * count for key, count in machines.items())
-    moves = [moved(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
+    moves = [moves_of(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
     assert outcome.moves == sum(moves)
     assert outcome.move_penalty == sum(
         program.move_price(load) * n for load, n in zip(program.loads, moves, strict=True)
@@ -336,7 +336,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
 @settings(max_examples=700 if LONG else 150, deadline=None)
 @given(programs())
 def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
-    outcome = solve(program, **FOR_GOOD)
+    outcome = solve(program, **TO_OPTIMALITY)
     check(program, outcome)
     truth = true_optimum(placed_only(program, outcome))
     assert truth is not None
@@ -353,7 +353,7 @@ def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
 @settings(max_examples=500 if LONG else 100, deadline=None)
 @given(programs(alone=True))
 def test_one_replica_per_machine_is_solved_exactly(program: PlacementProblem) -> None:
-    outcome = solve(program, **FOR_GOOD)
+    outcome = solve(program, **TO_OPTIMALITY)
     check(program, outcome)
     truth = true_optimum(program)
     assert (truth is not None) == (not outcome.unplaced)
@@ -380,26 +380,26 @@ def test_packing_many_sizes_keeps_bound_valid(needs: list[tuple[int, int]], size
 @settings(max_examples=100, deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
 def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: random.Random) -> None:
-    first = solve(program, **FOR_GOOD)
-    assert solve(program, **FOR_GOOD) == first
+    first = solve(program, **TO_OPTIMALITY)
+    assert solve(program, **TO_OPTIMALITY) == first
     loads, sources = list(program.loads), list(program.sources)
     rng.shuffle(loads)
     rng.shuffle(sources)
-    assert solve(replace(program, loads=tuple(loads), sources=tuple(sources)), **FOR_GOOD) == first
+    assert solve(replace(program, loads=tuple(loads), sources=tuple(sources)), **TO_OPTIMALITY) == first
 
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
 def test_undoing_moves_of_a_load_is_never_cheaper(program: PlacementProblem) -> None:
     """Undoing the moves of any one load is not cheaper."""
-    outcome = solve(program, **FOR_GOOD)
+    outcome = solve(program, **TO_OPTIMALITY)
     reduced = placed_only(program, outcome)
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     for load in reduced.loads:
-        if moved(load, spots_of(outcome, load), program) and outcome.status == "optimal":
+        if moves_of(load, spots_of(outcome, load), program) and outcome.status == "optimal":
             for back in every_spread(load, models):
-                if not moved(load, back, program) and rules_hold(load, back, sources):
+                if not moves_of(load, back, program) and rules_hold(load, back, sources):
                     choice = [back if other is load else spots_of(outcome, other) for other in reduced.loads]
                     total = total_of(reduced, sources, models, choice)
                     assert total is None or total >= outcome.total

@@ -13,7 +13,7 @@ FULL = {"maxNodes": 1}
 RATES = {"p1": 200_000, "p2": 200_000}
 
 
-def left_behind() -> World:
+def world_with_orphans() -> World:
     """One replica in each of two full pools, of which the first is deleted."""
     pools = a_pool("p1", capacity=FULL), a_pool("p2", capacity=FULL)
     running = converge(a_world(*pools, a_service(cores=3, replicas=2))).resulting_world()
@@ -37,7 +37,7 @@ def left_behind() -> World:
     ],
 )
 def test_cost_counts_orphaned_machines(asked: dict[str, str], rows: dict[str, int]) -> None:
-    found = answer_query({"ask": "cost", **asked}, left_behind())
+    found = answer_query({"ask": "cost", **asked}, world_with_orphans())
     assert {each["name"]: each["hourlyMicros"] for each in found["rows"]} == rows
     assert found["total"]["hourlyMicros"] == 400_000
     assert (found["unplaced"], found["partlyPlaced"]) == ([], [])
@@ -58,25 +58,28 @@ def test_cost_lists_empty_orphaned_machines() -> None:
 
 def test_why_and_fit_count_orphaned_replicas_as_placed() -> None:
     """A new placement would find capacity for one of the two only; none is requested."""
-    found = answer_query({"ask": "why", "service": "default/api"}, left_behind())
+    found = answer_query({"ask": "why", "service": "default/api"}, world_with_orphans())
     assert (found["verdict"], found["isPlaced"], found["placed"]) == ("Placed", True, 2)
     assert {each["pool"]: each["replicas"] for each in found["now"]} == {"p1": 1, "p2": 1}
     assert found["cost"]["hourlyMicros"] == 400_000
-    has = answer_query({"ask": "fit", "service": "default/api"}, left_behind())
+    has = answer_query({"ask": "fit", "service": "default/api"}, world_with_orphans())
     assert (has["placed"], has["suggestions"]) == (2, [])
 
 
 def test_why_explains_unplaced_replicas_only() -> None:
     found = answer_query(
-        {"ask": "why", "service": "default/api"}, left_behind().with_objects([a_service(cores=3, replicas=3)])
+        {"ask": "why", "service": "default/api"},
+        world_with_orphans().with_objects([a_service(cores=3, replicas=3)]),
     )
     assert (found["isPlaced"], found["placed"], found["replicas"]) == (False, 2, 3)
-    made = answer_query({"ask": "plan"}, left_behind().with_objects([a_service(cores=3, replicas=3)]))
+    made = answer_query({"ask": "plan"}, world_with_orphans().with_objects([a_service(cores=3, replicas=3)]))
     assert [(each["replicas"], each["missing"]) for each in made["unplaced"]] == [(3, 1)]
 
 
 def test_plan_prices_removed_orphaned_clusters() -> None:
-    found = answer_query({"ask": "plan"}, left_behind(), deleted=[("LatticeService", "default", "api")])
+    found = answer_query(
+        {"ask": "plan"}, world_with_orphans(), deleted=[("LatticeService", "default", "api")]
+    )
     changes = {each["name"]: each["cost"]["change"]["hourlyMicros"] for each in found["clusters"]}
     assert changes == {"p1-001": -200_000, "p2-001": -200_000}
     assert found["total"]["change"]["hourlyMicros"] == -400_000

@@ -89,7 +89,7 @@ def without_offer(world: World, offer: str) -> World:
     )
 
 
-def left_alone(before: FleetState, bare: World) -> set[str]:
+def services_out_of_latency(before: FleetState, bare: World) -> set[str]:
     """Running services that were within their latency limits before the loss and are not after it."""
     fleet, limited = bare.build_fleet(), [each for each in bare.demands.values() if each.latency]
     return {
@@ -107,7 +107,7 @@ def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
     offer = offers[number % len(offers)]
     lost = state_after(whatif(settled.world, WhatIfEvent(lost_offers=(offer,))))
     bare = without_offer(settled.resulting_world(), offer)
-    if left_alone(settled, bare):
+    if services_out_of_latency(settled, bare):
         event("somebody has to be near what is lost")
         return  # it moves with the lost offer, which a plan leaves to the user
     fresh = converge(bare)

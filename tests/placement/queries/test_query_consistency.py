@@ -32,7 +32,7 @@ ONE = {"maxNodes": 1}
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 
 
-def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
+def ask_all(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
     planned = answer_query({"ask": "plan"}, world, changes)
     return (
         planned,
@@ -41,7 +41,7 @@ def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document,
     )
 
 
-def left_nowhere(planned: Document) -> set[str]:
+def unplaced_services(planned: Document) -> set[str]:
     moving = {each["name"] for each in planned["wouldMove"] if each["to"] is None}
     return moving | {each["name"] for each in planned["unplaced"]}
 
@@ -59,8 +59,8 @@ CASES = [
 
 @pytest.mark.parametrize(("world", "changes"), CASES)
 def test_service_unplaced_in_plan_does_not_fit(world: World, changes: list[Kind]) -> None:
-    planned, why, fitted = asked(world, changes)
-    assert left_nowhere(planned) == {API}
+    planned, why, fitted = ask_all(world, changes)
+    assert unplaced_services(planned) == {API}
     assert (why["isPlaced"], fitted["isPlaced"]) == (False, False)
     assert (why["verdict"], why["reason"]) == (fitted["verdict"], fitted["reason"])
     assert fitted["suggestions"], "something would help"
@@ -104,7 +104,7 @@ def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: b
         why, fitted = (answer_query({"ask": ask, "service": name}, before, changes) for ask in ("why", "fit"))
         assert why["isPlaced"] == fitted["isPlaced"], name
         assert (why["verdict"], why["reason"]) == (fitted["verdict"], fitted["reason"] or why["reason"]), name
-        if name in left_nowhere(planned):
+        if name in unplaced_services(planned):
             assert not fitted["isPlaced"], name
         told = next((each for each in planned["unplaced"] if each["name"] == name), None)
         assert told is None or told["verdict"] == fitted["verdict"], name
@@ -113,7 +113,7 @@ def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: b
 def test_queries_do_not_change_the_world() -> None:
     world = a_placed_world(a_pool(), a_service())
     before = msgspec.json.encode(sorted(map(repr, world.objects.values())))
-    asked(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
+    ask_all(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
     assert msgspec.json.encode(sorted(map(repr, world.objects.values()))) == before
 
 

@@ -26,7 +26,7 @@ def why(world: World, service: str = API) -> Document:
     return answer_query({"ask": "why", "service": service}, world)
 
 
-def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
+def rejections_of_pool(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
     (found,) = (each for each in document["pools"] if each["name"] == pool)
     return [(each["what"], each["need"], each["have"], each["missing"]) for each in found["reasons"]]
 
@@ -34,7 +34,7 @@ def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
 # --- overflow ---
 
 
-def a_spilling(**overflow: Any) -> Kind:
+def a_data_center_with_overflow(**overflow: Any) -> Kind:
     """Two machines of four cores, with overflow to a cloud."""
     return a_static(nodes=2, cores=8, memory="32Gi", overflow={"target": "cloud", **overflow})
 
@@ -59,9 +59,9 @@ def a_spilling(**overflow: Any) -> Kind:
 def test_closed_overflow_has_reason_and_numbers(
     overflow: dict[str, Any], reason: str, row: tuple[str, ...]
 ) -> None:
-    found = why(a_world(a_class(), a_spilling(**overflow), a_cloud(), THREE))
+    found = why(a_world(a_class(), a_data_center_with_overflow(**overflow), a_cloud(), THREE))
     assert found["reason"] == f"replica 3 of 3: 0 of 2 pools: 1 full; {reason}"
-    assert grounds(found, "cloud/r1")[-1] == row
+    assert rejections_of_pool(found, "cloud/r1")[-1] == row
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,11 @@ def test_service_waits_for_overflow_trigger(is_enabled: bool, told: str) -> None
     closed."""
     even = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     world = a_world(
-        a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2)
+        a_class(),
+        a_data_center_with_overflow(enabled=is_enabled),
+        a_cloud(),
+        even,
+        a_service(cores=1, replicas=2),
     )
     assert why(world)["waits"] == [told]
 
@@ -92,7 +96,7 @@ def test_closed_pool_has_cause_and_fix() -> None:
     }
     found = why(a_world(made(LatticePool, "p1", foreign), a_service()))
     assert found["reason"] == "0 of 1 pool: 1 closed (state the budget in USD)"
-    assert grounds(found, "p1") == [
+    assert rejections_of_pool(found, "p1") == [
         ("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")
     ]
 

@@ -33,7 +33,7 @@ def status(found: FleetState, kind: str, name: str, namespace: str = "") -> Any:
     )  # type: ignore[attr-defined]
 
 
-def said(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
+def conditions_of(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
     supplier = found.world.objects[kind, "", name]
     assert isinstance(supplier, LatticePool | CloudInfrastructure | StaticInfrastructure)
     return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world)}
@@ -181,28 +181,32 @@ def test_budget_message_is_rounded_to_cents() -> None:
 
 
 def test_healthy_pool_conditions() -> None:
-    found = said(settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1")
+    found = conditions_of(
+        settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1"
+    )
     assert {name: each.status for name, each in found.items()} == {
         "Ready": "True", "ReferencesResolved": "True", "Overlaps": "False", "BudgetExceeded": "False", "CapacityPressure": "False",
     }  # fmt: skip
 
 
 def test_exceeded_soft_budget_has_condition() -> None:
-    found = said(settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud")
+    found = conditions_of(
+        settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud"
+    )
     assert (found["BudgetExceeded"].status, found["BudgetExceeded"].reason) == ("True", "SoftLimit")
     assert found["BudgetExceeded"].message == "$144.00 projected of $100.00"
 
 
 def test_cloud_with_unusable_region_is_degraded() -> None:
     twice = made(LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]})
-    found = said(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
+    found = conditions_of(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
     assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
         "True",
         "True",
         "nothing can be placed in r1",
     )
     assert found["Overlaps"].status == "True"
-    whole = said(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
+    whole = conditions_of(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
     assert (whole["Ready"].status, whole["Degraded"].status) == ("False", "False")
     assert whole["Ready"].message == "latticepool/a-pool already offers aws r1 with the same credentials"
 
@@ -215,14 +219,14 @@ def test_cloud_with_unusable_region_is_degraded() -> None:
     pytest.param(a_cloud(provider="azure"), "CloudInfrastructure", "Ready", "no node class is available in r1 on provider azure", id="a cloud without classes"),
 ])  # fmt: skip
 def test_finding_becomes_a_condition(supplier: Kind, kind: str, condition: str, message: str) -> None:
-    found = said(settled(supplier), kind, supplier.metadata.name)[condition]
+    found = conditions_of(settled(supplier), kind, supplier.metadata.name)[condition]
     assert (found.status, found.message) == ("False", message)
 
 
 def test_conditions_distinguish_kinds_of_same_name() -> None:
     found = settled(a_pool("same", classes=["huge"]), a_cloud("same"))
-    assert said(found, "LatticePool", "same")["Ready"].status == "False"
-    assert said(found, "CloudInfrastructure", "same")["Ready"].status == "True"
+    assert conditions_of(found, "LatticePool", "same")["Ready"].status == "False"
+    assert conditions_of(found, "CloudInfrastructure", "same")["Ready"].status == "True"
 
 
 @pytest.mark.parametrize(("service", "said"), [

@@ -27,7 +27,7 @@ from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 
 
-def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:
+def assign(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:
     profile = profile or packing()
 
     def find(member: WorkloadAsk) -> Assignment | NoFeasibleNode:
@@ -55,7 +55,7 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
 )
 def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
     table = nodes(1000, 500)
-    together = seated(table, sizes, least)
+    together = assign(table, sizes, least)
     assert (len(together.assignments), together.fitting_count, len(together.rejections)) == (
         seats,
         fitting,
@@ -65,7 +65,7 @@ def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: in
 
 
 def test_first_unfit_member_has_a_reason() -> None:
-    together = seated(nodes(1000, 500), [500, 500, 500, 500], 4)
+    together = assign(nodes(1000, 500), [500, 500, 500, 500], 4)
     assert together.rejections[0].reason == "0 of 2 nodes: 2 without 500m cpu free"
 
 
@@ -83,7 +83,7 @@ def test_gang_assignment_leaves_table_unchanged(
     if there and there <= free[0]:
         put(table, "n0", [ask(table, "there", there)])
     before = (where(table), [table.allocated(number).tolist() for number in range(len(table.resources))])
-    together = seated(table, sizes, least)
+    together = assign(table, sizes, least)
     assert (
         where(table),
         [table.allocated(number).tolist() for number in range(len(table.resources))],

@@ -10,7 +10,7 @@ import pytest
 from build.binding_store import FakeBindingStore
 from build.node_tables import a_workload, nodes
 from build.property_settings import PROPERTY_TIMEOUT_S, large
-from build.random_clusters import ANYTHING, Choices, facts_of, some_demands, some_node
+from build.random_clusters import TOLERATE_ALL, Choices, facts_of, some_demands, some_node
 from build.small_clusters import check_sums
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,8 +29,8 @@ from tests.scheduling.test_properties import EVERYTHING, decision_facts
 
 pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 NAMES = [f"n{number}" for number in range(5)]
-MUCH = dict.fromkeys(("cpu", "memory", "workloads", "ports", "fpga", "gpu"), 10**15)
-WHAT = (
+AMPLE = dict.fromkeys(("cpu", "memory", "workloads", "ports", "fpga", "gpu"), 10**15)
+EVENTS = (
     "schedule",
     "fill",
     "fill",
@@ -59,7 +59,7 @@ BREAKS = (
 )
 
 
-def driven(step: Coroutine[Any, Any, Any]) -> Any:
+def drive(step: Coroutine[Any, Any, Any]) -> Any:
     try:
         while True:
             step.send(None)
@@ -75,9 +75,9 @@ class Sequence:
         one = self.choices.one
         self.facts = {name: self._some_facts(name) for name in NAMES[: one((1, 2, 3, 4))]}
         self.table = nodes(*self.facts.values())
-        plain = a_workload(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=ANYTHING)
+        plain = a_workload(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=TOLERATE_ALL)
         self.kinds = [*(some_demands(self.choices) for _ in range(one((0, 1, 2)))), plain, plain]
-        self.store = FakeBindingStore({name: dict(MUCH) for name in NAMES})
+        self.store = FakeBindingStore({name: dict(AMPLE) for name in NAMES})
         self.reservations = Reservations(self.table, timeout=5.0)
         limits = one(({}, {}, {"default/s": 1}))
         self.scheduler = CompositeScheduler(
@@ -100,7 +100,7 @@ class Sequence:
             self._fill()
         for _ in range(steps):
             self.now += self.choices.one((0.0, 1.0, 3.0))
-            getattr(self, "_" + self.choices.one(WHAT).replace(" ", "_"))()
+            getattr(self, "_" + self.choices.one(EVENTS).replace(" ", "_"))()
             self.check()
 
     def _asks(self, count: int, among: tuple[int, ...] = (0, 1, 2), **more: Any) -> list[WorkloadAsk]:
@@ -116,7 +116,7 @@ class Sequence:
         """Schedule and bind low-priority workloads until the cluster is full."""
         self._cycle(self._asks(self.choices.one((8, 14)), (0,)))
         self.store.breaks.clear()
-        driven(self.scheduler.bind(self.cycles[-1]))
+        drive(self.scheduler.bind(self.cycles[-1]))
 
     def _urgent(self) -> None:
         self._cycle(self._asks(self.choices.one((1, 2)), (1, 2)))
@@ -192,7 +192,7 @@ class Sequence:
         self.store.breaks.clear()
         self.store.breaks.update(self.choices.one(BREAKS))
         told_before = len(self.events)
-        events = driven(self.scheduler.bind(cycle))
+        events = drive(self.scheduler.bind(cycle))
         assert self.events[told_before:] == events
         for event in events:
             there = self.table.placements.get(event.workload)
@@ -205,8 +205,8 @@ class Sequence:
         if self.held:
             held = self.held.pop(self.choices.one(range(len(self.held))))
             assert self.scheduler.binder
-            driven(self.scheduler.binder.rollback(held))
-            driven(self.scheduler.binder.rollback(held))
+            drive(self.scheduler.binder.rollback(held))
+            drive(self.scheduler.binder.rollback(held))
 
     def _expire(self) -> None:
         self.reservations.expire(self.now)

@@ -20,7 +20,7 @@ GROWN, GONE = "node grew", "workload gone"
 READY = ClusterEvent.NODE_READY
 
 
-def one(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
+def an_ask(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
     return ask(TABLE, name, cpu, priority, **more)
 
 
@@ -36,7 +36,7 @@ def names(batch: list[list[WorkloadAsk]]) -> list[list[str]]:
 
 
 def test_queue_orders_by_priority_then_arrival() -> None:
-    waiting = queue(one("a"), one("b", 5), one("c"), one("d", 5))
+    waiting = queue(an_ask("a"), an_ask("b", 5), an_ask("c"), an_ask("d", 5))
     assert names(waiting.pop_batch(0.0, 9)) == [["b", "d"], ["a", "c"]]
 
 
@@ -44,15 +44,17 @@ def test_queue_orders_by_priority_then_arrival() -> None:
     ("asks", "most", "runs"),
     [
         pytest.param(
-            [one("a"), one("b"), one("c", cpu=200), one("d")],
+            [an_ask("a"), an_ask("b"), an_ask("c", cpu=200), an_ask("d")],
             9,
             [["a", "b"], ["c"], ["d"]],
             id="only neighbours go together",
         ),
-        pytest.param([one("a", 1), one("b", 0)], 9, [["a"], ["b"]], id="another priority is another run"),
-        pytest.param([one("a"), one("b"), one("c")], 2, [["a", "b"]], id="no more than asked for"),
         pytest.param(
-            [one("a", group="g"), one("b"), one("c", 0, 200, group="g")],
+            [an_ask("a", 1), an_ask("b", 0)], 9, [["a"], ["b"]], id="another priority is another run"
+        ),
+        pytest.param([an_ask("a"), an_ask("b"), an_ask("c")], 2, [["a", "b"]], id="no more than asked for"),
+        pytest.param(
+            [an_ask("a", group="g"), an_ask("b"), an_ask("c", 0, 200, group="g")],
             1,
             [["a"], ["c"]],
             id="a gang comes whole, even beyond that",
@@ -64,7 +66,7 @@ def test_pop_batch(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) ->
 
 
 def test_backoff_doubles_up_to_30_seconds() -> None:
-    waiting, now, waits = queue(one("a")), 0.0, []
+    waiting, now, waits = queue(an_ask("a")), 0.0, []
     for _ in range(9):
         assert waiting.pop(now)
         waiting.requeue_failed("default/a", now)
@@ -77,9 +79,9 @@ def test_backoff_doubles_up_to_30_seconds() -> None:
 
 
 def test_changed_key_is_requeued_after_done() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     assert waiting.pop(0.0)
-    waiting.add(one("a", cpu=300))
+    waiting.add(an_ask("a", cpu=300))
     assert waiting.pop(0.0) is None
     waiting.done("default/a")
     again = waiting.pop(0.0)
@@ -90,27 +92,27 @@ def test_changed_key_is_requeued_after_done() -> None:
 
 
 def test_changed_workload_skips_unschedulable_wait() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
-    waiting.add(one("a", cpu=300))
+    waiting.add(an_ask("a", cpu=300))
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(0.0)
 
 
 def test_workload_removed_in_progress_can_be_added_again() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     assert waiting.remove("default/a")
     assert not waiting.remove("default/a")
     assert len(waiting) == 0
-    waiting.add(one("a"))
+    waiting.add(an_ask("a"))
     assert waiting.pop(0.0) is None
     waiting.requeue_failed("default/a", 0.0)
     assert waiting.pop(0.0)
 
 
 def test_unschedulable_workload_wakes_on_its_events_only() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(100.0) is None
@@ -121,7 +123,7 @@ def test_unschedulable_workload_wakes_on_its_events_only() -> None:
 
 
 def test_wake_does_not_shorten_backoff() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     waiting.wake(GROWN, 0.2)
@@ -129,9 +131,9 @@ def test_wake_does_not_shorten_backoff() -> None:
     assert waiting.pop(1.0)
 
 
-def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
+def queue_after_failures(*wakes_on: Hashable) -> SchedulingQueue:
     """A queue at 61 seconds, after the seventh failure; the back-off ends at 91."""
-    waiting, now = queue(one("a")), 0.0
+    waiting, now = queue(an_ask("a")), 0.0
     for failures in range(7):
         assert waiting.pop(now)
         waiting.requeue_unschedulable("default/a", wakes_on, now)
@@ -142,14 +144,14 @@ def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
 
 
 def test_node_ready_shortens_a_long_backoff() -> None:
-    waiting = often_failed(GONE, READY)
+    waiting = queue_after_failures(GONE, READY)
     waiting.wake(READY, 61.5)
     assert waiting.pop(65.9) is None, "some seconds after it failed"
     assert waiting.pop(66.0)
 
 
 def test_node_ready_shortens_backoff_of_woken_workload() -> None:
-    waiting = often_failed(GONE, READY)
+    waiting = queue_after_failures(GONE, READY)
     waiting.wake(GONE, 70.0)
     assert waiting.pop(80.0) is None
     waiting.wake(READY, 80.0)
@@ -157,7 +159,7 @@ def test_node_ready_shortens_backoff_of_woken_workload() -> None:
 
 
 def test_repeated_retries_do_not_grow_the_queue() -> None:
-    waiting = queue(*(one(f"w{number}") for number in range(10)))
+    waiting = queue(*(an_ask(f"w{number}") for number in range(10)))
     for now in range(0, 3000, 5):
         while (asked := waiting.pop(float(now))) is not None:
             waiting.requeue_unschedulable(asked.name, {READY}, float(now))
@@ -166,7 +168,7 @@ def test_repeated_retries_do_not_grow_the_queue() -> None:
 
 
 def test_event_during_scheduling_is_not_missed() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.wake(GROWN, 0.1)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.2)
@@ -174,7 +176,7 @@ def test_event_during_scheduling_is_not_missed() -> None:
 
 
 def test_unschedulable_workload_is_retried_periodically() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", set(), 7.0)
     assert waiting.pop(306.9) is None
@@ -182,14 +184,14 @@ def test_unschedulable_workload_is_retried_periodically() -> None:
 
 
 def test_updated_workload_wakes() -> None:
-    waiting = queue(one("a"))
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
-    waiting.add(one("a", cpu=1))
+    waiting.add(an_ask("a", cpu=1))
     assert waiting.pop(0.0)
 
 
-class Slow:
+class NaiveQueue:
     """A naive model of the queue that scans all entries every time."""
 
     def __init__(self) -> None:
@@ -275,15 +277,15 @@ ACTIONS = st.lists(
 def test_queue_agrees_with_naive_model(
     actions: list[tuple[str, int, int, set[str]]],
 ) -> None:
-    fast, slow, now = SchedulingQueue(), Slow(), 0.0
+    fast, slow, now = SchedulingQueue(), NaiveQueue(), 0.0
     out: set[str] = set()
     for what, which, number, changes in actions:
         name = f"default/w{which}"
         if what == "wait":
             now += [0.5, 3.0, 200.0][number]
         elif what == "add":
-            fast.add(one(f"w{which}", number))
-            slow.add(one(f"w{which}", number))
+            fast.add(an_ask(f"w{which}", number))
+            slow.add(an_ask(f"w{which}", number))
         elif what == "pop":
             popped = fast.pop(now)
             assert popped == slow.pop(now)

@@ -37,7 +37,7 @@ def test_without_nodes_the_reason_says_so() -> None:
 
 
 @dataclass
-class TakesTheSecond(Selector):
+class RunnerUpSelector(Selector):
     """A custom selector that chooses the runner-up."""
 
     def select(self, decision: Decision) -> Selection:
@@ -46,7 +46,7 @@ class TakesTheSecond(Selector):
 
 def test_selector_is_replaceable() -> None:
     table = nodes(1000, 4000)
-    cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
+    cycle = CompositeScheduler(packing(), Reservations(table), RunnerUpSelector()).cycle(
         [[ask(table, "a", 500)]], 0.0
     )
     assert [(each.node, each.score) for each in cycle.scheduled] == [("n1", 50.0)]

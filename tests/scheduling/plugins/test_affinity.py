@@ -6,12 +6,12 @@ from build.node_tables import (
     a_spread,
     a_workload,
     ask,
-    likes_workloads,
     near,
     nodes,
     place,
     ruled_out,
     scores,
+    workload_preference,
 )
 
 from lattice.kinds.constraint import WorkloadTerm
@@ -248,11 +248,13 @@ def test_preferred_affinity_scales_with_match_count() -> None:
     table = two_zones()
     place(table, DB, "a1", "a2", "b1")
     drawn = scores(
-        PreferredAffinity(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAffinity(), table, a_workload(near_preferences=(workload_preference(10, "zone", app="db"),))
     )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
     repelled = scores(
-        PreferredAntiAffinity(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAntiAffinity(),
+        table,
+        a_workload(far_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
@@ -260,7 +262,7 @@ def test_preferred_affinity_scales_with_match_count() -> None:
 def test_workload_preferences_count_by_weight() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    both = (likes_workloads(30, "zone", app="db"), likes_workloads(10, "nowhere", app="db"))
+    both = (workload_preference(30, "zone", app="db"), workload_preference(10, "nowhere", app="db"))
     assert scores(PreferredAffinity(), table, a_workload(near_preferences=both))["a1"] == 0.375
     assert scores(PreferredAntiAffinity(), table, a_workload(far_preferences=both))["a1"] == 0.625
 

@@ -331,16 +331,16 @@ TWO_ZONES = [
 CASES = [*one_node_cases(), *TWO_ZONES]
 
 
-def welcome(case: Case, table: NodeTable) -> set[str]:
+def feasible_nodes(case: Case, table: NodeTable) -> set[str]:
     return set(table.row_of) - set(ruled_out(FILTERS[case.filter], table, case.wants))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_filter_wakes_on_change_that_makes_node_feasible(case: Case) -> None:
     table = case.table()
-    before = welcome(case, table)
+    before = feasible_nodes(case, table)
     case.apply(table)
-    assert welcome(case, table) - before, "it is no help"
+    assert feasible_nodes(case, table) - before, "it is no help"
     assert case.change in FILTERS[case.filter].wakes_on
 
 

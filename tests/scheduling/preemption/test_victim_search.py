@@ -30,7 +30,7 @@ from lattice.scheduling.table.node_table import NodeTable, Placement
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 
-thorough = settings(
+exhaustive_settings = settings(
     many,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
@@ -157,7 +157,7 @@ NET = [
     )
 ]
 SERVICES = ("", "", "s", "t")
-SOMEBODY = st.tuples(
+WORKLOADS = st.tuples(
     st.sampled_from((0, 0, 0, 1, 1, 2)),  # node
     st.sampled_from(SIZES),
     st.sampled_from(NEEDS),
@@ -178,7 +178,7 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
             NodeInfo(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus)
         )
         table.put_node(facts[-1])
-    new = draw(SOMEBODY)
+    new = draw(WORKLOADS)
     world = World(
         facts,
         [],
@@ -186,7 +186,7 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
         draw(st.sampled_from(LIMITS)),
         {},
     )
-    for number, drawn in enumerate(draw(st.lists(SOMEBODY, min_size=7, max_size=11))):
+    for number, drawn in enumerate(draw(st.lists(WORKLOADS, min_size=7, max_size=11))):
         _, priority, age, gang = drawn[4]
         each = replace(asked(table, f"w{number}", drawn, priority), group=gang, min_member=least.get(gang, 0))
         row = drawn[0] % len(facts)
@@ -205,7 +205,7 @@ def asked(table: NodeTable, name: str, drawn: tuple[Any, ...], priority: int) ->
 
 
 @pytest.mark.timeout(3600)
-@thorough
+@exhaustive_settings
 @given(worlds())
 def test_victims_equal_exhaustive_search_optimum(made: tuple[NodeTable, World]) -> None:
     table, world = made
@@ -273,7 +273,7 @@ def test_victim_search_runs_all_filters(
     assert found.is_exact
 
 
-class Fussy:
+class AcceptsOnly:
     """A filter that accepts only certain workloads on its node."""
 
     name = "Fussy"
@@ -309,7 +309,7 @@ def test_victim_search_satisfies_custom_filter() -> None:
         "n0",
         [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
     )
-    fussy: Any = Fussy(frozenset("013457"))
+    fussy: Any = AcceptsOnly(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     new = ask(table, "new", 100, 9)
     found = Preemptor(table, profile).find(new, decide(new, table, profile))
@@ -348,7 +348,7 @@ def test_truncated_search_satisfies_custom_filter(monkeypatch: pytest.MonkeyPatc
         "n0",
         [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
     )
-    fussy: Any = Fussy(frozenset("013457"))
+    fussy: Any = AcceptsOnly(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     monkeypatch.setattr(preempting, "MAX_STEPS_PER_NODE", 0)
     new = ask(table, "new", 100, 9)

@@ -149,7 +149,9 @@ machines = st.lists(
 )
 
 
-def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> NodeTable:
+def table_with_placements(
+    nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
+) -> NodeTable:
     """The table with the placements that fit."""
     table = cluster(*nodes)
     for number, (row, cpu, gpu, model) in enumerate(given_to):
@@ -159,7 +161,7 @@ def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int
     return table
 
 
-def slow_loss(
+def naive_loss(
     mix: GpuDemandModel, kinds: list[tuple[GpuDemandClass, int]], node: tuple[int, list[int], str]
 ) -> float:
     """The expected loss of a node, computed one class and one GPU at a time."""
@@ -190,7 +192,7 @@ some = settings(
 def test_expected_loss_agrees_with_naive_loop(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
-    table = filled(nodes, given_to)
+    table = table_with_placements(nodes, given_to)
     kinds = most_frequent(
         Counter(filter(None, (demand_class_of(placement.ask) for placement in table.placements.values())))
     )
@@ -199,7 +201,7 @@ def test_expected_loss_agrees_with_naive_loop(
     states = GpuNodeStates(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
     mix.update_weights(states, np.ones(table.count, np.int64))
     slow = [
-        slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
+        naive_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
         for row in range(table.count)
     ]
     assert mix.expected_loss(states) == pytest.approx(slow, abs=1e-6)
@@ -216,7 +218,7 @@ def test_expected_loss_agrees_with_naive_loop(
 def test_scores_are_within_bounds_and_repeatable(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
-    table, plugin = filled(nodes, given_to), GpuFragmentation()
+    table, plugin = table_with_placements(nodes, given_to), GpuFragmentation()
     ask = asks(table, "new", cpu, gpu)
     first = plugin.score(ask, table).copy()
     assert ((first >= 0) & (first <= 1)).all()
@@ -229,7 +231,7 @@ def test_scores_are_within_bounds_and_repeatable(
 def test_scores_are_independent_of_row_order(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
-    there, back = filled(nodes, given_to), cluster(*reversed(nodes))
+    there, back = table_with_placements(nodes, given_to), cluster(*reversed(nodes))
     for name, placement in there.placements.items():
         demands = placement.ask.demands
         back.assume(back.make_ask(name, demands), len(nodes) - 1 - placement.row)
@@ -247,7 +249,7 @@ def test_scores_are_independent_of_row_order(
 def test_scored_state_equals_state_after_placement(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
-    table = filled(nodes, given_to)
+    table = table_with_placements(nodes, given_to)
     ask = asks(table, "new", cpu, gpu)
     decision = decide(ask, table, profile())
     if not decision.fits:
@@ -282,7 +284,7 @@ crowds = st.sampled_from(
 )
 
 
-def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
+def table_with_small_workloads(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
     """Twelve nodes with `crowd` small workloads."""
     table = cluster(*nodes * 3)
     for number in range(crowd):
@@ -292,7 +294,7 @@ def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
     return table
 
 
-def happens(table: NodeTable, number: int, step: Step) -> None:
+def apply_step(table: NodeTable, number: int, step: Step) -> None:
     what, where, cpu, gpu, model = step
     name = f"n{where}"
     if what == "goes":
@@ -318,7 +320,7 @@ def happens(table: NodeTable, number: int, step: Step) -> None:
         table.put_node(replace(facts, **changed))
 
 
-def asked_about(table: NodeTable) -> list[list[float]]:
+def sample_scores(table: NodeTable) -> list[list[float]]:
     plugin = GpuFragmentation()
     return [
         plugin.score(asks(table, "new", cpu, gpu), table).tolist()
@@ -336,11 +338,15 @@ def asked_about(table: NodeTable) -> list[list[float]]:
 def test_queries_in_between_change_no_decision(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]
 ) -> None:
-    quiet, busy, used = begun(nodes, crowd), begun(nodes, crowd), profile()
+    quiet, busy, used = (
+        table_with_small_workloads(nodes, crowd),
+        table_with_small_workloads(nodes, crowd),
+        profile(),
+    )
     new = asks(busy, "new", 1, 500)
     for number, step in enumerate(steps):
-        happens(quiet, number, step)
-        happens(busy, number, step)
+        apply_step(quiet, number, step)
+        apply_step(busy, number, step)
         match idle[number % 10]:
             case "decide":
                 first = decide(new, busy, used).copy()
@@ -351,12 +357,12 @@ def test_queries_in_between_change_no_decision(
                 with busy.what_if():
                     for later, other in enumerate(steps[:10]):
                         if other[0] in ("comes", "goes"):
-                            happens(busy, 1000 + later, other)
+                            apply_step(busy, 1000 + later, other)
                             decide(new, busy, used)
     last = [decide(asks(table, "new", 1, 500), table, used) for table in (quiet, busy)]
     assert last[0].name == last[1].name
     assert last[0].totals.tolist() == last[1].totals.tolist()
-    assert asked_about(quiet) == asked_about(busy)
+    assert sample_scores(quiet) == sample_scores(busy)
 
 
 @some
@@ -364,24 +370,24 @@ def test_queries_in_between_change_no_decision(
 def test_what_if_scores_equal_scores_after_placement(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
-    imagined, real = begun(nodes, crowd), begun(nodes, crowd)
-    before = asked_about(imagined)
+    imagined, real = table_with_small_workloads(nodes, crowd), table_with_small_workloads(nodes, crowd)
+    before = sample_scores(imagined)
     placing = [step for step in steps if step[0] in ("comes", "goes")]
     with imagined.what_if():
         for number, step in enumerate(placing):
-            happens(imagined, number, step)
-            happens(real, number, step)
-        assert asked_about(imagined) == asked_about(real)
-    assert asked_about(imagined) == before == asked_about(begun(nodes, crowd))
+            apply_step(imagined, number, step)
+            apply_step(real, number, step)
+        assert sample_scores(imagined) == sample_scores(real)
+    assert sample_scores(imagined) == before == sample_scores(table_with_small_workloads(nodes, crowd))
 
 
 @some
 @given(nodes=machines, steps=changes)
 def test_rebuilt_small_table_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
-    old = begun(nodes, 0)
+    old = table_with_small_workloads(nodes, 0)
     for number, step in enumerate(steps):
-        happens(old, number, step)
-    assert named_scores(restored(old)) == named_scores(old)
+        apply_step(old, number, step)
+    assert named_scores(rebuilt_table(old)) == named_scores(old)
 
 
 @some
@@ -389,16 +395,16 @@ def test_rebuilt_small_table_scores_the_same(nodes: list[tuple[int, int, str]], 
 def test_incremental_costs_equal_full_recomputation(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
-    table = begun(nodes, crowd)
+    table = table_with_small_workloads(nodes, crowd)
     landscape = FragmentationCache(table)
     ask = asks(table, "new", 2, 500)
     for number, step in enumerate(steps):
-        happens(table, number, step)
+        apply_step(table, number, step)
         landscape.update(table)
         assert (landscape.costs(ask) == FragmentationCache(table).costs(ask)).all()
 
 
-def restored(old: NodeTable) -> NodeTable:
+def rebuilt_table(old: NodeTable) -> NodeTable:
     """A table rebuilt from the same nodes and placements in another order."""
     new = NodeTable()
     for name in sorted(old.row_of, reverse=True):
@@ -417,7 +423,7 @@ def restored(old: NodeTable) -> NodeTable:
 
 
 def named_scores(table: NodeTable) -> dict[str, list[float]]:
-    found = asked_about(table)
+    found = sample_scores(table)
     return {name: [scores[row] for scores in found] for name, row in table.row_of.items()}
 
 
@@ -426,23 +432,23 @@ def named_scores(table: NodeTable) -> dict[str, list[float]]:
 def test_copied_demand_model_continues_identically(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], later: list[Step]
 ) -> None:
-    old = begun(nodes, crowd)
+    old = table_with_small_workloads(nodes, crowd)
     for number, step in enumerate(steps):
-        happens(old, number, step)
-    new = restored(old)
+        apply_step(old, number, step)
+    new = rebuilt_table(old)
     new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)
     for number, step in enumerate(later):
-        happens(old, 100 + number, step)
-        happens(new, 100 + number, step)
+        apply_step(old, 100 + number, step)
+        apply_step(new, 100 + number, step)
         assert named_scores(new) == named_scores(old)
 
 
 def test_large_table_differs_without_copied_demand_model() -> None:
-    old = begun([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
+    old = table_with_small_workloads([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
     for number in range(3):
-        happens(old, number, ("comes", number, 1, 500, ""))
-    new = restored(old)
+        apply_step(old, number, ("comes", number, 1, 500, ""))
+    new = rebuilt_table(old)
     assert named_scores(new) != named_scores(old)
     new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)

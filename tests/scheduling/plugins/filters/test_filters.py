@@ -41,7 +41,7 @@ from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
 
 
-def against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
+def reasons_against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     return ruled_out(plugin, nodes(node), demands).get(node.name, [])
 
 
@@ -67,7 +67,7 @@ def details(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     ],
 )
 def test_ready(facts: dict[str, Any], words: list[str]) -> None:
-    assert against(Ready(), a_node(**facts), a_workload()) == words
+    assert reasons_against(Ready(), a_node(**facts), a_workload()) == words
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_ready(facts: dict[str, Any], words: list[str]) -> None:
     ],
 )
 def test_in_cluster(cluster: str, words: list[str]) -> None:
-    assert against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
+    assert reasons_against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_in_cluster(cluster: str, words: list[str]) -> None:
     ],
 )
 def test_bare_workload_is_kept_off_reserved_nodes(labels: dict[str, str], words: list[str]) -> None:
-    assert against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
+    assert reasons_against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
 
 
 def test_reserved_nodes_filter_skips_service_replicas() -> None:
@@ -147,7 +147,7 @@ def test_reserved_nodes_filter_skips_service_replicas() -> None:
     ],
 )
 def test_fit(room: dict[str, Any], requests: dict[str, Any], words: list[str]) -> None:
-    assert against(Fit(), a_node(room=room), a_workload(requests)) == words
+    assert reasons_against(Fit(), a_node(room=room), a_workload(requests)) == words
 
 
 def test_fit_counts_placed_workloads_in_shortfall() -> None:
@@ -187,7 +187,7 @@ def test_fit_counts_dynamic_ports() -> None:
     ],
 )
 def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: list[str]) -> None:
-    assert against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
+    assert reasons_against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
 
 
 def test_gpu_shortfall() -> None:
@@ -202,7 +202,7 @@ def test_gpu_shortfall() -> None:
 
 def test_node_selector_names_each_missing_label() -> None:
     node = a_node(labels={"disk": "hdd", "gpu": "yes"})
-    assert against(
+    assert reasons_against(
         NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
     ) == [
         "without label disk=ssd",
@@ -245,14 +245,16 @@ def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]
     demands = a_workload(
         node_terms=tuple(node_term(*(requirement(*each) for each in term)) for term in terms)
     )
-    assert (against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
+    assert (reasons_against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
 
 
 def test_node_affinity_shortfall() -> None:
     demands = a_workload(
         node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))
     )
-    assert against(NodeAffinity(), a_node(zone="c"), demands) == ["without labels zone in (a,b) or gpu"]
+    assert reasons_against(NodeAffinity(), a_node(zone="c"), demands) == [
+        "without labels zone in (a,b) or gpu"
+    ]
     assert details(NodeAffinity(), a_node(zone="c"), demands) == [
         "labels: need zone in (a,b) or gpu, have zone=c, no label gpu"
     ]
@@ -314,7 +316,7 @@ TAINTED = "with untolerated taint k=v:NoSchedule"
     ],
 )
 def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> None:
-    assert against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
+    assert reasons_against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
 
 
 def test_each_untolerated_taint_is_named_per_node() -> None:
@@ -396,11 +398,11 @@ def test_taint_eviction_names_its_taint() -> None:
     ],
 )
 def test_volume_zone(volume: Volume, words: list[str]) -> None:
-    assert against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
+    assert reasons_against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
 
 
 def test_node_without_zone_is_outside_volume_zone() -> None:
-    assert against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
+    assert reasons_against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
         "outside zone a of volume v"
     ]
 
@@ -415,7 +417,9 @@ def test_node_without_zone_is_outside_volume_zone() -> None:
     ],
 )
 def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> None:
-    assert against(Runtime(), a_node(runtimes=frozenset(runtimes)), a_workload(runtime=wanted)) == words
+    assert (
+        reasons_against(Runtime(), a_node(runtimes=frozenset(runtimes)), a_workload(runtime=wanted)) == words
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,7 +457,7 @@ def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> No
     ],
 )
 def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
-    assert against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
+    assert reasons_against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
 
 
 def test_image_version_is_its_dotted_number() -> None:
@@ -474,7 +478,7 @@ def test_image_version_is_its_dotted_number() -> None:
     ],
 )
 def test_licence(held: tuple[str, ...], wanted: tuple[str, ...], words: list[str]) -> None:
-    assert against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
+    assert reasons_against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
 
 
 def test_host_ports_are_freed_with_their_workload() -> None:

@@ -33,7 +33,7 @@ EVERYTHING = compile_preset()
 WEB = {"app": "web"}
 
 
-def refused(demands: Demands, *facts: Any) -> str:
+def summary_of(demands: Demands, *facts: Any) -> str:
     table = nodes(*facts)
     return summarize(decide(ask(table, demands), table, EVERYTHING))
 
@@ -94,13 +94,13 @@ def refused(demands: Demands, *facts: Any) -> str:
 def test_every_filter_is_in_the_default_profile(demands: Any, unfit: Any, fit: Any, why: str) -> None:
     wanted = a_workload(**demands)
     assert (
-        refused(wanted, a_node("no", **unfit), a_node("yes", **fit))
+        summary_of(wanted, a_node("no", **unfit), a_node("yes", **fit))
         == f"yes: best of 1 that fit, of 2 nodes (1 {why})"
     )
 
 
 def test_all_nodes_are_evaluated() -> None:
-    assert refused(
+    assert summary_of(
         a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))
     ).startswith("n3: best of 1 that fit, of 3")
 

@@ -9,7 +9,7 @@ from build.node_tables import (
     a_toleration,
     a_workload,
     ask,
-    likes_nodes,
+    node_preference,
     nodes,
     place,
     requirement,
@@ -98,7 +98,10 @@ def test_tightest_fit_avoids_stranding_gpus() -> None:
 
 
 def test_preferred_nodes_count_by_weight() -> None:
-    liked = (likes_nodes(30, requirement("disk", "In", "ssd")), likes_nodes(10, requirement("gpu", "Exists")))
+    liked = (
+        node_preference(30, requirement("disk", "In", "ssd")),
+        node_preference(10, requirement("gpu", "Exists")),
+    )
     table = nodes(a_node("n1", labels={"disk": "ssd"}), a_node("n2", labels={"gpu": "1"}), a_node("n3"))
     assert scores(NodePreference(), table, a_workload(node_preferences=liked)) == {
         "n1": 0.75,

@@ -11,12 +11,12 @@ from build.node_tables import (
     a_taint,
     a_workload,
     ask,
-    likes_nodes,
-    likes_workloads,
+    node_preference,
     nodes,
     place,
     requirement,
     scores,
+    workload_preference,
 )
 
 from lattice.engine.decide import decide
@@ -123,7 +123,10 @@ def test_bin_packing_counts_requested_resources() -> None:
 
 def test_node_preferences_count_by_weight() -> None:
     table = nodes(a_node("a", labels={"disk": "ssd"}), a_node("b", labels={"gen": "2"}), a_node("c"))
-    wishes = (likes_nodes(3, requirement("disk", "In", "ssd")), likes_nodes(1, requirement("gen", "Gt", "1")))
+    wishes = (
+        node_preference(3, requirement("disk", "In", "ssd")),
+        node_preference(1, requirement("gen", "Gt", "1")),
+    )
     assert scores(SCORES["PreferredNodes"], table, a_workload(node_preferences=wishes)) == {
         "a": 0.75,
         "b": 0.25,
@@ -152,7 +155,8 @@ def test_preferred_workload_affinity(plugin: str, wish: str, expected: dict[str,
     table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     place(table, a_workload(labels=WEB), "a", "b")
     assert (
-        scores(SCORES[plugin], table, a_workload(**{wish: (likes_workloads(10, "zone", **WEB),)})) == expected
+        scores(SCORES[plugin], table, a_workload(**{wish: (workload_preference(10, "zone", **WEB),)}))
+        == expected
     )
 
 
