@@ -3,7 +3,7 @@
 from docs.specification import Row
 
 BINDS = "scheduling/cycle/test_binder.py"
-SUCCESS = f"{BINDS}::test_success_is_one_event_with_what_changed"
+SUCCESS = f"{BINDS}::test_bind_emits_one_event_with_resource_updates"
 
 BIND = (
     Row(
@@ -39,7 +39,7 @@ BIND = (
     Row(
         "binding_mode: optimistic",
         "scheduling.cycle.binder:BindingMode.OPTIMISTIC",
-        f"{BINDS}::test_a_changed_node_is_a_conflict[optimistic]",
+        f"{BINDS}::test_changed_node_revision_is_a_conflict[optimistic]",
         (
             "scheduling/cycle/binder.py",
             "return self.node_revisions[request.node]",
@@ -49,13 +49,13 @@ BIND = (
     Row(
         "binding_mode: pessimistic",
         "scheduling.cycle.binder:BindingMode.PESSIMISTIC",
-        f"{BINDS}::test_a_locked_node_is_a_conflict",
+        f"{BINDS}::test_locked_node_is_a_conflict",
         ("scheduling/cycle/binder.py", "if token is None:", "if False:"),
     ),
     Row(
         "binding_mode: two_phase",
         "scheduling.cycle.binder:BindingMode.TWO_PHASE",
-        f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace[prepare, gang False]",
+        f"{BINDS}::test_error_after_prepare_rolls_back[prepare, gang False]",
         (
             "scheduling/cycle/binder.py",
             "await self.binding_store.prepare(request, expected)",
@@ -75,13 +75,13 @@ BIND = (
     Row(
         "bind result (success/failure)",
         "scheduling.cycle.binder:BindEvent",
-        f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
+        f"{BINDS}::test_expired_reservation_is_rejected_and_released",
         ("scheduling/cycle/binder.py", '            "failed",', '            "bound",'),
     ),
     Row(
         "Binder trait",
         "scheduling.cycle.binder:BindingStore",
-        "scheduling/cycle/test_spec003_scheduler.py::test_the_mode_is_obeyed",
+        "scheduling/cycle/test_spec003_scheduler.py::test_binding_mode_is_used",
         (
             "scheduling/cycle/binder.py",
             "match self.mode:",
@@ -101,7 +101,7 @@ BIND = (
     Row(
         "event_emission: bind_failure_event",
         "scheduling.cycle.binder:Binder.bind",
-        f"{BINDS}::test_an_expired_reservation_is_refused_and_gives_the_room_back",
+        f"{BINDS}::test_expired_reservation_is_rejected_and_released",
         (
             "scheduling/cycle/binder.py",
             "event = self._emit_event(",
@@ -111,7 +111,7 @@ BIND = (
     Row(
         "rollback_handler",
         "scheduling.cycle.binder:Binder.rollback",
-        f"{BINDS}::test_rolling_back_twice_is_rolling_back_once[optimistic]",
+        f"{BINDS}::test_rollback_is_idempotent[optimistic]",
         ("scheduling/cycle/binder.py", "if reservation.id not in bound:", "if reservation.id in bound:"),
     ),
     Row(

@@ -8,13 +8,13 @@ FEASIBILITY = (
     Row(
         "node_capacity never exceeded",
         "scheduling.table.resource_fit:unfit_reason",
-        "scheduling/cycle/test_cycle.py::test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number",
+        "scheduling/cycle/test_cycle.py::test_reservation_rejects_overcommit_of_lax_profile",
         ("scheduling/table/resource_fit.py", "if amount > free:", "if False:"),
     ),
     Row(
         "node_status requires ready",
         "scheduling.plugins.filters.ready:Ready",
-        "scheduling/table/test_spec003_resources.py::test_only_nodes_that_are_well_take_workloads",
+        "scheduling/table/test_spec003_resources.py::test_only_ready_nodes_take_workloads",
         (
             "scheduling/table/node_info.py",
             'conditions.get("Ready", default_ready) == "True"',
@@ -34,7 +34,7 @@ FEASIBILITY = (
     Row(
         "anti_affinity enforcement",
         "scheduling.table.node_table:NodeTable.anti_affinity_against",
-        f"{FILTERS}::test_workload_anti_affinity[what is there keeps it away]",
+        f"{FILTERS}::test_workload_anti_affinity[a placed workload repels it]",
         (
             "scheduling/table/workload_index.py",
             "self._update_term(ask.demands.namespace, term, row, change)",
@@ -70,7 +70,7 @@ FEASIBILITY = (
     Row(
         "pod_priority / preemption",
         "scheduling.preemption.preemptor:Preemptor.find",
-        "scheduling/cycle/test_spec003_scheduler.py::test_equals_are_never_victims_even_if_fewer_would_do",
+        "scheduling/cycle/test_spec003_scheduler.py::test_equal_priority_is_never_preempted",
         (
             "scheduling/preemption/preemptor.py",
             "self._reclaimable.for_priority(ask.priority)",
@@ -80,13 +80,13 @@ FEASIBILITY = (
     Row(
         "scheduling_decision atomic",
         "scheduling.cycle.binder:Binder.bind_gang",
-        "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
+        "scheduling/cycle/test_binder_gangs.py::test_gang_is_bound_all_or_nothing",
         ("scheduling/cycle/binder.py", "if len(ready) >= least:", "if True:"),
     ),
     Row(
         "binding_conflict reschedule",
         "scheduling.cycle.scheduling_queue:SchedulingQueue.requeue_failed",
-        "scheduling/cycle/test_cycle.py::test_after_a_conflict_the_next_cycle_selects_anew",
+        "scheduling/cycle/test_cycle.py::test_next_cycle_reselects_after_conflict",
         (
             "scheduling/cycle/binder.py",
             'changed since it was chosen", is_retriable=True)',

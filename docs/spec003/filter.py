@@ -8,19 +8,19 @@ FILTER = (
     Row(
         "predicates",
         "scheduling.cycle.profile:FILTERS",
-        f"{FILTERS}::test_every_filter_is_asked[Licence]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[Licence]",
         ("scheduling/cycle/profile.py", "    Licence(),", ""),
     ),
     Row(
         "node_pool",
         "scheduling.table.node_table:NodeTable.load",
-        f"{FILTERS}::test_all_nodes_are_looked_at",
+        f"{FILTERS}::test_all_nodes_are_evaluated",
         ("engine/table.py", "        self.count += 1", "        self.count = 1"),
     ),
     Row(
         "eligible_nodes",
         "engine.explain:summarize",
-        f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
+        f"{FILTERS}::test_feasible_and_rejected_nodes_are_counted",
         (
             "engine/explain.py",
             "np.count_nonzero(decision.totals > RULED_OUT)",
@@ -30,13 +30,13 @@ FILTER = (
     Row(
         "filtered_count",
         "engine.explain:rejection_counts",
-        f"{FILTERS}::test_those_that_fit_and_those_that_do_not_are_counted",
+        f"{FILTERS}::test_feasible_and_rejected_nodes_are_counted",
         ("engine/explain.py", "uncounted &= ~mask", "uncounted &= mask"),
     ),
     Row(
         "node_selector",
         "scheduling.plugins.filters.node_selector:NodeSelector",
-        f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[NodeSelector]",
         (
             "scheduling/plugins/filters/node_selector.py",
             "~with_label(rows, key, value)",
@@ -62,7 +62,7 @@ FILTER = (
     Row(
         "resource_feasibility_check",
         "scheduling.plugins.filters.fit:Fit",
-        f"{FILTERS}::test_room",
+        f"{FILTERS}::test_resource_fit",
         (
             "scheduling/plugins/filters/fit.py",
             "np.less(rows.free(resource), amount)",
@@ -72,13 +72,13 @@ FILTER = (
     Row(
         "rejection_reasons",
         "scheduling.plugins.filters.fit:InsufficientResource",
-        f"{FILTERS}::test_room",
+        f"{FILTERS}::test_resource_fit",
         ("scheduling/plugins/filters/fit.py", "(free, self.need - free)", "(free, self.need)"),
     ),
     Row(
         "Filter trait",
         "engine.plugin:Filter",
-        f"{FILTERS}::test_anybody_can_write_a_filter",
+        f"{FILTERS}::test_custom_filter",
         ("engine/decide.py", "reasons.update(plugin.filter(ask, rows))", "plugin.filter(ask, rows)"),
     ),
     Row(
@@ -94,7 +94,7 @@ FILTER = (
     Row(
         "pod_anti_affinity",
         "scheduling.plugins.filters.inter_workload_affinity:WorkloadAntiAffinity",
-        f"{FILTERS}::test_workload_anti_affinity[it keeps away from what is there]",
+        f"{FILTERS}::test_workload_anti_affinity[it avoids a placed workload]",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
             "rejections[reason] = occupied(rows, key, counts)",

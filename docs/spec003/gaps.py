@@ -13,19 +13,19 @@ MISSING = (
     Row(
         "1. Extended resources (GPU, FPGA, custom)",
         "scheduling.plugins.filters.gpu:Gpu",
-        f"{RESOURCES}::test_gpus_fpgas_and_whatever_is_named_are_counted",
+        f"{RESOURCES}::test_gpus_and_extended_resources_are_counted",
         ("scheduling/plugins/filters/gpu.py", "return ~has_model", "return has_model"),
     ),
     Row(
         "2. Ephemeral storage and hugepages",
         "scheduling.table.ask:demands_of",
-        f"{RESOURCES}::test_ephemeral_storage_and_hugepages_are_asked_for_together",
+        f"{RESOURCES}::test_ephemeral_storage_and_hugepages_are_both_required",
         ("scheduling/table/ask.py", "if name != GPU and amount > 0", 'if name in ("cpu", "memory")'),
     ),
     Row(
         "3. Pod-level resource aggregation",
         "kinds.container:total_amounts",
-        f"{RESOURCES}::test_a_limit_that_one_container_lacks_is_none_for_the_whole",
+        f"{RESOURCES}::test_missing_container_limit_means_no_workload_limit",
         (
             "kinds/container.py",
             "all(name in container_amounts for container_amounts in amounts)",
@@ -35,7 +35,7 @@ MISSING = (
     Row(
         "4. Topology spread constraints",
         "scheduling.table.topology_domains:min_domain_count",
-        f"{FILTERS}::test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest",
+        f"{FILTERS}::test_spread_ignores_zones_without_ready_nodes",
         (
             "scheduling/table/topology_domains.py",
             "return int(counts[usable].min())",
@@ -45,7 +45,7 @@ MISSING = (
     Row(
         "5. Pod affinity/anti-affinity evaluation logic",
         "scheduling.plugins.filters.inter_workload_affinity:WorkloadAffinity",
-        f"{FILTERS}::test_the_first_of_a_group_may_start_wherever_the_topology_key_is",
+        f"{FILTERS}::test_self_affinity_starts_on_any_node_with_topology_key",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
             "if term.selector.matches(ask.labels) and",
@@ -65,19 +65,19 @@ MISSING = (
     Row(
         "7. Event emission system",
         "scheduling.cycle.binder:Binder.bind_gang",
-        "scheduling/cycle/test_binder_gangs.py::test_a_group_is_bound_all_or_nothing",
+        "scheduling/cycle/test_binder_gangs.py::test_gang_is_bound_all_or_nothing",
         ("scheduling/cycle/binder.py", "events.append(self._emit_event(event))", "events.append(event)"),
     ),
     Row(
         "8. Rollback handlers",
         "scheduling.cycle.binder:Binder.rollback",
-        f"{BINDS}::test_rolling_back_twice_is_rolling_back_once[optimistic]",
+        f"{BINDS}::test_rollback_is_idempotent[optimistic]",
         ("scheduling/cycle/binder.py", "if self._claim(_bind_request(reservation)):", "if False:"),
     ),
     Row(
         "9. Atomic scheduling decisions",
         "scheduling.cycle.gang:assign_gang",
-        "scheduling/cycle/test_gang.py::test_all_or_nothing",
+        "scheduling/cycle/test_gang.py::test_gang_is_assigned_all_or_nothing",
         (
             "scheduling/cycle/gang.py",
             "is_enough = len(assignments) >= max(1, least)",
@@ -87,7 +87,7 @@ MISSING = (
     Row(
         "10. State concurrency handling",
         "scheduling.cycle.binder:BindingStore.lock",
-        f"{BINDS}::test_success_is_one_event_with_what_changed[pessimistic]",
+        f"{BINDS}::test_bind_emits_one_event_with_resource_updates[pessimistic]",
         ("scheduling/cycle/binder.py", "await self.binding_store.unlock(request.node, token)", "pass"),
     ),
 )
@@ -95,7 +95,7 @@ PARTIAL = (
     Row(
         "1. Integrate filter/score/select/bind modules into a production Scheduler",
         "scheduling.cycle.cycle:compose",
-        f"{CYCLES}::test_a_profile_composes_its_scheduler",
+        f"{CYCLES}::test_compose_builds_scheduler_from_profile",
         (
             "scheduling/cycle/cycle.py",
             "reservations = Reservations(table, holder, spec.reservation_timeout)",
@@ -105,13 +105,13 @@ PARTIAL = (
     Row(
         "2. Additional tiebreaker strategies (weighted_random, affinity_based)",
         "scheduling.cycle.tie_break:TieBreaker",
-        f"{COMPOSED}::test_weighted_random_without_scores_reaches_everybody",
+        f"{COMPOSED}::test_weighted_random_without_scores_reaches_all_nodes",
         ("scheduling/cycle/tie_break.py", "weights = [1.0] * len(weights)", "weights[0] = 1.0"),
     ),
     Row(
         "3. Anti-affinity and topology scoring functions",
         "scheduling.table.topology_domains:evenness",
-        f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
+        f"{SCORES}::test_soft_spread_prefers_emptier_domains",
         (
             "scheduling/table/topology_domains.py",
             "np.maximum(counts - min_domain_count(table, ask, key, counts), 0)",
@@ -121,7 +121,7 @@ PARTIAL = (
     Row(
         "4. Node health status checking",
         "scheduling.plugins.filters.ready:Ready",
-        f"{RESOURCES}::test_only_nodes_that_are_well_take_workloads[draining]",
+        f"{RESOURCES}::test_only_ready_nodes_take_workloads[draining]",
         ("scheduling/table/node_info.py", 'is_draining=status.phase == "Draining" or', "is_draining="),
     ),
 )
@@ -129,13 +129,13 @@ NOW = (
     Row(
         "1. Create a CompositeScheduler that integrates all phases",
         "scheduling.cycle.cycle:CompositeScheduler",
-        f"{COMPOSED}::test_preemption_comes_last",
+        f"{COMPOSED}::test_preemption_is_the_last_resort",
         ("scheduling/cycle/cycle.py", "if selection.fits:", "if selection.fits and preemptor is None:"),
     ),
     Row(
         "2. Add convenience re-exports in lib.rs",
         "scheduling:__getattr__",
-        f"{CYCLES}::test_the_useful_names_are_found_in_one_place",
+        f"{CYCLES}::test_package_exports_public_names",
         ("scheduling/__init__.py", '("Selection", "Selector", "TieBreaker"),', '("Selector", "TieBreaker"),'),
     ),
 )
@@ -143,7 +143,7 @@ SOON = (
     Row(
         "1. Implement topology spread constraints",
         "scheduling.plugins.filters.topology_spread:TopologySpread",
-        f"{FILTERS}::test_a_topology_key_that_no_node_has_is_said_to_be_unknown",
+        f"{FILTERS}::test_unknown_topology_key_is_named",
         ("scheduling/plugins/filters/topology_spread.py", "if not rows.domain_count(key):", "if False:"),
     ),
     Row(
@@ -159,7 +159,7 @@ SOON = (
     Row(
         "3. Implement event emission for observability",
         "scheduling.cycle.binder:BindEvent",
-        f"{COMPOSED}::test_what_is_placed_is_bound",
+        f"{COMPOSED}::test_scheduled_workload_is_bound",
         (
             "scheduling/cycle/binder.py",
             '"bound", self.now(), updates=updates',
@@ -169,7 +169,7 @@ SOON = (
     Row(
         "4. Add rollback handlers for binding failures",
         "scheduling.cycle.binder:BindingStore.abort_all",
-        f"{BINDS}::test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace",
+        f"{BINDS}::test_error_after_prepare_rolls_back",
         (
             "scheduling/cycle/binder.py",
             "[_bind_request(reservation) for reservation in reservations]",
@@ -191,7 +191,7 @@ LONG_TERM = (
     Row(
         "2. State concurrency primitives",
         "scheduling.cycle.reservations:Reservations.confirm_bound",
-        f"{BINDS}::test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile[dropped-False-optimistic]",
+        f"{BINDS}::test_written_binding_stays_when_reservation_is_lost[dropped-False-optimistic]",
         (
             "scheduling/cycle/reservations.py",
             "or placement is None or not self._is_current(placement)",
@@ -201,7 +201,7 @@ LONG_TERM = (
     Row(
         "3. Atomic scheduling decisions",
         "scheduling.table.node_table:NodeTable.what_if",
-        "scheduling/preemption/test_preemptor.py::test_who_goes",
+        "scheduling/preemption/test_preemptor.py::test_victim_selection",
         (
             "scheduling/table/node_table.py",
             "if placement is not None and name not in self.placements:",
@@ -217,7 +217,7 @@ LONG_TERM = (
     Row(
         "5. Preemption implementation",
         "scheduling.preemption.preemptor:Preemptor",
-        f"{CYCLES}::test_limits_on_disruption_hold_over_the_whole_cycle",
+        f"{CYCLES}::test_disruption_budget_holds_over_whole_cycle",
         ("scheduling/cycle/cycle.py", "self.preemptor.charge(assignment.victims)", "pass"),
     ),
 )

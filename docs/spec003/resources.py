@@ -2,8 +2,8 @@
 
 from docs.specification import Row
 
-HAS = "scheduling/table/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more"
-STATES = "scheduling/table/test_spec003_resources.py::test_a_container_states_request_and_limit"
+HAS = "scheduling/table/test_spec003_resources.py::test_node_capacity_limits_requests"
+STATES = "scheduling/table/test_spec003_resources.py::test_container_has_request_and_limit"
 
 RESOURCES = (
     Row(
@@ -31,7 +31,7 @@ RESOURCES = (
     Row(
         "node.gpu_capacity",
         "scheduling.table.gpu_allocator:GpuAllocator",
-        "scheduling/table/test_spec003_resources.py::test_gpus_are_counted_one_by_one",
+        "scheduling/table/test_spec003_resources.py::test_gpus_are_counted_individually",
         (
             "scheduling/table/node_info.py",
             "gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),",
@@ -107,7 +107,7 @@ RESOURCES = (
     Row(
         "Pod-level aggregation",
         "kinds.container:total_amounts",
-        "scheduling/table/test_spec003_resources.py::test_a_workload_asks_for_what_its_containers_ask_for_together",
+        "scheduling/table/test_spec003_resources.py::test_workload_requests_are_sum_of_containers",
         (
             "kinds/container.py",
             "sum(container_amounts.get(name, 0) for container_amounts in amounts)",
@@ -117,7 +117,7 @@ RESOURCES = (
     Row(
         "Resource compressibility markers",
         "scheduling.table.qos:is_compressible",
-        "scheduling/table/test_spec003_resources.py::test_too_little_of_what_is_compressible_only_slows_down",
+        "scheduling/table/test_spec003_resources.py::test_compressible_resources",
         (
             "scheduling/table/qos.py",
             'COMPRESSIBLE = frozenset({"cpu", "ephemeral-storage"})',

@@ -9,13 +9,13 @@ SCHEDULER = (
     Row(
         "Scheduler trait",
         "scheduling.cycle.cycle:CompositeScheduler",
-        f"{COMPOSED}::test_a_batch_keeps_its_order",
+        f"{COMPOSED}::test_cycle_keeps_batch_order",
         ("scheduling/cycle/cycle.py", "        for run in runs:", "        for run in reversed(runs):"),
     ),
     Row(
         "schedule() method",
         "scheduling.cycle.cycle:CompositeScheduler.cycle",
-        f"{CYCLES}::test_expired_reservations_make_room_first",
+        f"{CYCLES}::test_cycle_expires_reservations_first",
         (
             "scheduling/cycle/cycle.py",
             "cycle = CycleResult(expired=self.reservations.expire(now))",
@@ -25,13 +25,13 @@ SCHEDULER = (
     Row(
         "ScheduleRequest",
         "scheduling.table.ask:WorkloadAsk",
-        f"{CYCLES}::test_one_that_has_its_place_already_is_not_placed_again",
+        f"{CYCLES}::test_placed_workload_is_not_scheduled_again",
         ("scheduling/cycle/cycle.py", "if ask.name in placements:", "if False:"),
     ),
     Row(
         "ScheduleDecision",
         "scheduling.cycle.cycle:CycleResult",
-        f"{COMPOSED}::test_without_nodes_everybody_is_told_that_there_are_none",
+        f"{COMPOSED}::test_without_nodes_the_reason_says_so",
         (
             "scheduling/cycle/cycle.py",
             "rejection = result",
@@ -41,13 +41,13 @@ SCHEDULER = (
     Row(
         "SimpleScheduler",
         "scheduling.cycle.cycle:compose",
-        f"{COMPOSED}::test_round_robin_without_scores_deals_workloads_out_in_turn",
+        f"{COMPOSED}::test_round_robin_without_scores_distributes_evenly",
         ("scheduling/cycle/cycle.py", "Selector(tie_breaker, rng)", "Selector()"),
     ),
     Row(
         "Filter phase",
         "engine.decide:decide",
-        f"{COMPOSED}::test_the_filters_of_the_profile_rule_out",
+        f"{COMPOSED}::test_profile_filters_reject_nodes",
         (
             "engine/decide.py",
             "wide_reasons = collect_rejections(ask, table, plugins.wide_filters)",
@@ -57,7 +57,7 @@ SCHEDULER = (
     Row(
         "Score phase",
         "engine.decide:weighted_totals",
-        f"{COMPOSED}::test_the_scores_of_the_profile_decide",
+        f"{COMPOSED}::test_profile_scores_decide",
         (
             "engine/decide.py",
             "weighted_totals(ask, rows, scores, reasons)",
@@ -67,7 +67,7 @@ SCHEDULER = (
     Row(
         "Select phase",
         "scheduling.cycle.tie_break:Selector.select",
-        f"{COMPOSED}::test_the_selected_one_is_taken",
+        f"{COMPOSED}::test_selected_node_is_reserved",
         (
             "scheduling/cycle/cycle.py",
             "return Assignment(ask, selection.row, selection.score)",
@@ -77,7 +77,7 @@ SCHEDULER = (
     Row(
         "Bind phase",
         "scheduling.cycle.cycle:CompositeScheduler.bind",
-        f"{COMPOSED}::test_what_is_placed_is_bound",
+        f"{COMPOSED}::test_scheduled_workload_is_bound",
         (
             "scheduling/cycle/cycle.py",
             "await self.binder.bind(scheduled.reservation) for scheduled in ready if not scheduled.ask.group",
@@ -87,13 +87,13 @@ SCHEDULER = (
     Row(
         "state.concurrency",
         "scheduling.cycle.binder:StoredNodeState",
-        f"{COMPOSED}::test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them",
+        f"{COMPOSED}::test_own_write_does_not_set_unknown_node_revision",
         ("scheduling/cycle/binder.py", "if self.node_revisions.get(request.node) == expected:", "if True:"),
     ),
     Row(
         "event.emission",
         "scheduling.cycle.binder:BindEvent.id",
-        f"{COMPOSED}::test_each_attempt_is_an_event_of_its_own",
+        f"{COMPOSED}::test_each_bind_attempt_emits_its_own_event",
         (
             "scheduling/cycle/binder.py",
             'return f"{self.workload}.{self.reservation}"',

@@ -8,7 +8,7 @@ SCORE = (
     Row(
         "scoring_functions",
         "scheduling.cycle.profile:SCORES",
-        f"{SCORES}::test_all_scores_are_there",
+        f"{SCORES}::test_specified_scores_exist",
         ("scheduling/cycle/profile.py", "    Price(),", ""),
     ),
     Row(
@@ -20,13 +20,13 @@ SCORE = (
     Row(
         "ranked_nodes",
         "engine.explain:top_candidates",
-        f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
+        f"{SCORES}::test_candidates_are_ranked_with_score_parts",
         ("engine/explain.py", "totals[row] = RULED_OUT", "pass"),
     ),
     Row(
         "final_score",
         "engine.explain:RankedCandidate",
-        f"{SCORES}::test_the_best_come_first_with_what_their_score_is_made_of",
+        f"{SCORES}::test_candidates_are_ranked_with_score_parts",
         (
             "engine/explain.py",
             "sum(part.score * part.weight for part in parts)",
@@ -36,13 +36,13 @@ SCORE = (
     Row(
         "resource_balance",
         "scheduling.plugins.scores.balanced_resources:BalancedResources",
-        f"{SCORES}::test_balance",
+        f"{SCORES}::test_balanced_resources",
         ("scheduling/plugins/scores/balanced_resources.py", "np.abs(high, out=high)", "pass"),
     ),
     Row(
         "spreading",
         "scheduling.plugins.scores.service_spread:ServiceSpread",
-        f"{SCORES}::test_spreading_is_over_nodes_and_zones",
+        f"{SCORES}::test_service_spread_counts_nodes_and_zones",
         (
             "scheduling/plugins/scores/service_spread.py",
             "np.divide(np.float32(0.5), replicas, out=replicas)",
@@ -52,7 +52,7 @@ SCORE = (
     Row(
         "binpacking",
         "scheduling.plugins.scores.bin_packing:BinPacking",
-        f"{SCORES}::test_packing_looks_at_what_is_asked_for",
+        f"{SCORES}::test_bin_packing_counts_requested_resources",
         (
             "scheduling/plugins/scores/bin_packing.py",
             "return mean_after(ask, rows)",
@@ -62,7 +62,7 @@ SCORE = (
     Row(
         "preferred_affinity",
         "scheduling.plugins.scores.node_preference:NodePreference",
-        f"{SCORES}::test_liked_labels_count_by_their_weight",
+        f"{SCORES}::test_node_preferences_count_by_weight",
         (
             "scheduling/plugins/scores/node_preference.py",
             "matching_any(rows, (preference.term,)) * np.float32(preference.weight)",
@@ -72,25 +72,25 @@ SCORE = (
     Row(
         "normalized_value bounds",
         "engine.explain:MAX_SCORE",
-        f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
+        f"{SCORES}::test_score_is_weighted_mean_from_0_to_100",
         ("engine/explain.py", "MAX_SCORE = 100.0", "MAX_SCORE = 1.0"),
     ),
     Row(
         "calculate_final_score",
         "scheduling.cycle.tie_break:score_of",
-        f"{SCORES}::test_a_score_is_shown_as_the_weighted_mean_from_0_to_100",
+        f"{SCORES}::test_score_is_weighted_mean_from_0_to_100",
         ("scheduling/cycle/tie_break.py", "MAX_SCORE * total / weight)", "MAX_SCORE * total)"),
     ),
     Row(
         "Scorer trait",
         "engine.plugin:Score",
-        f"{SCORES}::test_anybody_can_write_a_score",
+        f"{SCORES}::test_custom_score",
         ("engine/decide.py", "for score, weight in scores:", "for score, weight in scores[1:]:"),
     ),
     Row(
         "anti_affinity scoring",
         "scheduling.plugins.scores.preferred_affinity:PreferredAntiAffinity",
-        f"{SCORES}::test_neighbours_are_liked_or_not[disliked neighbours repel it]",
+        f"{SCORES}::test_preferred_workload_affinity[anti-preferred workloads repel it]",
         (
             "scheduling/plugins/scores/preferred_affinity.py",
             "np.divide(np.float32(preference.weight), in_domain",
@@ -100,7 +100,7 @@ SCORE = (
     Row(
         "topology_spread scoring",
         "scheduling.plugins.scores.soft_spread:SoftSpread",
-        f"{SCORES}::test_a_soft_spread_prefers_domains_that_are_not_ahead",
+        f"{SCORES}::test_soft_spread_prefers_emptier_domains",
         ("scheduling/plugins/scores/soft_spread.py", "total += evenness(", "total -= evenness("),
     ),
 )

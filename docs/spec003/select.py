@@ -9,7 +9,7 @@ SELECT = (
     Row(
         "winner",
         "scheduling.cycle.tie_break:Selection",
-        f"{SELECTS}::test_a_score_is_shown_from_0_to_100",
+        f"{SELECTS}::test_score_is_scaled_0_to_100",
         (
             "scheduling/cycle/tie_break.py",
             "row = int(rows[0]) if len(rows) == 1",
@@ -19,7 +19,7 @@ SELECT = (
     Row(
         "candidates",
         "scheduling.cycle.tie_break:Selection",
-        f"{SELECTS}::test_only_the_best_are_drawn_from",
+        f"{SELECTS}::test_selection_draws_from_top_scores_only",
         (
             "scheduling/cycle/tie_break.py",
             "return Selection(row, score_of(decision, row), rows)",
@@ -29,7 +29,7 @@ SELECT = (
     Row(
         "tiebreaker",
         "scheduling.cycle.tie_break:TieBreaker",
-        f"{SELECTS}::test_the_fixed_order_is_the_engine_s_own",
+        f"{SELECTS}::test_fixed_tie_break_equals_engine_choice",
         (
             "scheduling/cycle/tie_break.py",
             "                return decision.chosen",
@@ -39,37 +39,37 @@ SELECT = (
     Row(
         "reservation",
         "scheduling.cycle.reservations:Reservation",
-        f"{HOLDS}::test_ids_are_unique",
+        f"{HOLDS}::test_reservation_ids_are_unique",
         ("scheduling/cycle/reservations.py", 'f"{self.holder}-{self._last_number}"', "self.holder"),
     ),
     Row(
         "reservation_timeout",
         "scheduling.cycle.reservations:Reservations",
-        "scheduling/cycle/test_cycle.py::test_a_profile_composes_its_scheduler",
+        "scheduling/cycle/test_cycle.py::test_compose_builds_scheduler_from_profile",
         ("scheduling/cycle/reservations.py", "now + self.timeout,", "now + RESERVATION_TIMEOUT_S,"),
     ),
     Row(
         "selection_result",
         "scheduling.cycle.tie_break:Selection.fits",
-        f"{SELECTS}::test_no_candidates_is_an_answer",
+        f"{SELECTS}::test_selection_without_candidates_has_a_problem",
         ("scheduling/cycle/tie_break.py", "return self.row != NO_ROW", "return True"),
     ),
     Row(
         "strategy: random",
         "scheduling.cycle.tie_break:TieBreaker.RANDOM",
-        f"{SELECTS}::test_random_follows_its_seed_and_reaches_every_tie",
+        f"{SELECTS}::test_random_is_seeded_and_reaches_every_tie",
         ("scheduling/cycle/tie_break.py", "int(self.rng.random() * len(rows))", "0"),
     ),
     Row(
         "strategy: least_loaded",
         "scheduling.cycle.tie_break:TieBreaker.LEAST_LOADED",
-        f"{SELECTS}::test_least_loaded_takes_the_emptiest_of_equals",
+        f"{SELECTS}::test_least_loaded_selects_emptiest_tie",
         ("scheduling/cycle/tie_break.py", "decision.table, rows).argmin()", "decision.table, rows).argmax()"),
     ),
     Row(
         "strategy: round_robin",
         "scheduling.cycle.tie_break:TieBreaker.ROUND_ROBIN",
-        "scheduling/cycle/test_spec003_scheduler.py::test_round_robin_without_scores_deals_workloads_out_in_turn",
+        "scheduling/cycle/test_spec003_scheduler.py::test_round_robin_without_scores_distributes_evenly",
         ("scheduling/cycle/tie_break.py", 'side="right"', 'side="left"'),
     ),
     Row(
@@ -81,7 +81,7 @@ SELECT = (
     Row(
         "Selector trait",
         "scheduling.cycle.tie_break:Selector",
-        "scheduling/cycle/test_spec003_scheduler.py::test_the_selector_can_be_exchanged",
+        "scheduling/cycle/test_spec003_scheduler.py::test_selector_is_replaceable",
         (
             "scheduling/cycle/cycle.py",
             "selection = self.selector.select(decision)",
@@ -91,13 +91,13 @@ SELECT = (
     Row(
         "weighted_random strategy",
         "scheduling.cycle.tie_break:TieBreaker.WEIGHTED_RANDOM",
-        f"{SELECTS}::test_weighted_random_prefers_the_better_of_the_best_few",
+        f"{SELECTS}::test_weighted_random_prefers_higher_scores",
         ("scheduling/cycle/tie_break.py", "target = self.rng.random() * sum(weights)", "target = 0.0"),
     ),
     Row(
         "affinity_based strategy",
         "scheduling.cycle.tie_break:TieBreaker.AFFINITY",
-        f"{SELECTS}::test_affinity_based_takes_the_most_liked",
+        f"{SELECTS}::test_affinity_selects_most_preferred_tie",
         (
             "scheduling/cycle/tie_break.py",
             "int(max(rows.tolist(), key=count_preferences))",

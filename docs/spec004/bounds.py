@@ -25,7 +25,7 @@ OUT_OF_SCOPE = (
     Row(
         "no store of logs: the last lines of what failed, and no more",
         "lifecycle.workload_status:MAX_LOG_CHARS",
-        "lifecycle/test_workload_status.py::test_what_was_decided_is_stored_with_its_time",
+        "lifecycle/test_workload_status.py::test_decision_is_stored_with_its_time",
         (
             "lifecycle/workload_status.py",
             "last_log=observation.log[-MAX_LOG_CHARS:]",
@@ -82,7 +82,7 @@ ACCEPTANCE = (
     Row(
         "persisted before it is carried out",
         "lifecycle.workload:desired_run",
-        "lifecycle/test_workload_orders.py::test_what_is_ordered[only just bound]",
+        "lifecycle/test_workload_orders.py::test_desired_run[only just bound]",
         (
             "lifecycle/workload.py",
             '{"", Action.ASSIGN, Action.DELETE,',
@@ -112,13 +112,13 @@ ACCEPTANCE = (
     Row(
         "retries survive a restart",
         "kinds.meta.timestamps:format_micro_time",
-        "lifecycle/test_retry.py::test_a_wait_survives_a_restart_to_the_microsecond",
+        "lifecycle/test_retry.py::test_backoff_survives_restart_to_the_microsecond",
         ("kinds/meta/timestamps.py", '"%Y-%m-%dT%H:%M:%S.%fZ"', '"%Y-%m-%dT%H:%M:%SZ"'),
     ),
     Row(
         "a lost node's workloads are moved in an order that is always the same",
         "lifecycle.node_health:evict_silent_nodes",
-        "lifecycle/test_node_health_noderules.py::test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other",
+        "lifecycle/test_node_lifecycle.py::test_longest_silent_node_first_and_rate_is_per_zone",
         (
             "lifecycle/node_health.py",
             "for node in sorted(overdue.values(), key=lambda node: (-node.heartbeat_age, node.name)):",

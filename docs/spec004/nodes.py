@@ -3,7 +3,7 @@
 from docs.specification import Later, Row
 
 NODES = "controllers/nodes/test_node_health.py"
-RULES = "lifecycle/test_node_health_noderules.py"
+RULES = "lifecycle/test_node_lifecycle.py"
 LOOPS = "controllers/test_spec004_loops.py"
 FILTERS = "scheduling/plugins/filters/test_spec003_filters.py"
 BINDING = "controllers/scheduler/test_scheduler.py"
@@ -42,7 +42,7 @@ NODE_MANAGER = (
     Row(
         "missing heartbeats make it NotReady",
         "lifecycle.node_health:evaluate_node",
-        f"{RULES}::test_what_silence_makes_of_a_node[silent for 40 s: not ready, and told]",
+        f"{RULES}::test_evaluate_node[silent for 40 s: not ready, with an event]",
         (
             "lifecycle/node_health.py",
             "if was_lost or node.heartbeat_age >= timeouts.not_ready_after:",
@@ -70,7 +70,7 @@ PLACEMENT = (
     Row(
         "filter: readiness",
         "scheduling.plugins.filters.ready:Ready",
-        f"{FILTERS}::test_every_filter_is_asked[Ready]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[Ready]",
         ("scheduling/plugins/filters/ready.py", 'UNREADY: rows.column("unready"),', ""),
     ),
     Row(
@@ -86,13 +86,13 @@ PLACEMENT = (
     Row(
         "filter: memory",
         "kinds.container:BYTE_RESOURCES",
-        "scheduling/table/test_spec003_resources.py::test_a_node_has_as_much_as_it_says_and_no_more[memory in bytes]",
+        "scheduling/table/test_spec003_resources.py::test_node_capacity_limits_requests[memory in bytes]",
         ("kinds/container.py", 'frozenset({"memory", "storage"', 'frozenset({"storage"'),
     ),
     Row(
         "filter: labels",
         "scheduling.plugins.filters.node_selector:NodeSelector",
-        f"{FILTERS}::test_every_filter_is_asked[NodeSelector]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[NodeSelector]",
         (
             "scheduling/plugins/filters/node_selector.py",
             "return bool(ask.demands.node_selector)",
@@ -102,7 +102,7 @@ PLACEMENT = (
     Row(
         "filter: types of workload that a node supports",
         "scheduling.plugins.filters.runtime:Runtime",
-        f"{FILTERS}::test_every_filter_is_asked[Runtime]",
+        f"{FILTERS}::test_every_filter_is_in_the_default_profile[Runtime]",
         ("scheduling/plugins/filters/runtime.py", "return bool(ask.demands.runtime)", "return False"),
     ),
     Row(

@@ -30,7 +30,7 @@ RECONCILIATION = (
     Row(
         "Running, Missing: Apply",
         "lifecycle.workload:Action.APPLY",
-        f"{TABLE}::test_what_is_to_run[Running, Missing, never applied: Apply]",
+        f"{TABLE}::test_decide_desired_running[Running, Missing, never applied: Apply]",
         (
             LIFECYCLE,
             "return _decide_start(inputs, retry, grace_periods)",
@@ -40,13 +40,13 @@ RECONCILIATION = (
     Row(
         "Running, Failed: Recreate",
         "lifecycle.workload:Action.RECREATE",
-        f"{TABLE}::test_what_is_to_run[Running, Failed, wait over: Recreate]",
+        f"{TABLE}::test_decide_desired_running[Running, Failed, wait over: Recreate]",
         (LIFECYCLE, 'Action.RECREATE, f"it failed', 'Action.APPLY, f"it failed'),
     ),
     Row(
         "Stopped, Running: ApplyStopped",
         "lifecycle.workload:Action.APPLY_STOPPED",
-        f"{TABLE}::test_what_is_to_be_stopped[Stopped, Running: ApplyStopped]",
+        f"{TABLE}::test_decide_desired_stopped[Stopped, Running: ApplyStopped]",
         (
             LIFECYCLE,
             'return _order_once(inputs, Action.APPLY_STOPPED, "it is to be stopped", grace_periods.stop)',
@@ -56,7 +56,7 @@ RECONCILIATION = (
     Row(
         "Deleted, anything: Delete",
         "lifecycle.workload:Action.DELETE",
-        f"{TABLE}::test_what_is_to_be_deleted",
+        f"{TABLE}::test_decide_desired_deleted",
         (
             LIFECYCLE,
             'return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)',
@@ -66,7 +66,7 @@ RECONCILIATION = (
     Row(
         "grace for what is not there yet",
         "lifecycle.workload:GracePeriods",
-        f"{TABLE}::test_what_is_to_run[Missing, just applied: grace]",
+        f"{TABLE}::test_decide_desired_running[Missing, just applied: grace]",
         (
             LIFECYCLE,
             'return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(',
@@ -76,7 +76,7 @@ RECONCILIATION = (
     Row(
         "grace for a node that is not heard",
         "lifecycle.workload:Action.AWAIT_FAILOVER",
-        f"{TABLE}::test_what_is_to_run[node silent: wait]",
+        f"{TABLE}::test_decide_desired_running[node silent: wait]",
         (LIFECYCLE, 'case "Abandoned" if not is_spent:', 'case "Silent" | "Abandoned" if not is_spent:'),
     ),
     Row(
@@ -94,7 +94,7 @@ RETRY = (
     Row(
         "failures are counted, and the count is persisted",
         "lifecycle.retry:count_failure",
-        f"{TABLE}::test_what_is_to_run[Running, Failed: counted, and wait]",
+        f"{TABLE}::test_decide_desired_running[Running, Failed: counted, and wait]",
         (
             "lifecycle/retry.py",
             "attempts = (previous.attempts or 0) + 1",
@@ -104,19 +104,19 @@ RETRY = (
     Row(
         "waits double from 5 s",
         "lifecycle.retry:RetryPolicy.backoff",
-        f"{RETRIES}::test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last",
+        f"{RETRIES}::test_backoff_doubles_and_fifth_failure_is_final",
         ("lifecycle/retry.py", "2.0 ** min(failures - 1, 60)", "2.0 ** min(failures, 60)"),
     ),
     Row(
         "and are 120 s at most",
         "lifecycle.retry:RetryPolicy",
-        f"{RETRIES}::test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120",
+        f"{RETRIES}::test_backoff_is_capped_at_120_seconds",
         ("lifecycle/retry.py", "    max_backoff: float = 120.0", "    max_backoff: float = 160.0"),
     ),
     Row(
         "the last attempt ends it as failed",
         "lifecycle.retry:is_exhausted",
-        f"{TABLE}::test_what_is_to_run[the fifth failure ends it]",
+        f"{TABLE}::test_decide_desired_running[the fifth failure ends it]",
         (LIFECYCLE, "if is_exhausted(next_retry, grace_periods.retry):", "if False:"),
     ),
 )

@@ -106,7 +106,7 @@ STORE = (
     Row(
         "/reconciliation: what was last done about it, and when",
         "lifecycle.workload_status:next_status",
-        "lifecycle/test_workload_status.py::test_what_was_decided_is_stored_with_its_time",
+        "lifecycle/test_workload_status.py::test_decision_is_stored_with_its_time",
         (
             "lifecycle/workload_status.py",
             "last_action=str(decision.action), last_action_at=format_micro_time(now))",

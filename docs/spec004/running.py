@@ -37,7 +37,7 @@ FAILURES = (
     Row(
         "an agent that cannot be reached: what it ran may go elsewhere",
         "lifecycle.node_health:decide_failover",
-        "lifecycle/test_node_health_noderules.py::test_when_a_replacement_may_start[keep: replaced after 120 s]",
+        "lifecycle/test_node_lifecycle.py::test_decide_failover[keep: replaced after 120 s]",
         ("lifecycle/node_health.py", "if node.name not in evictions.evicted_nodes:", "if True:"),
     ),
     Row(

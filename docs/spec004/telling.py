@@ -36,7 +36,7 @@ EVENTS = (
     Row(
         "WorkloadFailed",
         "lifecycle.workload:EVENT_REASONS",
-        "lifecycle/test_workload.py::test_what_trying_again_would_not_help_fails_at_once[INVALID_IMAGE]",
+        "lifecycle/test_workload.py::test_final_failure_is_not_retried[INVALID_IMAGE]",
         (LIFECYCLE, '    Action.MARK_FAILED: "WorkloadFailed",', ""),
     ),
     Row(

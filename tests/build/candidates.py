@@ -1,4 +1,4 @@
-"""Toy candidates, asks and plugins: just enough to see the engine work, without any kind."""
+"""Toy candidates, asks and plugins for tests of the engine, without any kind."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 from lattice.engine.plugin import Profile, Rejections, Scope, Shortfall
 from lattice.engine.table import Floats, Rows, Table
 
-LEVELS = 9  # of fullness that Whim knows
+LEVELS = 9  # number of fill levels in Whim
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def wanted(table: Table, name: str = "w", **amounts: int) -> Wanted:
 
 
 def a_table(rooms: Mapping[str, int] | Sequence[int], seed: int = 0) -> Table:
-    """Rows with so much of x each; marks and zones are columns that tests may set."""
+    """Rows with the given amount of x each; `marked` is a column that tests may set."""
     table = Table(("x",), seed)
     table.add_column("marked", np.bool_)
     named = rooms if isinstance(rooms, Mapping) else {f"r{number}": room for number, room in enumerate(rooms)}
@@ -98,7 +98,7 @@ class Unmarked:
 
 
 class NotTheFullest:
-    """Looks at the whole table; says nothing while nothing is taken."""
+    """A table-scoped filter that rejects the fullest row; it rejects nothing while nothing is allocated."""
 
     name: ClassVar[str] = "NotTheFullest"
     scope: ClassVar[Scope] = "table"
@@ -125,7 +125,7 @@ class Fullest:
 
 
 class Early:
-    """By name, earlier ones are better; fixed."""
+    """A fixed score that prefers earlier names."""
 
     name: ClassVar[str] = "Early"
     scope: ClassVar[Scope] = "fixed"
@@ -142,7 +142,7 @@ class Early:
 
 
 class Lonely:
-    """Looks at the whole table."""
+    """A table-scoped score."""
 
     name: ClassVar[str] = "Lonely"
     scope: ClassVar[Scope] = "table"
@@ -157,7 +157,7 @@ class Lonely:
 
 @dataclass(frozen=True, eq=False)
 class Whim:
-    """A random score for each row and each number of things placed there: neither rising nor falling as it fills."""
+    """A random score for each row and number of placements, neither rising nor falling as the row fills."""
 
     values: Mapping[str, Sequence[float]]
     unit: int

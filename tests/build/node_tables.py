@@ -1,4 +1,4 @@
-"""Builders for tests: name only what the case is about."""
+"""Builders of node tables, demands and constraints for tests of scheduling plugins."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ ROOM = {"cpu": 4, "memory": "16Gi"}
 
 
 def a_node(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any) -> NodeInfo:
-    """`room` as people write it; labels may be given by keyword `labels`, topology too (zone=, region=, cluster=)."""
+    """`room` in manifest notation; labels by keyword `labels`, topology by zone=, region=, cluster=."""
     labels = dict(facts.pop("labels", {}))
     for key in ("zone", "region", "cluster", "pool", "provider"):
         if key in facts:
@@ -49,7 +49,8 @@ def nodes(*facts: NodeInfo, seed: int = 0, load: bool = True) -> NodeTable:
 
 
 def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Demands:
-    """`requests` as people write them; labels and node_selector as mappings; gpu as a number, "500m" or a GpuNeed."""
+    """`requests` in manifest notation; labels and node_selector as mappings; gpu as a number, "500m" or a
+    GpuNeed."""
     wanted = parse_amounts(dict({"cpu": 1, "memory": "1Gi"} if requests is None else requests))
     for key in ("labels", "node_selector"):
         if key in demands:
@@ -73,14 +74,14 @@ def ask(
 
 
 def place(table: NodeTable, demands: Demands, *on: str) -> None:
-    """One such workload on each of these nodes, whether or not there is room."""
+    """Place one such workload on each of the nodes, even beyond their capacity."""
     for node in on:
         name = f"{demands.namespace}/placed-{len(table.placements)}"
         table.admit(table.make_ask(name, demands), table.row_of[node])
 
 
 def ruled_out(plugin: Any, table: NodeTable, demands: Demands) -> dict[str, list[str]]:
-    """By node, the words of every reason that this filter has against it."""
+    """By node, the text of every reason of the filter."""
     asked = ask(table, demands)
     found: dict[str, list[str]] = {}
     if not plugin.applies(asked):
@@ -106,7 +107,7 @@ def node_term(*requirements: Requirement) -> NodeTerm:
     return NodeTerm(match_expressions=requirements)
 
 
-def likes_nodes(weight: int, *requirements: Requirement) -> PreferredNodes:
+def node_preference(weight: int, *requirements: Requirement) -> PreferredNodes:
     return PreferredNodes(weight=weight, term=node_term(*requirements))
 
 
@@ -115,7 +116,7 @@ def near(topology_key: str, **labels: str) -> WorkloadTerm:
     return WorkloadTerm(selector=LabelSelector(match_labels=labels), topology_key=topology_key)
 
 
-def likes_workloads(weight: int, topology_key: str, **labels: str) -> PreferredWorkloads:
+def workload_preference(weight: int, topology_key: str, **labels: str) -> PreferredWorkloads:
     return PreferredWorkloads(weight=weight, term=near(topology_key, **labels))
 
 

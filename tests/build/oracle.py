@@ -1,4 +1,5 @@
-"""Which nodes can take a workload, found by the slowest and most obvious loops. Shares nothing with the scheduler but the manifest classes."""
+"""A naive scheduler oracle: the nodes that can take a workload, by plain loops that share only the manifest
+classes with the scheduler."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,12 +15,12 @@ from lattice.scheduling.table.node_info import NodeInfo
 class Placed:
     demands: Demands
     node: str
-    gpus: tuple[int, ...] = ()  # by their place on the node
-    ports: tuple[int, ...] = ()  # chosen for it
+    gpus: tuple[int, ...] = ()  # by index on the node
+    ports: tuple[int, ...] = ()  # allocated
 
 
-class Ledger:
-    """Which nodes there are and who is where, as things happen one after the other."""
+class ClusterOracle:
+    """The nodes of a cluster and their placements, updated event by event."""
 
     def __init__(self, nodes: Iterable[NodeInfo]) -> None:
         self.nodes = {node.name: node for node in nodes}
@@ -29,8 +30,8 @@ class Ledger:
         nodes, placed = list(self.nodes.values()), list(self.placed.values())
         return {node.name for node in nodes if can_take(node, nodes, placed, wanted)}
 
-    def comes(self, name: str, demands: Demands, node: str) -> None:
-        """For a part it gets the fullest GPU that has room, whole ones in their order; and the lowest ports that nobody has."""
+    def place(self, name: str, demands: Demands, node: str) -> None:
+        """Assign the fullest GPU with capacity for a share, whole GPUs in order, and the lowest free ports."""
         gpus: tuple[int, ...] = ()
         here = [each for each in self.placed.values() if each.node == node]
         if demands.gpu is not None:
@@ -46,11 +47,11 @@ class Ledger:
         free = sorted(set(port_range(self.nodes[node])) - fixed_numbers([demands]) - numbers_in_use(here))
         self.placed[name] = Placed(demands, node, gpus, tuple(free[: demands.ports]))
 
-    def goes(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         del self.placed[name]
 
-    def is_gone(self, node: str) -> None:
-        """And who was on it."""
+    def remove_node(self, node: str) -> None:
+        """Remove the node and its placements."""
         del self.nodes[node]
         self.placed = {name: each for name, each in self.placed.items() if each.node != node}
 
@@ -62,12 +63,12 @@ def can_take(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed]
         is_usable(node)
         and is_allowed(node, wanted)
         and tolerates(node, wanted)
-        and suits(node, wanted)
+        and machine_allows(node, wanted)
         and has_room(node, here, wanted)
         and has_ports(node, on_it, wanted)
         and (wanted.gpu is None or len(gpu_room(node, on_it, wanted)) >= wanted.gpu.count)
-        and neighbours_agree(node, nodes, placed, wanted)
-        and stays_even(node, nodes, placed, wanted)
+        and affinity_allows(node, nodes, placed, wanted)
+        and spread_allows(node, nodes, placed, wanted)
     )
 
 
@@ -76,20 +77,20 @@ def is_usable(node: NodeInfo) -> bool:
 
 
 def is_allowed(node: NodeInfo, wanted: Demands) -> bool:
-    """By cluster, node selector and node affinity."""
+    """Whether cluster, node selector and node affinity allow the node."""
     if wanted.cluster and node.labels.get("cluster") != wanted.cluster:
         return False
     if any(node.labels.get(key) != value for key, value in wanted.node_selector):
         return False
-    return not wanted.node_terms or any(fulfils(term, node.labels) for term in wanted.node_terms)
+    return not wanted.node_terms or any(term_matches(term, node.labels) for term in wanted.node_terms)
 
 
-def fulfils(term: NodeTerm, labels: Mapping[str, str]) -> bool:
-    return all(holds(each, labels) for each in term.match_expressions)
+def term_matches(term: NodeTerm, labels: Mapping[str, str]) -> bool:
+    return all(requirement_matches(each, labels) for each in term.match_expressions)
 
 
-def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
-    """One demand on one label, word by word."""
+def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
+    """Whether the labels satisfy one requirement."""
     value, values = labels.get(requirement.key), requirement.values
     if requirement.operator == "In":
         return value is not None and value in values
@@ -104,13 +105,13 @@ def holds(requirement: Requirement, labels: Mapping[str, str]) -> bool:
     return int(value) > int(values[0]) if requirement.operator == "Gt" else int(value) < int(values[0])
 
 
-def means(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
-    """Every label it names, and every demand it makes."""
+def selector_matches(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
+    """Whether the labels satisfy every label and requirement of the selector."""
     found = dict(labels)
     for key, value in selector.match_labels.items():
         if key not in found or found[key] != value:
             return False
-    return all(holds(each, found) for each in selector.match_expressions)
+    return all(requirement_matches(each, found) for each in selector.match_expressions)
 
 
 def tolerates(node: NodeInfo, wanted: Demands) -> bool:
@@ -129,8 +130,8 @@ def tolerates(node: NodeInfo, wanted: Demands) -> bool:
     return True
 
 
-def suits(node: NodeInfo, wanted: Demands) -> bool:
-    """By runtime, licence, image and the place of its volumes."""
+def machine_allows(node: NodeInfo, wanted: Demands) -> bool:
+    """Whether runtime, licence, image and volume zones allow the node."""
     if wanted.runtime and node.runtimes and wanted.runtime not in node.runtimes:
         return False
     if wanted.licences and not set(wanted.licences) & node.licences:
@@ -144,7 +145,7 @@ def suits(node: NodeInfo, wanted: Demands) -> bool:
 
 
 def has_image(image: str, wanted: MachineImage) -> bool:
-    """Images of these tests are called name-1.2: whole numbers compared one by one, those that are not there being 0."""
+    """Images in tests are named name-1.2; versions compare number by number, missing numbers count as 0."""
     if wanted.pattern and not re.fullmatch(wanted.pattern.replace("*", ".*"), image):
         return False
     if not wanted.min_version:
@@ -179,7 +180,7 @@ def numbers_in_use(on_it: Sequence[Placed]) -> set[int]:
 
 
 def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
-    """A chosen number is kept for both protocols; of the range each number counts once, whoever has it and for how many protocols."""
+    """An allocated port is taken for both protocols; each number of the range counts once."""
     for number, protocol in wanted.host_ports:
         if any((number, protocol) in each.demands.host_ports or number in each.ports for each in on_it):
             return False
@@ -193,7 +194,7 @@ def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
 
 
 def gpu_room(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
-    """By number, what is free on those of its GPUs that are of a model it may use, where that is enough."""
+    """By GPU number, the free amount of each GPU of an allowed model with enough capacity."""
     need = wanted.gpu
     found = {}
     for number, (model, milli) in enumerate(node.gpus):
@@ -217,17 +218,17 @@ def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> 
     return [
         each.node
         for each in placed
-        if each.demands.namespace == namespace and means(selector, each.demands.labels)
+        if each.demands.namespace == namespace and selector_matches(selector, each.demands.labels)
     ]
 
 
-def neighbours_agree(
+def affinity_allows(
     node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
 ) -> bool:
     for term in wanted.near:
         there = where(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
-        alone = not anywhere and means(term.selector, wanted.labels)
+        alone = not anywhere and selector_matches(term.selector, wanted.labels)
         if term.topology_key not in node.labels or not (
             alone or count_near(node, term.topology_key, nodes, there)
         ):
@@ -239,13 +240,17 @@ def neighbours_agree(
             return False
     for each in placed:
         for term in each.demands.far:
-            meant = each.demands.namespace == wanted.namespace and means(term.selector, wanted.labels)
+            meant = each.demands.namespace == wanted.namespace and selector_matches(
+                term.selector, wanted.labels
+            )
             if meant and count_near(node, term.topology_key, nodes, [each.node]):
                 return False
     return True
 
 
-def stays_even(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands) -> bool:
+def spread_allows(
+    node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
+) -> bool:
     for spread in wanted.spread:
         if spread.when_unsatisfiable != "DoNotSchedule":
             continue
@@ -253,7 +258,7 @@ def stays_even(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Place
             return False
         if spread.selector is not None:
             there = where(placed, wanted.namespace, spread.selector)
-            itself = means(spread.selector, wanted.labels)
+            itself = selector_matches(spread.selector, wanted.labels)
         else:
             mine = (wanted.namespace, wanted.service)
             there = [

@@ -1,4 +1,4 @@
-"""Small worlds for placement tests: name only what the case is about. And random ones."""
+"""Small worlds for placement tests, by builders of each kind, and random ones."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
 def made(
     cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None = None, namespace: str = ""
 ) -> K:
-    """As if it had been applied; `spec` as people write it."""
+    """An object as if it had been applied; `spec` in manifest notation."""
     metadata = {"name": name, "labels": dict(labels or {}), "namespace": namespace}
     document = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -153,7 +153,7 @@ def a_world(*objects: Kind) -> World:
 
 
 def arranged(world: World, *but: str) -> Fleet:
-    """The fleet with every service placed that can be, but these."""
+    """The fleet with every feasible service placed, except the named ones."""
     fleet = world.build_fleet()
     place_all_once([each for name, each in world.demands.items() if name not in but], fleet)
     return fleet
@@ -190,7 +190,8 @@ WHEN = ("DoNotSchedule", "ScheduleAnyway")
 
 
 def _mostly(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
-    """Three times in four the first: a world in which nothing fits for five reasons at once teaches little."""
+    """Three times in four the usual value: a world in which nothing fits for five reasons at once tests
+    little."""
     return st.sampled_from([usual] * 3 * max(1, len(others)) + list(others))
 
 
@@ -312,7 +313,7 @@ def policies(draw: st.DrawFn, name: str) -> LatticePlacementPolicy:
 
 @st.composite
 def worlds(draw: st.DrawFn) -> World:
-    """A few offers of all kinds, services that depend on one another, policies; much of it does not fit."""
+    """A few offers of all kinds, services with dependencies, and policies; much of it does not fit."""
     classes = [
         a_class("s", 2, 4, 0.05),
         a_class(),

@@ -1,11 +1,12 @@
-"""The best candidate, the next best, and a reason for each of the others; remembered answers are as good as new ones."""
+"""Tests of `decide`: the best and second-best candidate, a reason for every rejected row, and cached
+decisions that equal fresh ones."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from build.candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +46,7 @@ def test_decide(rooms: list[int], taken: list[int], chosen: str, runner_up: str)
     assert (table.names[decision.runner_up] if decision.runner_up != NO_ROW else "") == runner_up
 
 
-def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
+def test_ties_break_by_rank_in_any_row_order() -> None:
     names = [f"n{number}" for number in range(20)]
     first, second = sorted(names, key=lambda name: tie_rank(7, name))[:2]
     for order in (names, names[::-1], sorted(names, key=lambda name: tie_rank(7, name))):
@@ -54,7 +55,7 @@ def test_ties_go_by_the_fixed_order_whatever_the_order_of_rows() -> None:
         assert (decision.name, table.names[decision.runner_up]) == (first, second)
 
 
-def test_a_removed_row_is_never_chosen_and_a_reused_one_may_be() -> None:
+def test_removed_row_is_never_chosen_until_reused() -> None:
     table = a_table([4, 4])
     table.allocate(0, [(0, 3)])
     ask = wanted(table, x=1)
@@ -66,7 +67,7 @@ def test_a_removed_row_is_never_chosen_and_a_reused_one_may_be() -> None:
 
 
 class Counted:
-    """Wraps a plugin and counts the rows that it is asked about."""
+    """Wraps a plugin and counts the rows that it evaluates."""
 
     def __init__(self, inner: Any, applies: bool = True) -> None:
         self.inner, self.rows, self.says = inner, 0, applies
@@ -84,7 +85,7 @@ class Counted:
         return self.inner.score(ask, rows)
 
 
-def test_who_has_nothing_to_say_is_not_asked() -> None:
+def test_inapplicable_plugin_is_not_called() -> None:
     silent, weightless = Counted(Room(), applies=False), Counted(Fullest())
     profile: Any = Profile("some", (silent,), ((weightless, 0.0),))
     table = a_table([1, 1])
@@ -92,11 +93,11 @@ def test_who_has_nothing_to_say_is_not_asked() -> None:
     assert (silent.rows, weightless.rows) == (0, 0)
 
 
-def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None:
+def test_cached_shape_recomputes_changed_rows_only() -> None:
     room, lonely = Counted(Room()), Counted(Lonely())
     profile: Any = Profile("counted", (room,), ((lonely, 1.0),))
     table = a_table([9] * 100)
-    for _ in range(2):  # seen once, then remembered
+    for _ in range(2):  # the second decision caches the shape
         decide(wanted(table, x=1), table, profile)
     room.rows = lonely.rows = 0
     table.allocate(3, [(0, 1)])
@@ -105,7 +106,7 @@ def test_a_known_shape_is_looked_at_again_only_where_something_changed() -> None
     assert (room.rows, lonely.rows) == (2, 100), "a plugin that looks at the whole table always does"
 
 
-def test_a_frozen_decision_outlives_changes() -> None:
+def test_copied_decision_survives_table_changes() -> None:
     table = a_table([4, 4])
     ask = wanted(table, x=3)
     decision = decide(ask, table, PACK)
@@ -117,7 +118,7 @@ def test_a_frozen_decision_outlives_changes() -> None:
     assert not kept.reasons[Lacks("x", 3)].any()
 
 
-def test_not_more_shapes_are_remembered_than_allowed() -> None:
+def test_shape_caches_stay_within_limits() -> None:
     table = a_table([10**6])
     for amount in range(1, MAX_SHAPES_SEEN_ONCE + 300):
         for _ in range(1 + amount % 2):
@@ -137,7 +138,7 @@ STEPS = st.lists(
 )
 
 
-def step(table: Table, what: str, which: int, amount: int) -> None:
+def apply_step(table: Table, what: str, which: int, amount: int) -> None:
     name = f"r{which}"
     row = table.row_of.get(name)
     if row is None:
@@ -153,8 +154,8 @@ def step(table: Table, what: str, which: int, amount: int) -> None:
         table.resize(name, {"x": amount})
 
 
-def afresh(table: Table, *, backwards: bool = False) -> Table:
-    """The same candidates in a table that remembers nothing, in another order of rows."""
+def rebuilt_table(table: Table, *, backwards: bool = False) -> Table:
+    """The same candidates in a table without caches, in another row order."""
     other = a_table({})
     for name in sorted(table.row_of, reverse=backwards):
         row = table.row_of[name]
@@ -164,8 +165,8 @@ def afresh(table: Table, *, backwards: bool = False) -> Table:
     return other
 
 
-def obvious(table: Table, amount: int) -> dict[str, float]:
-    """Totals of the candidates that fit, one at a time, by what the plugins of ALL say."""
+def naive_totals(table: Table, amount: int) -> dict[str, float]:
+    """Totals of the feasible candidates, computed one at a time from the plugins of ALL."""
     names, shares = (
         sorted(table.row_of),
         {name: float(table.share(0)[row]) for name, row in table.row_of.items()},
@@ -182,24 +183,22 @@ def obvious(table: Table, amount: int) -> dict[str, float]:
 
 @many
 @given(st.lists(st.integers(0, 6), max_size=6), STEPS, st.integers(1, 3))
-def test_remembered_answers_equal_fresh_and_obvious_ones(
+def test_cached_decision_equals_fresh_and_naive_decision(
     rooms: list[int], steps: list[tuple[str, int, int]], amount: int
 ) -> None:
     table = a_table(rooms)
     for what, which, much in steps:
-        step(table, what, which, much)
+        apply_step(table, what, which, much)
         if what == "decide":
             decide(wanted(table, x=amount), table, ALL)
     decision = decide(wanted(table, x=amount), table, ALL)
-    for other in (afresh(table), afresh(table, backwards=True)):
+    for other in (rebuilt_table(table), rebuilt_table(table, backwards=True)):
         anew = decide(wanted(other, x=amount), other, ALL)
-        if (
-            other.count == table.count
-        ):  # no holes: these count as empty rows for a plugin that looks at the whole table
+        if other.count == table.count:  # without holes, which a table-scoped plugin counts as empty rows
             assert anew.name == decision.name
             for name, row in table.row_of.items():
                 assert decision.totals[row] == anew.totals[other.row_of[name]], "to the last bit"
-    expected = obvious(table, amount)
+    expected = naive_totals(table, amount)
     totals = {
         name: float(decision.totals[row])
         for name, row in table.row_of.items()
@@ -220,9 +219,7 @@ def test_remembered_answers_equal_fresh_and_obvious_ones(
 
 @many
 @given(st.lists(st.integers(0, 4), max_size=6), st.integers(1, 4), st.lists(st.integers(0, 5), max_size=3))
-def test_every_row_that_is_out_has_a_reason_and_every_other_has_none(
-    rooms: list[int], amount: int, marked: list[int]
-) -> None:
+def test_exactly_the_rejected_rows_have_a_reason(rooms: list[int], amount: int, marked: list[int]) -> None:
     table = a_table(rooms)
     for row in marked:
         if row < len(rooms):

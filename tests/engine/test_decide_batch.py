@@ -1,4 +1,4 @@
-"""Equal asks together get the rows that they would get one after the other, whatever the scores do as rows fill."""
+"""Tests of `decide_batch`: a batch of equal asks gets the rows that single decisions give, for any scores."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from build.candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, wanted
-from build.picked import told, told_together
-from build.proofs import many
+from build.decision_facts import batch_facts, decision_facts
+from build.property_settings import many
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +18,7 @@ from lattice.engine.table import Table
 
 
 def one_at_a_time(
-    table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = told
+    table: Table, profile: Profile, count: int, amount: int, tell: Callable[[Decision], Any] = decision_facts
 ) -> list[Any]:
     rows: list[int] = []
     found: list[Any] = []
@@ -39,15 +39,15 @@ def one_at_a_time(
     ("rooms", "count", "weights", "names"),
     [
         pytest.param([4, 4], 3, {"early": 1.0}, ["r0", "r0", "r0"], id="the best one as long as it has room"),
-        pytest.param([2, 4], 3, {"early": 1.0}, ["r0", "r0", "r1"], id="then the next"),
+        pytest.param([2, 4], 3, {"early": 1.0}, ["r0", "r0", "r1"], id="the next best once the best is full"),
         pytest.param(
             [1, 1], 3, {"early": 1.0}, ["r0", "r1"], id="fewer rows than asked: the rest fits nowhere"
         ),
-        pytest.param([0, 0], 3, {"early": 1.0}, [], id="nobody fits"),
+        pytest.param([0, 0], 3, {"early": 1.0}, [], id="no row fits"),
         pytest.param([], 3, {"early": 1.0}, [], id="nothing to choose from"),
     ],
 )
-def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
+def test_decide_batch(rooms: list[int], count: int, weights: dict[str, float], names: list[str]) -> None:
     table = a_table(rooms)
     assert [
         table.names[row]
@@ -66,20 +66,24 @@ def test_decide_many(rooms: list[int], count: int, weights: dict[str, float], na
         pytest.param(
             a_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"
         ),
-        pytest.param(a_profile(Room(), lonely=0.0), True, 0, True, id="one without weight is not asked"),
+        pytest.param(
+            a_profile(Room(), lonely=0.0), True, 0, True, id="a table-scoped score without weight is ignored"
+        ),
         pytest.param(
             a_profile(Room(), NotTheFullest()), True, 1, False, id="a filter that looks at the whole table"
         ),
-        pytest.param(a_profile(Room(), NotTheFullest()), True, 0, True, id="one that has nothing to say now"),
+        pytest.param(
+            a_profile(Room(), NotTheFullest()), True, 0, True, id="a table-scoped filter that does not apply"
+        ),
     ],
 )
-def test_groupable(profile: Profile, additive: bool, taken: int, together: bool) -> None:
+def test_can_batch(profile: Profile, additive: bool, taken: int, together: bool) -> None:
     table = a_table([4, 4])
     table.allocate(0, [(0, taken)])
     assert can_batch(replace(wanted(table, x=1), is_additive=additive), profile, table) is together
 
 
-def test_without_the_table_a_wide_filter_might_always_speak() -> None:
+def test_table_scoped_filter_without_table_prevents_batching() -> None:
     table = a_table([4])
     assert not can_batch(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
 
@@ -100,7 +104,7 @@ WHIMS = st.lists(
     seed=st.integers(0, 3),
     known=st.booleans(),
 )
-def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
+def test_batch_equals_single_decisions_with_random_scores(
     rooms: list[int], whims: list[list[float]], count: int, amount: int, seed: int, known: bool
 ) -> None:
     table = a_table(rooms, seed)
@@ -108,12 +112,12 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
         table.set(len(rooms) // 2, "marked", True)
     whim = Whim({f"r{number}": values for number, values in enumerate(whims)}, amount)
     profile = a_profile(Room(), Unmarked(), whim=(whim, 1.0), early=0.25)
-    if known:  # remembered from before, and changed since
+    if known:  # cached earlier, and changed since
         for _ in range(2):
             decide(wanted(table, x=amount), table, profile)
         for row in range(0, len(rooms), 3):
             table.allocate(row, [(0, min(amount, rooms[row]))])
-    together = told_together(decide_batch(wanted(table, x=amount), table, profile, count))
+    together = batch_facts(decide_batch(wanted(table, x=amount), table, profile, count))
     assert together == one_at_a_time(table, profile, count, amount)
 
 
@@ -122,7 +126,7 @@ def test_together_is_the_same_as_one_at_a_time_even_with_random_scores(
     st.lists(st.integers(0, 90), min_size=MAX_LOOKAHEAD_ROWS // 4, max_size=MAX_LOOKAHEAD_ROWS // 2),
     st.booleans(),
 )
-def test_many_rows_and_many_levels_come_out_the_same(rooms: list[int], packs: bool) -> None:
+def test_large_batch_equals_single_decisions(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
     profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
     assert decide_batch(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(

@@ -1,4 +1,4 @@
-"""A decision in words and numbers: who is best by what, how many are out and why, and what each of them lacks."""
+"""Tests of explanations: summary text, ranked candidates with score parts, rejection counts and shortfalls."""
 
 import json
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from build.candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +27,7 @@ from lattice.engine.table import Rowids, Table
 PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
 
-def decided(
+def a_decision(
     rooms: list[int],
     amount: int = 2,
     marked: tuple[int, ...] = (),
@@ -45,27 +45,27 @@ def decided(
 @pytest.mark.parametrize(
     ("decision", "words"),
     [
-        pytest.param(decided([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
+        pytest.param(a_decision([4, 4]), "r0: best of 2 that fit, of 2 nodes", id="all fit"),
         pytest.param(
-            decided([4, 1, 4], marked=(2,)),
+            a_decision([4, 1, 4], marked=(2,)),
             "r0: best of 1 that fit, of 3 nodes (1 marked; 1 without 2 x free)",
             id="some fit",
         ),
         pytest.param(
-            decided([1, 1, 1, 4], marked=(3,)),
+            a_decision([1, 1, 1, 4], marked=(3,)),
             "0 of 4 nodes: 3 without 2 x free; 1 marked",
             id="none fits: most first",
         ),
-        pytest.param(decided([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
-        pytest.param(decided([]), "0 of 0 nodes: there are none", id="there are none"),
+        pytest.param(a_decision([1]), "0 of 1 node: 1 without 2 x free", id="one is one node"),
+        pytest.param(a_decision([]), "0 of 0 nodes: there are none", id="there are none"),
         pytest.param(
-            decided([1, 1], marked=(0,)),
+            a_decision([1, 1], marked=(0,)),
             "0 of 2 nodes: 1 marked; 1 without 2 x free",
             id="counted once, for the first reason",
         ),
     ],
 )
-def test_sentence(decision: Decision, words: str) -> None:
+def test_summarize(decision: Decision, words: str) -> None:
     assert summarize(decision) == words
 
 
@@ -90,8 +90,8 @@ def test_removed_rows_are_not_counted() -> None:
         ),
     ],
 )
-def test_why_not(name: str, lacking: list[Shortfall]) -> None:
-    assert rejections_of(decided([4, 1, 0], marked=(2,)), name) == lacking
+def test_rejections_of(name: str, lacking: list[Shortfall]) -> None:
+    assert rejections_of(a_decision([4, 1, 0], marked=(2,)), name) == lacking
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_why_not(name: str, lacking: list[Shortfall]) -> None:
         pytest.param(Shortfall("cordoned"), "cordoned", id="no numbers at all"),
     ],
 )
-def test_a_shortfall_reads_well(shortfall: Shortfall, words: str) -> None:
+def test_shortfall_text(shortfall: Shortfall, words: str) -> None:
     assert str(shortfall) == words
 
 
-def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
-    first, second = top_candidates(decided([8, 8], taken=(0, 4)), top=2)
+def test_top_candidates_have_score_parts_and_deciding_score() -> None:
+    first, second = top_candidates(a_decision([8, 8], taken=(0, 4)), top=2)
     assert (first.name, second.name) == ("r1", "r0")
     assert [(part.plugin, part.score, part.weight) for part in second.parts] == [
         ("Fullest", 0.0, 3.0),
@@ -119,20 +119,20 @@ def test_ranked_says_what_scores_are_made_of_and_which_part_decided() -> None:
     assert first.deciding_score(second).plugin == "Fullest"
 
 
-def test_scores_of_the_whole_table_are_shown_too() -> None:
-    (best, _) = top_candidates(decided([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
+def test_top_candidates_include_table_scoped_scores() -> None:
+    (best, _) = top_candidates(a_decision([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
     assert (best.name, best.score) == ("r0", 100.0)
 
 
-def test_without_scores_or_candidates_there_is_little_to_rank() -> None:
-    assert [(each.score, each.parts) for each in top_candidates(decided([4], profile=a_profile(Room())))] == [
-        (0.0, ())
-    ]
-    assert top_candidates(decided([1])) == []
+def test_top_candidates_without_scores_or_candidates() -> None:
+    assert [
+        (each.score, each.parts) for each in top_candidates(a_decision([4], profile=a_profile(Room())))
+    ] == [(0.0, ())]
+    assert top_candidates(a_decision([1])) == []
 
 
-def test_as_json_holds_everything_on_request() -> None:
-    decision = decided([4, 1, 0], marked=(2,))
+def test_as_json_includes_rejections_on_request() -> None:
+    decision = a_decision([4, 1, 0], marked=(2,))
     document = json.loads(json.dumps(as_json(decision, with_rejections=True)))
     assert (document["ask"], document["chosen"], document["profile"]) == ("w", "r0", "toy")
     assert document["ranked"] == [
@@ -149,11 +149,11 @@ def test_as_json_holds_everything_on_request() -> None:
     assert document["refused"]["r1"] == [{"what": "x", "need": "2", "have": "1", "missing": "1"}]
     assert list(document["refused"]) == ["r1", "r2"]
     assert "refused" not in as_json(decision)
-    assert as_json(decided([1]))["chosen"] is None
+    assert as_json(a_decision([1]))["chosen"] is None
 
 
 class Counted:
-    """A reason that can be told of many rows at once, and says how often it was asked."""
+    """A reason with batched details that counts its calls."""
 
     plugin, asked = "Counted", 0
 
@@ -168,8 +168,8 @@ class Counted:
         return [self.detail(table, row) for row in rows.tolist()]
 
 
-def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these() -> None:
-    decision, counted = decided([1, 4, 1, 1]), Counted()
+def test_batched_reason_is_called_once_for_its_rows() -> None:
+    decision, counted = a_decision([1, 4, 1, 1]), Counted()
     decision.table.remove("r2")
     decision.reasons = {counted: np.array([True, False, True, True]), **decision.reasons}
     told = dict(all_rejections(decision))
@@ -179,8 +179,8 @@ def test_a_reason_that_can_is_asked_once_about_all_its_rows_and_only_about_these
     assert counted.asked == 1
 
 
-def test_a_frozen_decision_tells_what_was_so_when_it_was_made() -> None:
-    decision = decided([4, 1, 3], 2, taken=(0, 0, 2))
+def test_copied_decision_explains_state_at_decision_time() -> None:
+    decision = a_decision([4, 1, 3], 2, taken=(0, 0, 2))
     table, told = (
         decision.table,
         (
@@ -212,11 +212,11 @@ WIDE = a_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
 
 @many
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
-def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
+def test_rejection_counts_add_up_and_all_have_reasons(
     world: tuple[list[int], list[int], int], taken: list[int]
 ) -> None:
     rooms, marked, amount = world
-    decision = decided(
+    decision = a_decision(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
     out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
@@ -235,9 +235,11 @@ def test_counts_add_up_and_nobody_who_is_out_goes_without_a_reason(
 
 @many
 @given(WORLDS, st.lists(st.integers(0, 2), max_size=8))
-def test_ranking_agrees_with_deciding(world: tuple[list[int], list[int], int], taken: list[int]) -> None:
+def test_ranking_agrees_with_decision_totals(
+    world: tuple[list[int], list[int], int], taken: list[int]
+) -> None:
     rooms, marked, amount = world
-    decision = decided(
+    decision = a_decision(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
     before = decision.totals.copy()

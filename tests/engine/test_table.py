@@ -1,11 +1,11 @@
-"""Columns that count exactly, say which rows changed, and look the same through a few rows as through all."""
+"""Tests of `Table`: exact allocation, change tracking, memos, and row subsets that equal the full table."""
 
 from typing import Any
 
 import numpy as np
 import pytest
 from build.candidates import a_table
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ def alive(table: Table) -> list[int]:
     return np.flatnonzero(table.column("alive")).tolist()
 
 
-def test_taking_and_giving_back_is_exact() -> None:
+def test_allocate_and_free_are_exact() -> None:
     table = a_table([(1 << 60) + 1])
     table.allocate(0, [(0, 1 << 60)])
     assert (free(table, "r0"), int(table.allocated(0)[0])) == (1, 1 << 60)
@@ -32,7 +32,7 @@ def test_taking_and_giving_back_is_exact() -> None:
     assert (free(table, "r0"), float(table.share(0)[0])) == ((1 << 60) + 1, 0.0)
 
 
-def test_a_new_resource_is_none_anywhere_until_rows_say_otherwise() -> None:
+def test_new_resource_is_zero_on_existing_rows() -> None:
     table = a_table([4])
     assert table.add_resource("y") == table.add_resource("y") == 1
     assert (free(table, "r0", "y"), float(table.inverse(1)[0]), float(table.share(1)[0])) == (0, 0.0, 0.0)
@@ -40,14 +40,14 @@ def test_a_new_resource_is_none_anywhere_until_rows_say_otherwise() -> None:
     assert (free(table, "other", "y"), free(table, "other", "x")) == (2, 0)
 
 
-def test_a_changed_capacity_leaves_what_is_taken() -> None:
+def test_resize_keeps_allocations() -> None:
     table = a_table([4])
     table.allocate(0, [(0, 3)])
     table.resize("r0", {"x": 6})
     assert (free(table, "r0"), float(table.share(0)[0])) == (3, 0.5)
 
 
-def test_a_removed_row_is_empty_and_used_again() -> None:
+def test_removed_row_is_empty_and_reused() -> None:
     table = a_table([4, 4])
     table.allocate(0, [(0, 3)])
     row = table.remove("r0")
@@ -64,7 +64,7 @@ def test_a_removed_row_is_empty_and_used_again() -> None:
         max_size=3,
     ),
 )
-def test_many_rows_at_once_are_as_one_after_the_other(
+def test_add_identical_equals_adding_rows_singly(
     before: int, gone: set[int], batches: list[tuple[int, dict[str, int]]]
 ) -> None:
     once, singly = Table(("x",)), Table(("x",))
@@ -94,19 +94,19 @@ def test_many_rows_at_once_are_as_one_after_the_other(
 
 
 @pytest.mark.parametrize("names", [["r0", "new"], ["new", "new"]], ids=["there", "twice"])
-def test_many_rows_at_once_have_names_of_their_own(names: list[str]) -> None:
+def test_add_identical_rejects_duplicate_names(names: list[str]) -> None:
     table = a_table([4])
     with pytest.raises(KeyError):
         table.add_identical(names, {"x": 1})
     assert (table.count, list(table.row_of)) == (1, ["r0"]), "nothing was added"
 
 
-def test_a_name_stands_once() -> None:
+def test_add_rejects_duplicate_name() -> None:
     with pytest.raises(KeyError, match="r0"):
         a_table([4]).add("r0", {})
 
 
-def test_rows_that_come_later_have_what_a_column_was_filled_with() -> None:
+def test_later_rows_get_column_fill_value() -> None:
     table = a_table([])
     table.add_column("model", np.int16, fill=-1)
     for number in range(2 * FIRST_CAPACITY + 1):
@@ -115,7 +115,7 @@ def test_rows_that_come_later_have_what_a_column_was_filled_with() -> None:
     assert table.column("model").dtype == np.int16
 
 
-def test_rows_and_columns_grow_together() -> None:
+def test_columns_grow_with_rows() -> None:
     count = 2 * FIRST_CAPACITY + 3
     table = a_table(range(count))
     table.set(count - 1, "marked", True)
@@ -129,22 +129,24 @@ def test_rows_and_columns_grow_together() -> None:
         pytest.param(
             lambda table: table.allocate(0, [(0, 1)]),
             False,
-            id="taking leaves what was derived from fixed columns",
+            id="an allocation keeps the memo",
         ),
         pytest.param(
             lambda table: table.set(0, "marked", True, fixed=False),
             False,
-            id="so does a column that is not fixed",
+            id="a column that is not fixed keeps the memo",
         ),
-        pytest.param(lambda table: table.set(0, "marked", True), True, id="a fixed column does not"),
-        pytest.param(lambda table: table.add("new", {"x": 1}), True, id="nor does a new row"),
-        pytest.param(lambda table: table.remove("r1"), True, id="nor a row that goes"),
-        pytest.param(lambda table: table.resize("r0", {"x": 9}), True, id="nor a changed capacity"),
+        pytest.param(
+            lambda table: table.set(0, "marked", True), True, id="a fixed column invalidates the memo"
+        ),
+        pytest.param(lambda table: table.add("new", {"x": 1}), True, id="a new row invalidates the memo"),
+        pytest.param(lambda table: table.remove("r1"), True, id="a removed row invalidates the memo"),
+        pytest.param(
+            lambda table: table.resize("r0", {"x": 9}), True, id="a changed capacity invalidates the memo"
+        ),
     ],
 )
-def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_changes(
-    change: Any, anew: bool
-) -> None:
+def test_memo_recomputed_only_after_fixed_change(change: Any, anew: bool) -> None:
     table, made = a_table([4, 4]), []
 
     def make(whole: Table) -> Any:
@@ -165,21 +167,21 @@ def test_what_is_made_from_the_whole_table_is_made_once_until_something_fixed_ch
             lambda table: table.allocate(0, [(0, 1)]), [], id="taking changes nothing that is fixed"
         ),
         pytest.param(lambda table: table.set(3, "marked", True), [3], id="a fixed column changes its row"),
-        pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is looked at alone"),
-        pytest.param(lambda table: table.remove("r1"), [1], id="so is one that goes"),
+        pytest.param(lambda table: table.add("new", {"x": 1}), [9], id="a new row is recomputed alone"),
+        pytest.param(lambda table: table.remove("r1"), [1], id="a removed row is recomputed alone"),
         pytest.param(
             lambda table: [table.remove("r1"), table.add("new", {"x": 7})],
             [1],
-            id="and one that is used again",
+            id="a reused row is recomputed alone",
         ),
         pytest.param(
             lambda table: [table.touch_fixed(row) for row in range(5)],
             list(range(9)),
-            id="all of them, if many changed",
+            id="all rows if many changed",
         ),
     ],
 )
-def test_derived_columns_follow_row_by_row(change: Any, looked_at: list[int]) -> None:
+def test_derived_column_recomputes_changed_rows_only(change: Any, looked_at: list[int]) -> None:
     table, seen = a_table([4] * 9), []
 
     def make(rows: Any) -> Any:
@@ -193,7 +195,7 @@ def test_derived_columns_follow_row_by_row(change: Any, looked_at: list[int]) ->
     assert seen == ([looked_at] if looked_at else [])
 
 
-def test_a_fact_of_the_whole_table_tells_when_it_is_no_longer_so() -> None:
+def test_aggregate_change_bumps_aggregates_version() -> None:
     table = a_table([4, 7, 5])
 
     def most(whole: Table) -> int:
@@ -207,7 +209,7 @@ def test_a_fact_of_the_whole_table_tells_when_it_is_no_longer_so() -> None:
     assert (table.aggregates_version > before, table.aggregate("most", most)) == (True, 6)
 
 
-def test_resources_that_nobody_has_or_takes_make_room_for_others() -> None:
+def test_unused_resources_free_their_storage() -> None:
     table = a_table([4])
     table.allocate(0, [(table.add_resource("only taken"), 2)])
     for number in range(1000):
@@ -220,7 +222,7 @@ def test_resources_that_nobody_has_or_takes_make_room_for_others() -> None:
     assert free(table, "r0", "odd-5") == 1, "its number is still its own"
 
 
-def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
+def test_shares_of_huge_amounts_round_consistently() -> None:
     amount = (
         (1 << 60) + (1 << 36) + 1
     )  # rounded once to 32 bits it goes up, rounded to 64 bits first it goes down
@@ -232,7 +234,7 @@ def test_shares_of_huge_amounts_are_the_same_however_they_came_about() -> None:
     assert table.share(0)[0] == taken
 
 
-def test_who_looked_too_long_ago_looks_at_everything() -> None:
+def test_changed_since_old_version_returns_none() -> None:
     table = a_table([4, 4])
     old = table.version
     for _ in range(MAX_CHANGES_KEPT + 1):
@@ -244,7 +246,7 @@ def test_who_looked_too_long_ago_looks_at_everything() -> None:
     assert table.changed_since(table.version) == []
 
 
-def test_the_tie_order_depends_on_name_and_seed_only() -> None:
+def test_tie_rank_depends_on_name_and_seed_only() -> None:
     assert tie_rank(1, "a") == tie_rank(1, "a")
     assert len({tie_rank(seed, name) for seed in (-1, 0, 1) for name in "abc"}) == 9
 
@@ -262,7 +264,8 @@ STEPS = st.lists(
 def walk(
     table: Table, steps: list[tuple[str, int, int]]
 ) -> tuple[dict[str, tuple[int, int, bool]], list[tuple[int, set[int]]]]:
-    """What a dictionary says should be there (total, taken, mark), and before each step the version and the rows touched from it on."""
+    """Apply the steps; return the expected (total, taken, mark) by name, and for each step the version before
+    it and the rows touched since."""
     slow: dict[str, tuple[int, int, bool]] = {}
     seen: list[tuple[int, set[int]]] = []
     for what, which, amount in steps:
@@ -296,7 +299,7 @@ def walk(
 
 @many
 @given(STEPS)
-def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -> None:
+def test_table_agrees_with_dictionary_model(steps: list[tuple[str, int, int]]) -> None:
     table = a_table({})
     slow, _ = walk(table, steps)
     assert set(table.row_of) == set(slow)
@@ -315,7 +318,7 @@ def test_the_table_agrees_with_a_dictionary(steps: list[tuple[str, int, int]]) -
 
 @many
 @given(STEPS)
-def test_changes_since_any_moment_are_the_rows_touched_after_it_each_once(
+def test_changed_since_returns_each_touched_row_once(
     steps: list[tuple[str, int, int]],
 ) -> None:
     table = a_table({})
@@ -329,7 +332,7 @@ def test_changes_since_any_moment_are_the_rows_touched_after_it_each_once(
 
 @many
 @given(STEPS)
-def test_rows_said_to_be_in_tie_order_are(steps: list[tuple[str, int, int]]) -> None:
+def test_is_in_tie_order_implies_sorted_ranks(steps: list[tuple[str, int, int]]) -> None:
     table = a_table({})
     walk(table, steps)
     ranks = table.column("rank")[alive(table)].tolist()
@@ -342,7 +345,7 @@ def test_rows_said_to_be_in_tie_order_are(steps: list[tuple[str, int, int]]) -> 
 
 @many
 @given(st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 49)), min_size=1, max_size=4), max_size=8))
-def test_the_tie_order_follows_as_a_few_rows_come_and_go(rounds: list[list[tuple[bool, int]]]) -> None:
+def test_rows_by_rank_follows_added_and_removed_rows(rounds: list[list[tuple[bool, int]]]) -> None:
     table = a_table({f"n{number}": 1 for number in range(40)})
     for changes in rounds:
         for comes, which in changes:
@@ -362,9 +365,7 @@ ROOMS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**12)), min_
 
 @many
 @given(ROOMS, st.data())
-def test_a_few_rows_look_as_they_would_after_more_was_placed_there(
-    rooms: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_row_subset_equals_table_after_allocation(rooms: list[tuple[int, int]], data: st.DataObject) -> None:
     table = a_table([total for total, _ in rooms])
     for row, (_, taken) in enumerate(rooms):
         table.allocate(row, [(0, taken)])
@@ -387,7 +388,7 @@ def test_a_few_rows_look_as_they_would_after_more_was_placed_there(
         table.allocate(row, [(0, -amount)])
 
 
-def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
+def test_reused_first_row_out_of_order_is_detected() -> None:
     table = a_table({})
     first, second, late = sorted(("n0", "n1", "n2"), key=lambda name: tie_rank(0, name))
     table.add(first, {})
@@ -397,7 +398,7 @@ def test_a_first_row_that_is_used_again_out_of_order_is_noticed() -> None:
     assert not table.is_in_tie_order
 
 
-def test_rows_are_in_tie_order_again_once_those_that_came_late_have_left() -> None:
+def test_tie_order_returns_after_late_rows_are_removed() -> None:
     table, names = (
         Table(("x",)),
         sorted((f"n{number}" for number in range(9)), key=lambda name: tie_rank(0, name)),

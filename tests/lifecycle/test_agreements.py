@@ -1,4 +1,5 @@
-"""Who may call whom: only what both sides declare, also under "*", never an undefined peer."""
+"""Tests of service agreements: a call is allowed only if both sides declare it, also under "*", and never to
+an undefined service."""
 
 from typing import Any
 
@@ -68,13 +69,13 @@ CASES: dict[str, tuple[list[LatticeService], bool, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_web_may_call_api(case: str) -> None:
+def test_agreement_status(case: str) -> None:
     services, active, missing = CASES[case]
     found = agreement_status(Pair(WEB, API), {name_of(each): each for each in services})
     assert (found.active, found.missing) == (active, missing)
 
 
-def test_services_of_other_namespaces_are_others() -> None:
+def test_agreements_distinguish_namespaces() -> None:
     web = a_service("web", {"api": calls(namespace="shop")})
     own, other = (
         a_service("api", {"web": admits()}),
@@ -100,7 +101,7 @@ NAMES = st.sampled_from(
 
 
 @given(st.sets(st.tuples(NAMES, NAMES), max_size=12))
-def test_no_two_pairs_share_an_object(drawn: set[tuple[Name, Name]]) -> None:
+def test_object_names_of_pairs_are_unique(drawn: set[tuple[Name, Name]]) -> None:
     found = [Pair(*each) for each in drawn]
     assert len({(each.caller.namespace, each.object_name) for each in found}) == len(found)
 
@@ -110,7 +111,7 @@ ENTRIES = st.dictionaries(WORDS, st.sampled_from(["outbound", "inbound", "both"]
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), ENTRIES))
-def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict[str, str]]) -> None:
+def test_agreement_is_active_iff_both_sides_declare_it(drawn: dict[str, dict[str, str]]) -> None:
     services = {
         Name("default", name): a_service(
             name, {other: {"type": "Service", "direction": way} for other, way in lists.items()}
@@ -133,7 +134,7 @@ def test_what_is_active_is_exactly_what_both_sides_declare(drawn: dict[str, dict
             assert (pair in objects) is named
 
 
-def test_addresses_are_those_of_ready_replicas_and_are_handed_over() -> None:
+def test_endpoints_are_ready_replicas_in_environment() -> None:
     spec = {"containers": {"main": {"command": ["true"]}}, "service": "api"}
 
     def a_replica(slot: int, node: str, ready: bool) -> LatticeWorkload:
@@ -168,7 +169,7 @@ def test_addresses_are_those_of_ready_replicas_and_are_handed_over() -> None:
     assert environment([build_agreement(Pair(WEB, API), _active(()))]) == {}
 
 
-def test_services_of_the_same_name_have_variables_of_their_own() -> None:
+def test_same_name_services_get_distinct_variables() -> None:
     def at(address: str) -> Any:
         return _active((Endpoint(address=address, port=80),))
 

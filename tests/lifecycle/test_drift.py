@@ -1,4 +1,4 @@
-"""Differences between what a node was told and what it says."""
+"""Tests of `find_drift`: differences between the workloads assigned to a node and those it reports."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
 @pytest.mark.parametrize(
     ("wanted", "held", "found"),
     [
-        pytest.param(WANTED, holds(), [], id="as told"),
-        pytest.param(WANTED, holds("Starting"), [], id="on its way"),
+        pytest.param(WANTED, holds(), [], id="as assigned"),
+        pytest.param(WANTED, holds("Starting"), [], id="starting"),
         pytest.param(None, holds(), [("orphan_on_agent", "the node was not told to have it")], id="orphan"),
         pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
         pytest.param(AssignedWorkload("uid-1", REV, should_run=False), None, [], id="stopped and not there"),
@@ -49,7 +49,7 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
         ),
     ],
 )
-def test_drift(
+def test_find_drift(
     wanted: AssignedWorkload | None, held: ReportedWorkload | None, found: list[tuple[str, str]]
 ) -> None:
     answer = find_drift({"shop/web-0": wanted} if wanted else {}, {"shop/web-0": held} if held else {})

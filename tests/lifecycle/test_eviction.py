@@ -1,7 +1,8 @@
-"""How many of a service may be stopped: asked once, counted down, and given back when nothing came of it."""
+"""Tests of the disruption budget: read once per service, decremented per eviction, restored when a preemption
+fails."""
 
 import pytest
-from build.small import ask, nodes, put
+from build.small_clusters import ask, nodes, put
 
 from lattice.lifecycle.eviction import DisruptionBudget, disruptions_allowed
 from lattice.lifecycle.node_health import ServiceAvailability
@@ -20,11 +21,11 @@ from lattice.scheduling.preemption.preemptor import Preemptor
         pytest.param(ServiceAvailability(3, 2, is_changing=True), 0, id="an update has one more for itself"),
     ],
 )
-def test_how_many_may_be_displaced(found: ServiceAvailability, spare: int) -> None:
+def test_disruptions_allowed(found: ServiceAvailability, spare: int) -> None:
     assert disruptions_allowed(found) == spare
 
 
-def test_each_service_is_asked_about_once_until_all_is_cleared() -> None:
+def test_disruption_budget_reads_service_once_until_cleared() -> None:
     asked: list[str] = []
     found = DisruptionBudget(
         lambda service: asked.append(service) or (None if service == "default/free" else 2)
@@ -41,7 +42,7 @@ def test_each_service_is_asked_about_once_until_all_is_cleared() -> None:
     assert ("default/a" in found, found["default/a"]) == (True, 2)
 
 
-def test_a_gang_that_gives_up_has_used_nothing_of_it() -> None:
+def test_failed_gang_preemption_uses_no_disruption_budget() -> None:
     table = nodes(1000, 1000)
     for number in range(2):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])

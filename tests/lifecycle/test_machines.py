@@ -1,4 +1,4 @@
-"""Which machines a cluster gets, starts again, gives up and loses."""
+"""Tests of `plan_machines`: machines that a cluster creates, restarts, decommissions and deletes."""
 
 from collections import Counter
 
@@ -19,7 +19,7 @@ from lattice.lifecycle.machines import (
 )
 
 
-def seen(name: str, kind: str = "nano", **said: object) -> ClusterNode:
+def a_cluster_node(name: str, kind: str = "nano", **said: object) -> ClusterNode:
     return ClusterNode(name, kind, **said)  # type: ignore[arg-type]
 
 
@@ -31,19 +31,21 @@ CASES = {
         MachineSteps(create=(("c-basic-1", "basic"), ("c-nano-1", "nano"), ("c-nano-2", "nano"))),
     ),
     "everything is there": (
-        ClusterMachines({"nano": 1}, [seen("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}),
+        ClusterMachines({"nano": 1}, [a_cluster_node("c-nano-1", **JOINED)], {"c-nano-1"}, {"c-nano-1"}),
         MachineSteps(),
     ),
     "a node whose machine was never made, or has ended": (
         ClusterMachines(
-            {"nano": 2}, [seen("c-nano-1"), seen("c-nano-2", **JOINED)], provider_machines={"c-nano-2"}
+            {"nano": 2},
+            [a_cluster_node("c-nano-1"), a_cluster_node("c-nano-2", **JOINED)],
+            provider_machines={"c-nano-2"},
         ),
         MachineSteps(start=("c-nano-1", "c-nano-2")),
     ),
     "names in use are not given again": (
         ClusterMachines(
             {"nano": 2},
-            [seen("c-nano-1", is_decommissioned=True, workloads=1), seen("c-nano-3")],
+            [a_cluster_node("c-nano-1", is_decommissioned=True, workloads=1), a_cluster_node("c-nano-3")],
             {"c-nano-3"},
             {"c-nano-2"},
         ),
@@ -55,43 +57,51 @@ CASES = {
     ),
     "one too many: the one that never joined is missed least": (
         ClusterMachines(
-            {"nano": 1}, [seen("c-nano-1", **JOINED), seen("c-nano-2")], {"c-nano-1", "c-nano-2"}
+            {"nano": 1},
+            [a_cluster_node("c-nano-1", **JOINED), a_cluster_node("c-nano-2")],
+            {"c-nano-1", "c-nano-2"},
         ),
         MachineSteps(decommission=("c-nano-2",)),
     ),
     "of two that are ready, the one with less on it": (
         ClusterMachines(
-            {"nano": 1}, [seen("a", workloads=2, **JOINED), seen("b", workloads=1, **JOINED)], {"a", "b"}
+            {"nano": 1},
+            [a_cluster_node("a", workloads=2, **JOINED), a_cluster_node("b", workloads=1, **JOINED)],
+            {"a", "b"},
         ),
         MachineSteps(decommission=("b",)),
     ),
     "a class that is not wanted at all": (
-        ClusterMachines({}, [seen("a", **JOINED)], {"a"}),
+        ClusterMachines({}, [a_cluster_node("a", **JOINED)], {"a"}),
         MachineSteps(decommission=("a",)),
     ),
     "given up, with work on it: waits": (
-        ClusterMachines({}, [seen("a", is_decommissioned=True, workloads=1)], {"a"}),
+        ClusterMachines({}, [a_cluster_node("a", is_decommissioned=True, workloads=1)], {"a"}),
         MachineSteps(),
     ),
     "given up and empty": (
-        ClusterMachines({}, [seen("a", is_decommissioned=True)], {"a"}, {"a"}),
+        ClusterMachines({}, [a_cluster_node("a", is_decommissioned=True)], {"a"}, {"a"}),
         MachineSteps(remove=("a",)),
     ),
     "a machine that its provider has no more, and whose agent is silent: another takes its place": (
-        ClusterMachines({"nano": 1}, [seen("a", has_joined=True, workloads=2)], paid_counts={"nano": 1}),
+        ClusterMachines(
+            {"nano": 1}, [a_cluster_node("a", has_joined=True, workloads=2)], paid_counts={"nano": 1}
+        ),
         MachineSteps(remove=("a",)),
     ),
     "one whose agent is heard is there, whatever its provider says": (
-        ClusterMachines({"nano": 1}, [seen("a", workloads=2, **JOINED)]),
+        ClusterMachines({"nano": 1}, [a_cluster_node("a", workloads=2, **JOINED)]),
         MachineSteps(),
     ),
     "given up, silent, and its provider has it no more: nothing on it can leave": (
-        ClusterMachines({}, [seen("a", is_decommissioned=True, has_joined=True, workloads=1)]),
+        ClusterMachines({}, [a_cluster_node("a", is_decommissioned=True, has_joined=True, workloads=1)]),
         MachineSteps(remove=("a",)),
     ),
     "given up, silent, and its machine has ended: nothing on it can leave": (
         ClusterMachines(
-            {}, [seen("a", is_decommissioned=True, has_joined=True, workloads=1)], provider_machines={"a"}
+            {},
+            [a_cluster_node("a", is_decommissioned=True, has_joined=True, workloads=1)],
+            provider_machines={"a"},
         ),
         MachineSteps(remove=("a",)),
     ),
@@ -99,7 +109,7 @@ CASES = {
     "one that goes is paid for until it is gone: its place waits": (
         ClusterMachines(
             {"nano": 1},
-            [seen("a", is_decommissioned=True, workloads=1)],
+            [a_cluster_node("a", is_decommissioned=True, workloads=1)],
             {"a"},
             {"a"},
             paid_counts={"nano": 1},
@@ -109,7 +119,7 @@ CASES = {
     "one that goes beside one that is paid for anew": (
         ClusterMachines(
             {"nano": 1},
-            [seen("a", is_decommissioned=True, workloads=1)],
+            [a_cluster_node("a", is_decommissioned=True, workloads=1)],
             {"a"},
             {"a"},
             paid_counts={"nano": 2},
@@ -120,7 +130,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_steps(case: str) -> None:
+def test_plan_machines(case: str) -> None:
     found, expected = CASES[case]
     assert plan_machines("c", found) == expected
 
@@ -143,15 +153,15 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
 @pytest.mark.parametrize(
     ("workload", "answer"),
     [
-        pytest.param(a_workload(), True, id="one that runs is put elsewhere in time"),
-        pytest.param(a_workload(attempts=4), True, id="one that failed is tried again elsewhere"),
-        pytest.param(a_workload(attempts=5), False, id="one that failed for good waits for its node alone"),
-        pytest.param(a_workload("Stopped"), False, id="so does one that is stopped"),
-        pytest.param(a_workload("Deleted"), False, id="and one that is to be deleted"),
-        pytest.param(a_workload(going=True), False, id="or is being deleted"),
+        pytest.param(a_workload(), True, id="a running workload fails over"),
+        pytest.param(a_workload(attempts=4), True, id="a failed workload is retried elsewhere"),
+        pytest.param(a_workload(attempts=5), False, id="an exhausted workload stays with its node"),
+        pytest.param(a_workload("Stopped"), False, id="a stopped workload stays with its node"),
+        pytest.param(a_workload("Deleted"), False, id="a workload to be deleted stays with its node"),
+        pytest.param(a_workload(going=True), False, id="a terminating workload stays with its node"),
     ],
 )
-def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: bool) -> None:
+def test_fails_over(workload: LatticeWorkload, answer: bool) -> None:
     assert fails_over(workload) is answer
 
 
@@ -162,17 +172,17 @@ def test_who_leaves_a_silent_node_by_itself(workload: LatticeWorkload, answer: b
         pytest.param(1, 1, 1, 1, 0, id="replaced by another"),
         pytest.param(1, 2, 1, 2, 1, id="one too many"),
         pytest.param(1, 2, 1, 1, 0, id="replaced already"),
-        pytest.param(2, 3, 1, 2, 0, id="its place is waited for"),
+        pytest.param(2, 3, 1, 2, 0, id="a replacement is pending"),
         pytest.param(0, 2, 1, 2, 1, id="one of two that go"),
         pytest.param(0, 2, 2, 2, 2, id="both at once"),
         pytest.param(1, 2, 2, 2, 1, id="both at once, and one is wanted again"),
         pytest.param(0, 2, 2, 1, 1, id="no more than are paid for"),
     ],
 )
-def test_a_machine_that_is_gone_is_paid_for_no_longer_unless_another_takes_its_place(
+def test_removed_machine_is_refunded_unless_replaced(
     wanted: int, there: int, go: int, paid: int, answer: int
 ) -> None:
-    nodes = [seen(f"n{number}", is_decommissioned=number < go) for number in range(there)]
+    nodes = [a_cluster_node(f"n{number}", is_decommissioned=number < go) for number in range(there)]
     gone = [each.name for each in nodes[:go]]
     assert machines_to_refund(
         gone, ClusterMachines({"nano": wanted}, nodes, paid_counts={"nano": paid})
@@ -185,10 +195,10 @@ NODES = st.lists(st.tuples(KINDS, st.booleans(), st.integers(0, 2), st.booleans(
 
 
 @given(st.dictionaries(KINDS, st.integers(0, 4)), NODES, st.sets(st.integers(0, 7)))
-def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wanted(
+def test_machine_plan_converges_to_wanted_counts(
     wanted: dict[str, int], drawn: list[tuple[str, bool, int, bool]], up: set[int]
 ) -> None:
-    nodes = {f"c-{kind}-{index}": seen(f"c-{kind}-{index}", kind, is_decommissioned=goes, workloads=load, has_joined=joined)
+    nodes = {f"c-{kind}-{index}": a_cluster_node(f"c-{kind}-{index}", kind, is_decommissioned=goes, workloads=load, has_joined=joined)
              for index, (kind, goes, load, joined) in enumerate(drawn)}  # fmt: skip
     machines = {name for index, name in enumerate(nodes) if index in up} | {
         f"stray-{index}" for index in up if index > 5
@@ -203,9 +213,10 @@ def test_carried_out_until_nothing_is_left_to_do_it_ends_with_exactly_what_is_wa
         assert not set(todo.remove) & with_work, "nothing is removed with work on it"
         machines |= {name for name, _ in todo.create} | set(todo.start)
         machines -= {*todo.remove, *todo.orphaned}
-        nodes |= {name: seen(name, kind, has_joined=True) for name, kind in todo.create}
+        nodes |= {name: a_cluster_node(name, kind, has_joined=True) for name, kind in todo.create}
         nodes |= {
-            name: seen(name, nodes[name].node_class, is_decommissioned=True) for name in todo.decommission
+            name: a_cluster_node(name, nodes[name].node_class, is_decommissioned=True)
+            for name in todo.decommission
         }
         for name in todo.remove:
             del nodes[name]

@@ -1,4 +1,4 @@
-"""Which figures are worth writing down."""
+"""Tests of usage reports: a change of a node's usage is stored only if it is significant."""
 
 import pytest
 
@@ -24,10 +24,10 @@ def used(cpu: int, memory: int = 500, disk: int = 500) -> NodeUsage:
         pytest.param(used(100), used(100, disk=900), 60, True, id="disk"),
     ],
 )
-def test_news(before: NodeUsage | None, now: NodeUsage, age: float, news: bool) -> None:
+def test_usage_change_significance(before: NodeUsage | None, now: NodeUsage, age: float, news: bool) -> None:
     assert is_usage_change_significant(before, now, ROOM, age) == news
 
 
-def test_without_a_known_size_a_fifth_of_what_it_was_counts() -> None:
+def test_usage_change_without_capacity_is_relative() -> None:
     assert not is_usage_change_significant(used(100), used(119), {}, 60)
     assert is_usage_change_significant(used(100), used(130), {}, 60)

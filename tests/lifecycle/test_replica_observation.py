@@ -1,4 +1,4 @@
-"""What is seen of replicas: where something is not yet as it is meant to be, no machine may be given up."""
+"""Tests of `observe_replicas`: a cluster with unsettled replicas keeps all its machines."""
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -23,11 +23,11 @@ from lattice.lifecycle.replica_observation import (
 from lattice.lifecycle.replica_template import build_workload, in_node_group, template
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
-PATIENCE = SchedulingTimeout(NOW, timedelta(seconds=10))
+SCHEDULING_TIMEOUT = SchedulingTimeout(NOW, timedelta(seconds=10))
 
 
-def a_placed(replicas: int, **more: Any) -> LatticeService:
-    """In cluster c on class m."""
+def a_placed_service(replicas: int, **more: Any) -> LatticeService:
+    """A service with a placement in cluster c on class m."""
     service = a_service(replicas=replicas, **more)
     status = ServiceStatus(placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=replicas),))
     return msgspec.structs.replace(
@@ -44,7 +44,7 @@ def a_replica(
     service: LatticeService | None = None,
     **status: Any,
 ) -> LatticeWorkload:
-    whose = service or a_placed(1)
+    whose = service or a_placed_service(1)
     reference = OwnerReference(
         api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner
     )
@@ -56,13 +56,13 @@ def a_replica(
     return msgspec.structs.replace(made, metadata=metadata, status=WorkloadStatus(binding=binding, **status))
 
 
-def a_bare() -> LatticeWorkload:
+def a_bare_workload() -> LatticeWorkload:
     made = a_replica(0)
     return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, service=""))
 
 
-def a_deleted(replicas: int) -> LatticeService:
-    made = a_placed(replicas)
+def a_terminating_service(replicas: int) -> LatticeService:
+    made = a_placed_service(replicas)
     return msgspec.structs.replace(
         made, metadata=msgspec.structs.replace(made.metadata, deletion_timestamp="2026-11-15T00:00:00Z")
     )
@@ -83,10 +83,10 @@ def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> L
     )
 
 
-def seen(
+def observe(
     service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)
 ) -> ReplicaObservation:
-    return observe_replicas([service], workloads, nodes, PATIENCE)
+    return observe_replicas([service], workloads, nodes, SCHEDULING_TIMEOUT)
 
 
 @pytest.mark.parametrize(
@@ -109,22 +109,24 @@ def seen(
         ),
     ],
 )
-def test_a_cluster_is_settled_when_everything_is_where_it_is_meant_to_be(
+def test_cluster_is_settled_when_replicas_match_placement(
     workloads: list[LatticeWorkload], *, unsettled: bool
 ) -> None:
-    assert seen(a_placed(2), *workloads).unsettled_clusters == (
+    assert observe(a_placed_service(2), *workloads).unsettled_clusters == (
         frozenset({"c"}) if unsettled else frozenset()
     )
 
 
-def test_what_a_deleted_service_leaves_behind_is_not_settled() -> None:
-    assert observe_replicas([], [a_replica(0)], [a_node()], PATIENCE).unsettled_clusters == frozenset({"c"})
+def test_replicas_of_deleted_service_are_unsettled() -> None:
+    assert observe_replicas(
+        [], [a_replica(0)], [a_node()], SCHEDULING_TIMEOUT
+    ).unsettled_clusters == frozenset({"c"})
 
 
-def test_workloads_of_no_service_are_nobody_s_placement() -> None:
+def test_bare_workload_does_not_unsettle_cluster() -> None:
     bare = a_replica(0)
     bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
-    assert observe_replicas([], [bare], [a_node()], PATIENCE).unsettled_clusters == frozenset()
+    assert observe_replicas([], [bare], [a_node()], SCHEDULING_TIMEOUT).unsettled_clusters == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -142,12 +144,12 @@ def test_workloads_of_no_service_are_nobody_s_placement() -> None:
         pytest.param(("True", "Bound"), 60, False, id="it is scheduled"),
     ],
 )
-def test_a_replica_is_stuck_when_no_node_takes_it(said: tuple[str, str], age: int, *, stuck: bool) -> None:
-    found = seen(a_placed(1), a_replica(0, node="", conditions=(said_of(*said, age),)))
+def test_replica_is_unschedulable_after_timeout(said: tuple[str, str], age: int, *, stuck: bool) -> None:
+    found = observe(a_placed_service(1), a_replica(0, node="", conditions=(a_condition(*said, age),)))
     assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
 
 
-def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
+def a_condition(status: str, reason: str, age: int, about: str = "Scheduled") -> Condition:
     since = (NOW - timedelta(seconds=age)).strftime("%Y-%m-%dT%H:%M:%SZ")
     return msgspec.convert(
         {"type": about, "status": status, "reason": reason, "lastTransitionTime": since}, Condition
@@ -166,89 +168,94 @@ def said_of(status: str, reason: str, age: int, about: str = "Scheduled") -> Con
         pytest.param(("True", "Heartbeat", 1), "d", True, id="one of another cluster"),
     ],
 )
-def test_a_replica_is_not_stuck_while_a_node_that_it_waited_for_is_fresh(
+def test_replica_waits_while_cluster_has_fresh_node(
     ready: tuple[str, str, int], cluster: str, *, stuck: bool
 ) -> None:
     node = a_node("n2")
-    status = NodeStatus(conditions=(said_of(*ready, about="Ready"),))
+    status = NodeStatus(conditions=(a_condition(*ready, about="Ready"),))
     node = msgspec.structs.replace(
         node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status
     )
-    waiting = a_replica(0, node="", conditions=(said_of("False", "NoNodeFits", 60),))
-    assert bool(seen(a_placed(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
+    waiting = a_replica(0, node="", conditions=(a_condition("False", "NoNodeFits", 60),))
+    assert bool(observe(a_placed_service(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
 
 
 @pytest.mark.parametrize(
     ("nodes", "paid", "held_up"),
     [
         pytest.param([a_node(going=True)], [1], True, id="one leaves, and has the money until it is gone"),
-        pytest.param([a_node(going=True)], [2], False, id="its successor is paid for"),
-        pytest.param([a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="and is on its way"),
+        pytest.param([a_node(going=True)], [2], False, id="the successor is paid for"),
+        pytest.param(
+            [a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="the successor is joining"
+        ),
         pytest.param(
             [a_node(), a_node("n2", going=True)],
             [2, 3],
             True,
             id="one of two budgets pays for no more than are there",
         ),
-        pytest.param([a_node(), a_node("n2", going=True)], [0, 3], True, id="or for none of this class"),
-        pytest.param([a_node(going=True)], [], False, id="nobody counts"),
+        pytest.param(
+            [a_node(), a_node("n2", going=True)],
+            [0, 3],
+            True,
+            id="one of two budgets pays for none of this class",
+        ),
+        pytest.param([a_node(going=True)], [], False, id="no ledgers"),
     ],
 )
-def test_where_no_machine_comes_whatever_is_wanted(
-    nodes: list[LatticeNode], paid: list[int], *, held_up: bool
-) -> None:
+def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
     counts = [Counter({("c", "m"): count} if count else {("c", "other"): 1}) for count in paid]
-    assert observe_replicas([], [], nodes, PATIENCE, counts).blocked == ({("c", "m")} if held_up else set())
+    assert observe_replicas([], [], nodes, SCHEDULING_TIMEOUT, counts).blocked == (
+        {("c", "m")} if held_up else set()
+    )
 
 
 @pytest.mark.parametrize(
     ("before", "updated"),
     [
-        pytest.param(a_placed(1), False, id="the same"),
-        pytest.param(a_placed(1, priority=5), False, id="what no machine has to do with"),
-        pytest.param(a_placed(1, cores=2), True, id="more cores"),
-        pytest.param(a_placed(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
+        pytest.param(a_placed_service(1), False, id="the same"),
+        pytest.param(a_placed_service(1, priority=5), False, id="what no machine has to do with"),
+        pytest.param(a_placed_service(1, cores=2), True, id="more cores"),
+        pytest.param(a_placed_service(1, nodeSelector={"disk": "ssd"}), True, id="other nodes"),
         pytest.param(
-            a_placed(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"
+            a_placed_service(1, tolerations=[{"key": "gpu", "operator": "Exists"}]), True, id="other taints"
         ),
     ],
 )
-def test_a_service_is_updated_when_its_replicas_ask_for_other_machines(
-    before: LatticeService, *, updated: bool
-) -> None:
-    assert seen(a_placed(1), a_replica(0, service=before)).updated_services == (
+def test_service_is_updated_when_machine_demands_change(before: LatticeService, *, updated: bool) -> None:
+    assert observe(a_placed_service(1), a_replica(0, service=before)).updated_services == (
         frozenset({"default/api"}) if updated else frozenset()
     )
 
 
-def test_a_service_without_replicas_is_updated_when_it_was_placed_for_an_earlier_generation() -> None:
-    service = a_placed(1)
+def test_service_without_replicas_is_updated_by_generation() -> None:
+    service = a_placed_service(1)
     for generation, updated in ((1, False), (2, True)):
         condition = Condition(type="Placed", status="True", observed_generation=1)
         metadata = msgspec.structs.replace(service.metadata, generation=generation)
         status = msgspec.structs.replace(service.status, conditions=(condition,))
-        found = seen(msgspec.structs.replace(service, metadata=metadata, status=status))
+        found = observe(msgspec.structs.replace(service, metadata=metadata, status=status))
         assert bool(found.updated_services) == updated
 
 
 @pytest.mark.parametrize(
     ("node", "joined"),
     [
-        pytest.param(a_node(), True, id="it is heard of"),
-        pytest.param(a_node(reason="NodeLost"), True, id="it was heard of once"),
-        pytest.param(a_node(reason="NotJoined"), False, id="it is still to join"),
-        pytest.param(a_node(reason=""), False, id="nothing is known of it"),
+        pytest.param(a_node(), True, id="the node sends heartbeats"),
+        pytest.param(a_node(reason="NodeLost"), True, id="the node was lost after joining"),
+        pytest.param(a_node(reason="NotJoined"), False, id="the node has not joined"),
+        pytest.param(a_node(reason=""), False, id="the node has no conditions"),
         pytest.param(a_node(going=True), False, id="it is being removed"),
     ],
 )
-def test_a_node_has_joined_when_its_agent_was_heard_of(node: LatticeNode, *, joined: bool) -> None:
+def test_has_joined(node: LatticeNode, *, joined: bool) -> None:
     assert has_joined(node) == joined
 
 
 @pytest.mark.parametrize(
     ("reason", "said"), [("Heard", ""), ("NotJoined", ""), ("Silent", "nothing heard for 40 s")]
 )
-def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> None:
+def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) -> None:
     node = a_node(reason=reason)
     (ready,) = node.status.conditions
     conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
@@ -263,15 +270,18 @@ def test_only_a_node_that_was_heard_once_is_silent(reason: str, said: str) -> No
 @pytest.mark.parametrize(
     ("replica", "service", "stays"),
     [
-        pytest.param(a_replica(0), a_placed(1), True, id="one of a service that is there"),
-        pytest.param(a_replica(0, going=True), a_placed(1), False, id="one that goes"),
-        pytest.param(a_replica(0), None, False, id="one whose service is gone"),
-        pytest.param(a_replica(0), a_deleted(1), False, id="one whose service goes"),
+        pytest.param(a_replica(0), a_placed_service(1), True, id="its service exists"),
+        pytest.param(a_replica(0, going=True), a_placed_service(1), False, id="a terminating replica"),
+        pytest.param(a_replica(0), None, False, id="its service is deleted"),
+        pytest.param(a_replica(0), a_terminating_service(1), False, id="its service is terminating"),
         pytest.param(
-            a_replica(0, owner="u0"), a_placed(1), False, id="one of an earlier service of the same name"
+            a_replica(0, owner="u0"),
+            a_placed_service(1),
+            False,
+            id="owned by an earlier service of the same name",
         ),
-        pytest.param(a_bare(), None, True, id="one that never had a service"),
+        pytest.param(a_bare_workload(), None, True, id="a bare workload"),
     ],
 )
-def test_who_holds_its_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
+def test_holds_machine(replica: LatticeWorkload, service: LatticeService | None, stays: bool) -> None:
     assert holds_machine(replica, service) is stays

@@ -1,9 +1,9 @@
-"""When is it tried again? The rules to the second, and that a wait survives a restart."""
+"""Tests of the retry policy: exact back-off times, which survive a restart."""
 
 from datetime import timedelta
 
 import pytest
-from build.lives import NOW, OLD, REV, counted
+from build.workload_inputs import NOW, OLD, REV, a_retry
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +19,7 @@ from lattice.lifecycle.retry import (
 )
 
 
-def test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last() -> None:
+def test_backoff_doubles_and_fifth_failure_is_final() -> None:
     retry, waits = next_run(None, REV), []
     for _ in range(5):
         retry = count_failure(retry, NOW)
@@ -28,7 +28,7 @@ def test_the_waits_are_5_10_20_40_and_the_fifth_failure_is_the_last() -> None:
     assert (retry.attempts, retry.next_at, is_exhausted(retry)) == (5, None, True)
 
 
-def test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120() -> None:
+def test_backoff_is_capped_at_120_seconds() -> None:
     rules = RetryPolicy(max_attempts=9)
     retry, waits = next_run(None, REV, rules), []
     for _ in range(8):
@@ -38,7 +38,7 @@ def test_with_more_attempts_the_waits_go_on_to_80_and_end_at_120() -> None:
 
 
 @given(failures=st.integers(1, 4), passed=st.floats(0, 200), micro=st.integers(0, 999_999))
-def test_a_wait_survives_a_restart_to_the_microsecond(failures: int, passed: float, micro: int) -> None:
+def test_backoff_survives_restart_to_the_microsecond(failures: int, passed: float, micro: int) -> None:
     start = NOW.replace(microsecond=micro)
     retry = next_run(None, REV)
     for _ in range(failures):
@@ -54,13 +54,13 @@ def test_a_wait_survives_a_restart_to_the_microsecond(failures: int, passed: flo
     ("ahead", "wait"),
     [
         pytest.param(5.0, 5.0, id="as it was written"),
-        pytest.param(9.0, 9.0, id="by a server whose clock is a little ahead"),
+        pytest.param(9.0, 9.0, id="written by a server with a clock slightly ahead"),
         pytest.param(3600.0, 0.0, id="our clock was set back by an hour"),
         pytest.param(-3600.0, 0.0, id="our clock was set forward by an hour"),
     ],
 )
-def test_a_clock_that_jumps_never_makes_it_wait_for_longer_than_the_rules(ahead: float, wait: float) -> None:
-    assert backoff_remaining(counted(1, 2, wait=ahead), NOW) == wait
+def test_clock_jump_never_extends_backoff(ahead: float, wait: float) -> None:
+    assert backoff_remaining(a_retry(1, 2, wait=ahead), NOW) == wait
 
 
 def test_run_numbers_only_grow() -> None:
@@ -77,7 +77,7 @@ def test_run_numbers_only_grow() -> None:
     assert seen == [1, 2, 3, 4, 5]
 
 
-def test_what_trying_again_would_not_help_has_failed_for_good_after_one_failure() -> None:
+def test_permanent_failure_is_final_until_manual_retry() -> None:
     retry = fail_permanently(next_run(None, REV))
     assert (retry.attempts, retry.next_at, is_exhausted(retry), retry.is_exhausted) == (1, None, True, True)
     assert not is_exhausted(manual_retry(retry, REV, NOW))

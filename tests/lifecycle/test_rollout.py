@@ -1,4 +1,5 @@
-"""Replacing replicas one by one: never fewer ready than wanted, never more than one beyond them, and it comes to an end."""
+"""Tests of rollouts: replicas are replaced one by one, ready replicas never fall below the target, at most
+one surge replica runs, and the rollout ends."""
 
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -46,7 +47,7 @@ def a_replica(
             {A: 2},
             [a_replica(0, node="n2"), a_replica(1, node="n1"), a_replica(2, node="n1")],
             RolloutSteps(stop=("api-0",)),
-            id="the one whose machine nobody needs then goes before a higher slot",
+            id="the replica on a machine that becomes empty goes before a higher slot",
         ),
         pytest.param(
             {A: 3},
@@ -69,7 +70,7 @@ def a_replica(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False)],
             RolloutSteps(is_rolling=True),
-            id="and waits until that is ready",
+            id="an update waits until the surge replica is ready",
         ),
         pytest.param(
             {A: 2},
@@ -79,7 +80,7 @@ def a_replica(
                 a_replica(2, ready=False, unschedulable_reason="0 of 1 node"),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="however long it finds no node, and says so: none of the others goes first",
+            id="an unschedulable surge replica blocks the update, with a message",
         ),
         pytest.param(
             {A: 2},
@@ -91,7 +92,7 @@ def a_replica(
             {A: 1, B: 1},
             [a_replica(0, OLD), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="who finds no node keeps nobody from another place",
+            id="an unschedulable surge replica does not block another cluster",
         ),
         pytest.param(
             {A: 1, B: 1},
@@ -101,13 +102,13 @@ def a_replica(
                 a_replica(2, cell=B, ready=False),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
-            id="of whom there is one at a time all the same",
+            id="one surge replica at a time over all clusters",
         ),
         pytest.param(
             {A: 2},
             [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
             RolloutSteps(stop=("api-1",), is_rolling=True),
-            id="and only then one of the others goes",
+            id="an old replica stops once the surge replica is ready",
         ),
         pytest.param(
             {A: 2},
@@ -141,27 +142,25 @@ def a_replica(
         ),
     ],
 )
-def test_the_next_steps(
-    wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps
-) -> None:
+def test_next_steps(wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps) -> None:
     assert next_steps(wanted, NEW, replicas) == steps
 
 
-def test_a_machine_with_others_on_it_is_no_reason_to_leave_it() -> None:
+def test_scale_down_does_not_prefer_shared_machine() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
     assert next_steps(
         {A: 2}, NEW, replicas, 0, ScaleDownLimits(is_shared=lambda node: node == "n2")
     ).stop == ("api-1",)
 
 
-def test_a_cluster_that_keeps_its_machines_is_left_evenly() -> None:
+def test_scale_down_is_even_when_machines_stay() -> None:
     replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
     assert next_steps({A: 2}, NEW, replicas, 0, ScaleDownLimits(min_machines=lambda _: 2)).stop == ("api-1",)
 
 
 @dataclass
 class Fleet:
-    """Replicas that start, become ready, fail and go in their own time."""
+    """Replicas that start, become ready, fail and stop at random times."""
 
     rng: Random
     replicas: dict[str, Replica] = field(default_factory=dict)
@@ -190,7 +189,7 @@ cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1,
 
 @settings(max_examples=300, deadline=None)
 @given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
-def test_an_update_never_has_too_few_nor_too_many_and_ends(
+def test_rollout_stays_within_bounds_and_terminates(
     before: dict[NodeGroupKey, int], after: dict[NodeGroupKey, int], seed: int
 ) -> None:
     fleet = Fleet(Random(seed))
@@ -219,7 +218,7 @@ def test_an_update_never_has_too_few_nor_too_many_and_ends(
 
 @settings(max_examples=200, deadline=None)
 @given(count=st.integers(1, 6), seed=st.integers(0, 1 << 20))
-def test_an_update_that_never_comes_up_takes_nothing_away(count: int, seed: int) -> None:
+def test_failing_rollout_keeps_old_replicas(count: int, seed: int) -> None:
     fleet = Fleet(Random(seed))
     fleet.take(next_steps({A: count}, OLD, []), OLD)
     fleet.replicas = {name: replace(each, is_ready=True) for name, each in fleet.replicas.items()}

@@ -1,4 +1,4 @@
-"""Everything that is done about a workload is told."""
+"""Tests that every stored action on a workload emits an event."""
 
 import pytest
 
@@ -11,5 +11,5 @@ def test_every_action_has_an_event(action: Action) -> None:
 
 
 @pytest.mark.parametrize("action", sorted(UNSTORED_ACTIONS), ids=str)
-def test_waiting_on_is_not_told_again_and_again(action: Action) -> None:
+def test_unstored_action_emits_no_event(action: Action) -> None:
     assert Decision(action, "").event == ""

@@ -1,10 +1,10 @@
-"""What is done about a workload: every row of the table by name."""
+"""Tests of the workload state machine: one named case for every row of the decision table."""
 
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from build.lives import NOW, OLD, REV, ago, counted, done, found, says
+from build.workload_inputs import NOW, OLD, REV, a_report, a_retry, ago, an_action, an_input
 
 from lattice.kinds.workload import Retry
 from lattice.lifecycle.retry import is_exhausted
@@ -18,24 +18,24 @@ from lattice.lifecycle.workload import (
     decide_manual_retry,
 )
 
-APPLIED = {"retry": counted(), "last_action": done("Apply", 1000)}
-FIRST = {"retry": counted(), "last_action": done("Apply", 1)}
+APPLIED = {"retry": a_retry(), "last_action": an_action("Apply", 1000)}
+FIRST = {"retry": a_retry(), "last_action": an_action("Apply", 1)}
 RUNNING = [
     pytest.param({"node": "None"}, "Assign", "it has no node", id="new: it needs a node"),
     pytest.param(
-        {"node": "None", "retry": counted(2, 3, wait=4)},
+        {"node": "None", "retry": a_retry(2, 3, wait=4)},
         "BackoffWait",
         "it failed 2 times",
         id="without a node it waits its back-off first",
     ),
     pytest.param(
-        {"node": "None", "retry": counted(2, 3, wait=-1)},
+        {"node": "None", "retry": a_retry(2, 3, wait=-1)},
         "Assign",
         "it has no node",
         id="without a node, back-off over",
     ),
     pytest.param(
-        {"node": "None", "retry": counted(5, 6)},
+        {"node": "None", "retry": a_retry(5, 6)},
         "NoAction",
         "it has failed for good; change it, or ask for a retry",
         id="failed for good needs no node",
@@ -51,69 +51,87 @@ RUNNING = [
         id="Missing long after it was applied: a failure, and wait",
     ),
     pytest.param(
-        {"retry": counted(), "last_action": done("Apply", 20), "report": says("Missing", knows_order=False)},
+        {
+            "retry": a_retry(),
+            "last_action": an_action("Apply", 20),
+            "report": a_report("Missing", knows_order=False),
+        },
         "NoAction",
         "its node has been told to start it",
-        id="Missing, said before the order came: no failure",
+        id="Missing, reported before the order arrived: no failure",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Missing", knows_order=False)},
+        {**APPLIED, "report": a_report("Missing", knows_order=False)},
         "BackoffWait",
         "NOT_APPLIED: it failed once",
         id="an order that never arrives: a failure in the end",
     ),
-    pytest.param({**FIRST, "report": says("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
-    pytest.param({**FIRST, "report": says("Starting")}, "NoAction", "it is Starting", id="Starting: grace"),
+    pytest.param({**FIRST, "report": a_report("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
     pytest.param(
-        {**FIRST, "report": says("Unknown")},
+        {**FIRST, "report": a_report("Starting")}, "NoAction", "it is Starting", id="Starting: grace"
+    ),
+    pytest.param(
+        {**FIRST, "report": a_report("Unknown")},
         "NoAction",
         "it is Unknown",
         id="Unknown on a node that answers: grace",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Starting")},
+        {**APPLIED, "report": a_report("Starting")},
         "BackoffWait",
         "START_TIMEOUT: it failed once",
         id="Starting for too long: a failure",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
+        {**APPLIED, "report": a_report("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
     ),
     pytest.param(
-        {"retry": counted(), "last_action": done("Assign"), "report": says("Running")},
+        {"retry": a_retry(), "last_action": an_action("Assign"), "report": a_report("Running")},
         "NoAction",
         "it runs",
-        id="a node that runs it was told to, whatever else was written",
+        id="a running node has its order, despite a later write",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Failed", failure="RUNTIME_ERROR")},
+        {**APPLIED, "report": a_report("Failed", failure="RUNTIME_ERROR")},
         "BackoffWait",
         "RUNTIME_ERROR: it failed once",
         id="Running, Failed: counted, and wait",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=3), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
+        {
+            "retry": a_retry(1, 2, wait=3),
+            "last_action": an_action("BackoffWait"),
+            "report": a_report("Failed", 1),
+        },
         "BackoffWait",
         "it failed once",
         id="the same failure is not counted twice",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=-0.1), "last_action": done("BackoffWait"), "report": says("Failed", 1)},
+        {
+            "retry": a_retry(1, 2, wait=-0.1),
+            "last_action": an_action("BackoffWait"),
+            "report": a_report("Failed", 1),
+        },
         "Recreate",
         "it failed once and its wait is over",
         id="Running, Failed, wait over: Recreate",
     ),
     pytest.param(
-        {"retry": counted(1, 2, wait=-5), "last_action": done("Recreate"), "report": says("Failed", 1)},
+        {
+            "retry": a_retry(1, 2, wait=-5),
+            "last_action": an_action("Recreate"),
+            "report": a_report("Failed", 1),
+        },
         "NoAction",
         "its node has been told to start it",
         id="an old failure says nothing about the new run",
     ),
     pytest.param(
         {
-            "retry": counted(4, 5),
-            "last_action": done("Recreate"),
-            "report": says("Failed", 5, "RUNTIME_ERROR"),
+            "retry": a_retry(4, 5),
+            "last_action": an_action("Recreate"),
+            "report": a_report("Failed", 5, "RUNTIME_ERROR"),
         },
         "MarkFailed",
         "RUNTIME_ERROR: it failed 5 times, which was the last attempt",
@@ -122,78 +140,80 @@ RUNNING = [
     pytest.param(
         {
             **APPLIED,
-            "report": replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"),
+            "report": replace(
+                a_report("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"
+            ),
         },
         "BackoffWait",
         "RUNTIME_ERROR, ended with code 7: it failed once",
-        id="how it failed is told, too",
+        id="the failure reason is included",
     ),
     pytest.param(
-        {**APPLIED, "report": replace(says("Starting"), failure_message="ended with code 7")},
+        {**APPLIED, "report": replace(a_report("Starting"), failure_message="ended with code 7")},
         "BackoffWait",
         "START_TIMEOUT: it failed once",
-        id="what its node said of something else is not",
+        id="the failure reason of another run is not",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
+        {"retry": a_retry(5, 6), "last_action": an_action("MarkFailed"), "report": a_report("Failed", 5)},
         "NoAction",
         "it has failed for good; change it, or ask for a retry",
         id="failed for good stays failed",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Running", 5)},
+        {"retry": a_retry(5, 6), "last_action": an_action("MarkFailed"), "report": a_report("Running", 5)},
         "ApplyStopped",
         "it has failed for good, and what is left of it is stopped",
         id="failed for good but something runs",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "last_action": done("Retry"), "revision": OLD},
+        {"retry": a_retry(5, 6), "last_action": an_action("Retry"), "revision": OLD},
         "Apply",
         "its node does not have it yet",
         id="another revision begins anew",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Stopped")},
+        {**APPLIED, "report": a_report("Stopped")},
         "BackoffWait",
         "EXITED: it failed once",
         id="it ended by itself: a failure, so that it does not spin",
     ),
     pytest.param(
-        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Stopped")},
+        {"retry": a_retry(), "last_action": an_action("ApplyStopped"), "report": a_report("Stopped")},
         "Apply",
         "it is stopped and is to run",
         id="Running, Stopped: Apply",
     ),
     pytest.param(
-        {"retry": counted(), "last_action": done("ApplyStopped"), "report": says("Running")},
+        {"retry": a_retry(), "last_action": an_action("ApplyStopped"), "report": a_report("Running")},
         "Apply",
         "it is Running and is to run",
         id="a stop is taken back before it happened",
     ),
     pytest.param(
-        {**APPLIED, "revision": OLD, "report": says("Running")},
+        {**APPLIED, "revision": OLD, "report": a_report("Running")},
         "Apply",
         f"revision {OLD} takes the place of {REV}",
         id="Running, Running, another revision: Apply",
     ),
     pytest.param(
-        {**FIRST, "report": says("Running", revision=OLD)},
+        {**FIRST, "report": a_report("Running", revision=OLD)},
         "NoAction",
         "its node has been told to start it",
         id="the old revision still runs: grace",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Running", revision=OLD)},
+        {**APPLIED, "report": a_report("Running", revision=OLD)},
         "BackoffWait",
         "NOT_APPLIED: it failed once",
         id="the old revision runs long after: a failure",
     ),
     pytest.param(
         {
-            "retry": counted(2, 3),
-            "last_action": done("Recreate", 100),
+            "retry": a_retry(2, 3),
+            "last_action": an_action("Recreate", 100),
             "state_since": ago(90),
-            "report": says("Running", 3),
+            "report": a_report("Running", 3),
         },
         "NoAction",
         "it runs, after it failed 2 times",
@@ -201,23 +221,23 @@ RUNNING = [
     ),
     pytest.param(
         {
-            "retry": counted(2, 3),
-            "last_action": done("Recreate", 300),
+            "retry": a_retry(2, 3),
+            "last_action": an_action("Recreate", 300),
             "state_since": ago(240),
-            "report": says("Running", 3),
+            "report": a_report("Running", 3),
         },
         "Forgive",
         "it has run for 240 s",
         id="running for long, failures forgotten",
     ),
     pytest.param(
-        {"retry": counted(0, 3), "last_action": done("Forgive", 300), "report": says("Failed", 3)},
+        {"retry": a_retry(0, 3), "last_action": an_action("Forgive", 300), "report": a_report("Failed", 3)},
         "BackoffWait",
         "EXITED: it failed once",
         id="forgiven, and failed again",
     ),
     pytest.param(
-        {"retry": counted(0, 3), "last_action": done("Forgive", 300)},
+        {"retry": a_retry(0, 3), "last_action": an_action("Forgive", 300)},
         "BackoffWait",
         "MISSING: it failed once",
         id="forgiven, and vanished",
@@ -238,28 +258,28 @@ RUNNING = [
         {**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"
     ),
     pytest.param(
-        {"retry": counted(5, 6), "node": "Gone"},
+        {"retry": a_retry(5, 6), "node": "Gone"},
         "Release",
         "it has failed for good, and its node is gone",
         id="failed for good and node gone",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "node": "Abandoned"},
+        {"retry": a_retry(5, 6), "node": "Abandoned"},
         "AwaitFailover",
         "its node is silent; it may be back before the time is up",
         id="failed for good and node silent",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Running"), "eviction_reason": "drain"},
+        {**APPLIED, "report": a_report("Running"), "eviction_reason": "drain"},
         "ApplyStopped",
         "it must leave its node: drain",
         id="leaving: stopped first",
     ),
     pytest.param(
         {
-            "retry": counted(),
-            "last_action": done("ApplyStopped"),
-            "report": says("Running"),
+            "retry": a_retry(),
+            "last_action": an_action("ApplyStopped"),
+            "report": a_report("Running"),
             "eviction_reason": "drain",
         },
         "NoAction",
@@ -268,9 +288,9 @@ RUNNING = [
     ),
     pytest.param(
         {
-            "retry": counted(),
-            "last_action": done("ApplyStopped"),
-            "report": says("Missing", knows_order=False),
+            "retry": a_retry(),
+            "last_action": an_action("ApplyStopped"),
+            "report": a_report("Missing", knows_order=False),
             "eviction_reason": "drain",
         },
         "NoAction",
@@ -279,9 +299,9 @@ RUNNING = [
     ),
     pytest.param(
         {
-            "retry": counted(),
-            "last_action": done("ApplyStopped"),
-            "report": says("Missing"),
+            "retry": a_retry(),
+            "last_action": an_action("ApplyStopped"),
+            "report": a_report("Missing"),
             "eviction_reason": "drain",
         },
         "Reschedule",
@@ -295,7 +315,7 @@ RUNNING = [
         id="leaving: an order to start may be on its way",
     ),
     pytest.param(
-        {"retry": counted(5, 6), "report": says("Failed"), "eviction_reason": "drain"},
+        {"retry": a_retry(5, 6), "report": a_report("Failed"), "eviction_reason": "drain"},
         "Release",
         "it has failed for good and must leave its node: drain",
         id="leaving: failed for good",
@@ -321,25 +341,25 @@ STOPPED = [
         id="Stopped, node silent for long",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Running")},
+        {**APPLIED, "report": a_report("Running")},
         "ApplyStopped",
         "it is to be stopped",
         id="Stopped, Running: ApplyStopped",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Pending")},
+        {**APPLIED, "report": a_report("Pending")},
         "ApplyStopped",
         "it is to be stopped",
         id="Stopped, Pending: ApplyStopped",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Starting")},
+        {**APPLIED, "report": a_report("Starting")},
         "ApplyStopped",
         "it is to be stopped",
         id="Stopped, Starting: ApplyStopped",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Unknown")},
+        {**APPLIED, "report": a_report("Unknown")},
         "ApplyStopped",
         "it is to be stopped",
         id="Stopped, Unknown: ApplyStopped",
@@ -351,31 +371,37 @@ STOPPED = [
         id="Stopped, Missing, but an order to start is on its way",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Stopped")}, "NoAction", "it is stopped", id="Stopped, Stopped: nothing"
+        {**APPLIED, "report": a_report("Stopped")},
+        "NoAction",
+        "it is stopped",
+        id="Stopped, Stopped: nothing",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
+        {**APPLIED, "report": a_report("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
     ),
     pytest.param(
-        {"last_action": done("ApplyStopped")}, "NoAction", "it is stopped", id="Stopped, Missing: nothing"
+        {"last_action": an_action("ApplyStopped")},
+        "NoAction",
+        "it is stopped",
+        id="Stopped, Missing: nothing",
     ),
     pytest.param(
-        {**APPLIED, "report": says("Stopped"), "eviction_reason": "drain"},
+        {**APPLIED, "report": a_report("Stopped"), "eviction_reason": "drain"},
         "Release",
         "it is stopped and must leave its node: drain",
         id="Stopped, on a node that it must leave",
     ),
     pytest.param(
-        {"last_action": done("ApplyStopped"), "report": says("Running")},
+        {"last_action": an_action("ApplyStopped"), "report": a_report("Running")},
         "NoAction",
         "it is to be stopped, and its node has been told",
         id="being stopped: grace",
     ),
     pytest.param(
-        {"last_action": done("ApplyStopped", 61), "report": says("Running")},
+        {"last_action": an_action("ApplyStopped", 61), "report": a_report("Running")},
         "ApplyStopped",
         "it is to be stopped",
-        id="not stopped in time: told again",
+        id="not stopped in time: ordered again",
     ),
 ]
 DELETED = [
@@ -383,38 +409,38 @@ DELETED = [
     pytest.param({"node": "Gone"}, "FinalizeDelete", "no node has it", id="Deleted, node gone: finalize"),
     pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent: the record stays"),
     pytest.param({"node": "Abandoned"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
-    *(pytest.param({**APPLIED, "report": says(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
+    *(pytest.param({**APPLIED, "report": a_report(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
     pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
-    pytest.param({"last_action": done("Delete"), "report": says("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
-    pytest.param({"last_action": done("Delete"), "report": says("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
-    pytest.param({"last_action": done("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
+    pytest.param({"last_action": an_action("Delete"), "report": a_report("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
+    pytest.param({"last_action": an_action("Delete"), "report": a_report("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
+    pytest.param({"last_action": an_action("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
 ]  # fmt: skip
 
 
 def check(desired: str, parts: dict[str, Any], action: str, reason: str) -> None:
-    decision = decide(found(desired=desired, **parts))
+    decision = decide(an_input(desired=desired, **parts))
     assert (decision.action, decision.reason) == (action, reason)
-    assert decide(found(desired=desired, **parts)) == decision
+    assert decide(an_input(desired=desired, **parts)) == decision
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), RUNNING)
-def test_what_is_to_run(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_running(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Running", parts, action, reason)
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), STOPPED)
-def test_what_is_to_be_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_stopped(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Stopped", parts, action, reason)
 
 
 @pytest.mark.parametrize(("parts", "action", "reason"), DELETED)
-def test_what_is_to_be_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
+def test_decide_desired_deleted(parts: dict[str, Any], action: str, reason: str) -> None:
     check("Deleted", parts, action, reason)
 
 
 @pytest.mark.parametrize("why", sorted(FINAL_FAILURES))
-def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
-    decision = decide(found(**APPLIED, report=says("Failed", failure=why)))
+def test_final_failure_is_not_retried(why: str) -> None:
+    decision = decide(an_input(**APPLIED, report=a_report("Failed", failure=why)))
     assert (decision.action, decision.failure_reason, decision.event) == (
         Action.MARK_FAILED,
         why,
@@ -425,11 +451,15 @@ def test_what_trying_again_would_not_help_fails_at_once(why: str) -> None:
 
 
 @pytest.mark.parametrize("why", sorted(NODE_FAULTS))
-def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_ever(why: str) -> None:
-    retry, steps = counted(), []
+def test_node_fault_reschedules_with_backoff_until_exhausted(why: str) -> None:
+    retry, steps = a_retry(), []
     while True:
         decision = decide(
-            found(retry=retry, last_action=done("Apply", 100), report=says("Failed", retry.run or 0, why))
+            an_input(
+                retry=retry,
+                last_action=an_action("Apply", 100),
+                report=a_report("Failed", retry.run or 0, why),
+            )
         )
         steps.append((decision.action, decision.requeue_after))
         assert decision.retry is not None
@@ -439,10 +469,12 @@ def test_what_another_node_may_do_better_goes_there_after_its_wait_but_not_for_e
     assert steps == [*((Action.RESCHEDULE, wait) for wait in (5, 10, 20, 40)), (Action.MARK_FAILED, None)]
 
 
-def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() -> None:
+def test_disconnect_failure_does_not_count_as_attempt() -> None:
     decision = decide(
-        found(
-            retry=counted(4, 5), last_action=done("Recreate", 100), report=says("Failed", 5, "DISCONNECTED")
+        an_input(
+            retry=a_retry(4, 5),
+            last_action=an_action("Recreate", 100),
+            report=a_report("Failed", 5, "DISCONNECTED"),
         )
     )
     assert (decision.action, decision.requeue_after) == (Action.BACKOFF_WAIT, 5)
@@ -450,39 +482,53 @@ def test_what_its_node_ended_when_cut_off_starts_again_and_loses_no_attempt() ->
     assert (decision.retry.attempts, decision.retry.run) == (4, 6)
 
 
-def test_the_old_revision_has_longer_to_go_than_a_new_one_to_appear() -> None:
-    told = {"retry": counted(), "last_action": done("Apply", 20)}
-    assert decide(found(**told, report=says("Running", revision=OLD))).action is Action.NO_ACTION
-    assert decide(found(**told)).action is Action.BACKOFF_WAIT
+def test_old_revision_has_longer_grace_than_missing_one() -> None:
+    told = {"retry": a_retry(), "last_action": an_action("Apply", 20)}
+    assert decide(an_input(**told, report=a_report("Running", revision=OLD))).action is Action.NO_ACTION
+    assert decide(an_input(**told)).action is Action.BACKOFF_WAIT
 
 
-def test_one_that_was_thought_lost_but_runs_is_left_alone() -> None:
-    for last in (done("Recreate"), done("BackoffWait")):
+def test_running_copy_of_earlier_run_is_kept() -> None:
+    for last in (an_action("Recreate"), an_action("BackoffWait")):
         decision = decide(
-            found(
-                retry=counted(1, 2, wait=3), last_action=last, state_since=ago(1), report=says("Running", 1)
+            an_input(
+                retry=a_retry(1, 2, wait=3),
+                last_action=last,
+                state_since=ago(1),
+                report=a_report("Running", 1),
             )
         )
         assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
     stale = decide(
-        found(retry=counted(0, 2), last_action=done("Assign"), report=says("Running", 1, knows_order=False))
+        an_input(
+            retry=a_retry(0, 2),
+            last_action=an_action("Assign"),
+            report=a_report("Running", 1, knows_order=False),
+        )
     )
     assert stale.action is Action.APPLY
 
 
-def test_what_was_stopped_starts_as_another_run() -> None:
-    decision = decide(found(retry=counted(2, 3), last_action=done("ApplyStopped"), report=says("Stopped", 3)))
-    assert (decision.action, decision.retry) == (Action.APPLY, counted(0, 4))
+def test_restart_after_stop_is_a_new_run() -> None:
+    decision = decide(
+        an_input(retry=a_retry(2, 3), last_action=an_action("ApplyStopped"), report=a_report("Stopped", 3))
+    )
+    assert (decision.action, decision.retry) == (Action.APPLY, a_retry(0, 4))
 
 
-def test_a_clock_that_is_set_back_makes_no_grace_longer() -> None:
-    decision = decide(found(retry=counted(), last_action=done("Apply", -3600)))
+def test_clock_set_back_does_not_extend_grace() -> None:
+    decision = decide(an_input(retry=a_retry(), last_action=an_action("Apply", -3600)))
     assert (decision.action, decision.requeue_after) == (Action.NO_ACTION, 15)
 
 
-def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
+def test_new_revision_starts_after_final_failure() -> None:
     decision = decide(
-        found(retry=counted(5, 6), last_action=done("MarkFailed"), report=says("Failed", 5), revision=OLD)
+        an_input(
+            retry=a_retry(5, 6),
+            last_action=an_action("MarkFailed"),
+            report=a_report("Failed", 5),
+            revision=OLD,
+        )
     )
     assert decision.action is Action.APPLY
     assert decision.retry == Retry(attempts=0, max=5, revision=OLD, run=7)
@@ -492,33 +538,39 @@ def test_a_revision_that_failed_for_good_does_not_hold_back_the_next() -> None:
     ("parts", "action", "attempts"),
     [
         pytest.param(
-            {"retry": counted(5, 6), "last_action": done("MarkFailed"), "report": says("Failed", 5)},
+            {"retry": a_retry(5, 6), "last_action": an_action("MarkFailed"), "report": a_report("Failed", 5)},
             "Retry",
             0,
             id="failed for good: once more",
         ),
         pytest.param(
-            {"retry": counted(3, 4, wait=40), "report": says("Failed", 3)}, "Retry", 0, id="waiting: at once"
+            {"retry": a_retry(3, 4, wait=40), "report": a_report("Failed", 3)},
+            "Retry",
+            0,
+            id="waiting: at once",
         ),
         pytest.param(
-            {"retry": counted(3, 4), "report": says("Running", 4)},
+            {"retry": a_retry(3, 4), "report": a_report("Running", 4)},
             "Forgive",
             0,
             id="runs again: only forgotten",
         ),
         pytest.param(
-            {"retry": counted(0, 4), "report": says("Running", 4)}, "NoAction", None, id="healthy: left alone"
+            {"retry": a_retry(0, 4), "report": a_report("Running", 4)},
+            "NoAction",
+            None,
+            id="healthy: left alone",
         ),
         pytest.param(
-            {"retry": counted(5, 4), "desired": "Stopped"},
+            {"retry": a_retry(5, 4), "desired": "Stopped"},
             "NoAction",
             None,
             id="is to be stopped: left alone",
         ),
     ],
 )
-def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | None) -> None:
-    situation = found(**parts)
+def test_manual_retry(parts: dict[str, Any], action: str, attempts: int | None) -> None:
+    situation = an_input(**parts)
     decision = decide_manual_retry(situation)
     assert decision.action == action
     assert (decision.retry and decision.retry.attempts) == attempts
@@ -527,9 +579,9 @@ def test_a_retry_by_hand(parts: dict[str, Any], action: str, attempts: int | Non
         assert (after.action, decision.event) == (Action.APPLY, "RetryTriggered")
 
 
-def test_only_what_was_decided_is_stored() -> None:
+def test_only_acting_decisions_are_stored() -> None:
     for parts, *_ in (case.values for case in (*RUNNING, *STOPPED, *DELETED)):
-        decision = decide(found(**parts))  # type: ignore[arg-type]
+        decision = decide(an_input(**parts))  # type: ignore[arg-type]
         if decision.action in (Action.NO_ACTION, Action.AWAIT_FAILOVER, Action.AWAIT_NODE):
             assert not decision.is_stored
         if decision.action in START_ACTIONS or decision.action is Action.MARK_FAILED:

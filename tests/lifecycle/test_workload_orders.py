@@ -1,9 +1,9 @@
-"""What a node is told about a workload, from what is stored of it."""
+"""Tests of `desired_run`: the order that a node gets for a stored workload."""
 
 from typing import Any
 
 import pytest
-from build.lives import OLD, REV, counted
+from build.workload_inputs import OLD, REV, a_retry
 
 from lattice.kinds.container import Container
 from lattice.kinds.meta.base import Metadata
@@ -25,7 +25,7 @@ def stored(
     action: str, *, is_deleted: bool = False, binding: Binding | None = HERE, **parts: Any
 ) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, desired_state=parts.get("desired", "Running"), revision=REV)
-    status = WorkloadStatus(binding=binding, last_action=action, retry=parts.get("retry", counted(0, 3)))
+    status = WorkloadStatus(binding=binding, last_action=action, retry=parts.get("retry", a_retry(0, 3)))
     metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if is_deleted else None)
     return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 
@@ -39,34 +39,32 @@ def stored(
         pytest.param(stored("Apply"), RUNS, id="applied"),
         pytest.param(stored("Recreate"), RUNS, id="tried again"),
         pytest.param(stored("Forgive"), RUNS, id="forgiven: goes on"),
-        pytest.param(stored("ApplyStopped"), STOPS, id="told to stop"),
+        pytest.param(stored("ApplyStopped"), STOPS, id="ordered to stop"),
         pytest.param(stored("BackoffWait"), STOPS, id="waits: stays stopped and keeps its log"),
         pytest.param(stored("MarkFailed"), STOPS, id="failed for good: keeps its log"),
         pytest.param(stored("Retry"), STOPS, id="asked for again, and not applied yet"),
         pytest.param(stored("Delete"), None, id="deleted: is not to be there"),
+        pytest.param(stored("Apply", is_deleted=True), RUNS, id="an undecided deletion changes no order"),
         pytest.param(
-            stored("Apply", is_deleted=True), RUNS, id="deletion that nobody decided on yet changes no order"
+            stored("Apply", retry=a_retry(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
         ),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
-        ),
-        pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD), desired="Stopped"),
+            stored("Apply", retry=a_retry(0, 2, revision=OLD), desired="Stopped"),
             STOPS,
             id="a new revision that is not to run is not started",
         ),
         pytest.param(
-            stored("Apply", retry=counted(0, 2, revision=OLD), is_deleted=True),
+            stored("Apply", retry=a_retry(0, 2, revision=OLD), is_deleted=True),
             STOPS,
             id="a new revision of what goes is not started",
         ),
     ],
 )
-def test_what_is_ordered(workload: LatticeWorkload, order: DesiredRun | None) -> None:
+def test_desired_run(workload: LatticeWorkload, order: DesiredRun | None) -> None:
     assert desired_run(workload) == order
 
 
-def test_the_revision_is_of_what_runs_only() -> None:
+def test_revision_ignores_scheduling_fields() -> None:
     spec = WorkloadSpec(containers={"main": Container(command=("run",))})
     same = WorkloadSpec(
         containers={"main": Container(command=("run",))},

@@ -1,9 +1,9 @@
-"""From any state a workload comes to rest, and no run of it is started twice."""
+"""Property tests of the workload state machine: every state converges, and no run is started twice."""
 
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-from build.lives import NOW, OLD, REV, ago, counted, done, found, says
+from build.workload_inputs import NOW, OLD, REV, a_report, a_retry, ago, an_action, an_input
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,7 +22,7 @@ from lattice.lifecycle.workload import (
 
 @dataclass
 class Agent:
-    """Does what it is told, in its own time: the next `fails` starts fail."""
+    """Carries out orders with a delay; the next `fails` starts fail."""
 
     fails: int
     holds: Report = field(default_factory=Report)
@@ -39,7 +39,7 @@ class Agent:
                 self.holds = Report()
 
     def _settles(self, revision: str, run: int) -> bool:
-        """What lives is left alone, and each run is started once."""
+        """Whether the agent keeps what it holds: a live run is not touched, and each run is started once."""
         return self.holds.revision == revision and (self.holds.state in LIVE_STATES or self.holds.run >= run)
 
     def go_on(self) -> None:
@@ -61,7 +61,7 @@ class World:
     is_removed: bool = False
 
     def step(self) -> bool:
-        """One look; False once there is nothing more to do, now or later."""
+        """Reconcile once; False when nothing is left to do, now or later."""
         seen = replace(self.situation, report=self.agent.holds)
         decision = decide(seen, self.graces)
         self._store(seen, decision)
@@ -103,13 +103,13 @@ class World:
 
 states = st.sampled_from(["Missing", "Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
 retries = st.none() | st.builds(
-    counted,
+    a_retry,
     st.integers(0, 5),
     st.integers(1, 4),
     st.none() | st.floats(-200, 200),
     st.sampled_from([REV, OLD]),
 )
-lasts = st.just(LastAction()) | st.builds(done, st.sampled_from(list(Action)), st.floats(0, 1000))
+lasts = st.just(LastAction()) | st.builds(an_action, st.sampled_from(list(Action)), st.floats(0, 1000))
 situations = st.builds(
     WorkloadInput,
     desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
@@ -121,12 +121,12 @@ situations = st.builds(
     state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
     eviction_reason=st.sampled_from(["", "", "drain"]),
 )
-reports = st.builds(says, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
+reports = st.builds(a_report, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
 
 
 @settings(max_examples=400, deadline=None)
 @given(situation=situations, holds=reports, fails=st.integers(0, 6))
-def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
+def test_any_state_converges_without_double_start(
     situation: WorkloadInput, holds: Report, fails: int
 ) -> None:
     world = World(situation, Agent(fails, holds))
@@ -138,7 +138,7 @@ def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
     assert len(agent.started) == len(set(agent.started))
     assert all(a[1] < b[1] for a, b in zip(agent.started, agent.started[1:], strict=False))
     if final.node not in ("Ready", "None"):
-        return  # silent for good: it waits for the node
+        return  # permanently silent: the workload waits for the node
     is_failed = final.retry is not None and final.retry.revision == REV and is_exhausted(final.retry)
     match final.desired:
         case "Running" if is_failed:
@@ -154,8 +154,8 @@ def test_from_any_state_it_comes_to_rest_and_starts_no_run_twice(
 
 @settings(max_examples=100, deadline=None)
 @given(fails=st.integers(0, 4))
-def test_a_new_workload_is_started_once_and_once_more_for_each_failure(fails: int) -> None:
-    world = World(found(node="None"), Agent(fails))
+def test_workload_starts_once_plus_once_per_failure(fails: int) -> None:
+    world = World(an_input(node="None"), Agent(fails))
     while world.step():
         assert len(world.actions) < 50
     assert [run for _, run in world.agent.started] == list(range(1, fails + 2))

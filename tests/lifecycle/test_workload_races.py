@@ -1,4 +1,5 @@
-"""Orders and reports that are late, wishes that change: never two live copies, no run started twice, and rest in the end."""
+"""Property tests with delayed orders and reports and changing specs: never two live copies, no run started
+twice, and convergence at the end."""
 
 import random
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,13 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Node:
-    """Carries out orders in turn when they arrive, and reports each change; both on their way for a while, neither lost."""
+    """Carries out orders in sequence and reports each change; orders and reports are delayed, never lost."""
 
     orders: list[tuple[int, DesiredRun | None]] = field(default_factory=list)
     reports: list[tuple[Report, int]] = field(default_factory=list)
     holds: Report = field(default_factory=Report)
     sent: int = 0
-    told: DesiredRun | None = None  # the last that was sent
+    told: DesiredRun | None = None  # the last order sent
     carried: int = 0
     heard: tuple[Report, int] = field(default_factory=lambda: (Report(), 0))
     started: list[tuple[str, int]] = field(default_factory=list)
@@ -50,7 +51,7 @@ class Node:
             if (revision, run) != (
                 self.holds.revision,
                 self.holds.run,
-            ):  # what was asked to stop may go on under the same number
+            ):  # a stopping run may continue under the same number
                 self.started.append((revision, run))
             self.holds = Report("Starting", revision, run)
         elif state == "Stopped" and self.holds.state in LIVE_STATES:
@@ -113,7 +114,7 @@ class World:
                 self.is_removed = True
 
     def order(self, at: int) -> DesiredRun | None:
-        """What is stored says what a node is to do; it is told some time later."""
+        """The order that the stored workload implies for a node; the node receives it later."""
         found = self.found
         if at != self.at or found.node == "None" or self.is_removed:
             return None
@@ -218,7 +219,7 @@ def come_to_rest(world: World) -> None:
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
-def test_late_orders_and_reports_never_make_two_copies(seed: int, is_deleted: bool) -> None:
+def test_delayed_orders_and_reports_never_run_two_copies(seed: int, is_deleted: bool) -> None:
     world, chance = World(), random.Random(seed)
     for what, number in chance.choices(list(STEPS), list(STEPS.values()), k=300):
         take(world, what, number)

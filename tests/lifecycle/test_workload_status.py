@@ -1,11 +1,11 @@
-"""What is shown of a workload for all that may be known of it."""
+"""Tests of `next_status` and `build_input`: the status shown for every observation of a workload."""
 
 import dataclasses
 from datetime import timedelta
 from typing import Any
 
 import pytest
-from build.lives import NOW, REV, ago, counted, says
+from build.workload_inputs import NOW, REV, a_report, a_retry, ago
 from msgspec.structs import replace
 
 from lattice.kinds.meta.base import Condition, Metadata
@@ -22,7 +22,7 @@ from lattice.lifecycle.workload_status import (
 )
 
 NOTHING = Decision(Action.NO_ACTION, "")
-BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": counted()}
+BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": a_retry()}
 
 
 def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
@@ -40,7 +40,7 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             a_workload("Stopped"), Observation("None"), "Stopped", None, id="to be stopped, never ran"
         ),
         pytest.param(
-            a_workload(retry=counted(5, 6)),
+            a_workload(retry=a_retry(5, 6)),
             Observation("None"),
             "Failed",
             None,
@@ -50,25 +50,29 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             a_workload(**BOUND), Observation("Ready"), "Pending", None, id="its node has it not yet"
         ),
         pytest.param(
-            a_workload(**BOUND), Observation("Ready", report=says("Starting")), "Starting", False, id="starts"
+            a_workload(**BOUND),
+            Observation("Ready", report=a_report("Starting")),
+            "Starting",
+            False,
+            id="starts",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Running")),
+            Observation("Ready", report=a_report("Running")),
             "Running",
             False,
             id="runs, and is not ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Running"), ready=True),
+            Observation("Ready", report=a_report("Running"), ready=True),
             "Running",
             True,
             id="runs and is ready",
         ),
         pytest.param(
             a_workload(**BOUND),
-            Observation("Ready", report=says("Stopped"), ready=True),
+            Observation("Ready", report=a_report("Stopped"), ready=True),
             "Stopped",
             False,
             id="only what runs is ready",
@@ -78,7 +82,7 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
             Observation("Silent"),
             "Unknown",
             False,
-            id="its node is silent: who knows",
+            id="its node is silent: Unknown",
         ),
         pytest.param(
             a_workload(**BOUND, actual_state="Running", ready=True),
@@ -96,30 +100,34 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
         ),
     ],
 )
-def test_what_is_shown(workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None) -> None:
+def test_actual_state_and_readiness(
+    workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None
+) -> None:
     status = next_status(workload, sight, NOTHING, NOW)
     assert (status.actual_state, status.ready) == (state, ready)
     assert (status.state_since == format_micro_time(NOW)) == (workload.status.actual_state != state)
 
 
-def test_what_was_decided_is_stored_with_its_time() -> None:
-    failed = Decision(Action.BACKOFF_WAIT, "it failed", counted(1, 2), failure_reason="RUNTIME_ERROR")
+def test_decision_is_stored_with_its_time() -> None:
+    failed = Decision(Action.BACKOFF_WAIT, "it failed", a_retry(1, 2), failure_reason="RUNTIME_ERROR")
     status = next_status(
-        a_workload(**BOUND), Observation("Ready", report=says("Failed"), log="x" * 5000), failed, NOW
+        a_workload(**BOUND), Observation("Ready", report=a_report("Failed"), log="x" * 5000), failed, NOW
     )
     assert (status.last_action, status.last_action_at, status.retry) == (
         "BackoffWait",
         format_micro_time(NOW),
-        counted(1, 2),
+        a_retry(1, 2),
     )
     assert (status.failure_reason, len(status.last_log)) == ("RUNTIME_ERROR", 2048)
     assert status.failure_message == ""
-    told = dataclasses.replace(says("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7")
+    told = dataclasses.replace(
+        a_report("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"
+    )
     status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
     waits = next_status(
         a_workload(**BOUND),
-        Observation("Ready", report=says("Failed")),
+        Observation("Ready", report=a_report("Failed")),
         Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
         NOW,
     )
@@ -127,7 +135,7 @@ def test_what_was_decided_is_stored_with_its_time() -> None:
 
 
 @pytest.mark.parametrize("action", [Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE])
-def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
+def test_release_clears_node_fields_of_status(action: Action) -> None:
     leaving = Condition(type="Leaving", status="True")
     workload = a_workload(
         **BOUND,
@@ -139,8 +147,8 @@ def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
     )
     status = next_status(
         workload,
-        Observation("Ready", report=says("Running"), ready=True),
-        Decision(action, "", counted(0, 2)),
+        Observation("Ready", report=a_report("Running"), ready=True),
+        Decision(action, "", a_retry(0, 2)),
         NOW,
     )
     assert (status.binding, status.allocated_ports, status.decision, status.ready, status.conditions) == (
@@ -150,10 +158,10 @@ def test_what_leaves_its_node_leaves_nothing_there(action: Action) -> None:
         False,
         (),
     )
-    assert (status.actual_state, status.retry) == ("Pending", counted(0, 2))
+    assert (status.actual_state, status.retry) == ("Pending", a_retry(0, 2))
 
 
-def test_nobody_can_be_late_before_they_were_told() -> None:
+def test_action_age_is_limited_by_connection_age() -> None:
     workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(100)))
     assert build_input(
         workload, Observation("Ready", connected_for=5), NOW
@@ -163,8 +171,8 @@ def test_nobody_can_be_late_before_they_were_told() -> None:
     )
 
 
-def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_at_the_latest() -> None:
-    """The clock was set back: by the stored time nobody would be late for an hour."""
+def test_future_action_time_falls_back_to_connection_age() -> None:
+    """After a clock was set back, the stored time alone would postpone every timeout by an hour."""
     ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
     assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
         seconds=40
@@ -180,11 +188,11 @@ def test_what_was_done_an_hour_ahead_of_us_is_timed_from_when_the_node_was_told_
     [
         pytest.param(3700, 500, 100, 100, id="the clock was set forward: only what was seen counts"),
         pytest.param(-3500, 500, 100, 100, id="the clock was set back"),
-        pytest.param(3700, 5, 100, 5, id="and nobody is late before they were told"),
-        pytest.param(100, 500, None, 100, id="whoever saw nothing goes by what is stored"),
+        pytest.param(3700, 5, 100, 5, id="the age is limited by the connection"),
+        pytest.param(100, 500, None, 100, id="without an observed action the stored time counts"),
     ],
 )
-def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
+def test_observed_action_age_wins_over_stored_time(
     stored: float, told: float, acted: float | None, age: float
 ) -> None:
     workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(stored)))
@@ -193,7 +201,7 @@ def test_what_was_seen_to_happen_is_as_long_ago_as_it_was_seen(
     ).last_action.at == NOW - timedelta(seconds=age)
 
 
-def test_a_word_that_nobody_knows_is_unknown() -> None:
+def test_unrecognised_state_is_unknown() -> None:
     assert (parse_actual_state("Running"), parse_actual_state("Dancing")) == ("Running", "Unknown")
 
 
@@ -203,19 +211,19 @@ def test_a_word_that_nobody_knows_is_unknown() -> None:
         pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
         pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
         pytest.param(
-            a_workload(**{**BOUND, "retry": counted(1)}, actual_state="Running"),
+            a_workload(**{**BOUND, "retry": a_retry(1)}, actual_state="Running"),
             False,
             id="has failed before",
         ),
         pytest.param(
-            a_workload(**{**BOUND, "retry": counted(revision="b" * 24)}, actual_state="Running"),
+            a_workload(**{**BOUND, "retry": a_retry(revision="b" * 24)}, actual_state="Running"),
             False,
             id="of another revision",
         ),
         pytest.param(a_workload(**BOUND), False, id="does not run yet"),
     ],
 )
-def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkload, settled: bool) -> None:
+def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
     assert is_settled(workload) == settled
 
 
@@ -225,7 +233,7 @@ def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkl
         pytest.param(a_workload(), True, id="new"),
         pytest.param(a_workload("Stopped"), False, id="to be stopped"),
         pytest.param(a_workload(**BOUND), False, id="bound"),
-        pytest.param(a_workload(retry=counted(1, 2)), False, id="failed before"),
+        pytest.param(a_workload(retry=a_retry(1, 2)), False, id="failed before"),
         pytest.param(
             replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")),
             False,
@@ -234,13 +242,11 @@ def test_who_needs_no_look_when_others_on_its_node_change(workload: LatticeWorkl
         pytest.param(
             replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})),
             False,
-            id="somebody may ask for a retry",
+            id="with a pending manual retry",
         ),
     ],
 )
-def test_only_what_waits_for_its_first_node_needs_nothing_else(
-    workload: LatticeWorkload, waits: bool
-) -> None:
+def test_awaits_node(workload: LatticeWorkload, waits: bool) -> None:
     assert awaits_node(workload) is waits
     if waits:
         decision = decide(build_input(workload, Observation("None"), NOW))

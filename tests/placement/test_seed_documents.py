@@ -1,4 +1,4 @@
-"""The design documents' own examples: their figures, their sentences, their order of preference."""
+"""Tests of the examples in the design documents: figures, messages and placement order."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -26,7 +26,7 @@ def status(settled: FleetState, service: str = GATEWAY) -> Any:
     return msgspec.json.decode(msgspec.json.encode(settled.resulting_world().services[service].status))
 
 
-def test_api_gateway_gets_the_status_that_is_printed() -> None:
+def test_seed_api_gateway_status() -> None:
     found = status(converge(read_world(EXAMPLE), max_decisions=1))
     assert [(each["pool"], each["replicas"], each["node"], each["cost"]) for each in found["placements"]] == [
         ("us-east", 2, "medium", {"hourly": "0.384"}),
@@ -39,7 +39,7 @@ def test_api_gateway_gets_the_status_that_is_printed() -> None:
     assert decision["alternatives"] == [{"pool": "ap-south", "rejected": "No GDPR compliance label"}]
 
 
-def test_with_us_east_as_printed_api_gateway_is_not_placed() -> None:
+def test_seed_api_gateway_without_gdpr_is_unplaced() -> None:
     world = seed_world("soc2", "hipaa")
     settled = converge(world, max_decisions=1)
     assert GATEWAY not in settled.replica_counts
@@ -47,7 +47,7 @@ def test_with_us_east_as_printed_api_gateway_is_not_placed() -> None:
     assert "gdpr" in str(verdict)
 
 
-def test_the_pools_figures_follow_its_formulas() -> None:
+def test_seed_pool_figures() -> None:
     """45 machines of 16 cores and 64 GiB: 720 cores and 2880 GiB of 2000 and 8000."""
     classes = a_class("large", 16, 64, Decimal("0.253086"))
     us_east = a_pool(
@@ -66,7 +66,7 @@ def test_the_pools_figures_follow_its_formulas() -> None:
     assert sum(each["nodes"] for each in found["clusters"]) == 45
 
 
-def test_the_budgets_figures_follow_its_formulas() -> None:
+def test_seed_budget_figures() -> None:
     found = spending(4_523_500_000, 8_200_000_000, 10_000_000_000)
     assert msgspec.to_builtins(found) == {
         "currentMonthCost": "4523.5", "projectedMonthCost": "8200", "utilizationPercent": "0.82",
@@ -87,7 +87,7 @@ CLASSES = (
 
 
 def multi_cloud(*objects: Kind, nodes: int = 100) -> World:
-    """As printed, with classes, and as many machines in the data center."""
+    """The printed example with node classes and the given number of machines in the data center."""
     world = read_world(MULTI).with_objects([*CLASSES, *objects])
     dc = world.objects["StaticInfrastructure", "", "dc-east"]
     assert isinstance(dc, StaticInfrastructure)
@@ -111,7 +111,7 @@ def places(world: World, service: str = "api") -> dict[str, int]:
     pytest.param(a_service(cores=4, capabilities=["tpu-v4"]), 100, {"gcp-ml/us-central1": 1}, id="3. TPU workloads go to gcp-ml"),
     pytest.param(a_service(cores=4), 0, {"aws-production/us-east-1": 1}, id="a data center without machines is full"),
 ])  # fmt: skip
-def test_the_solver_keeps_its_order(service: Any, nodes: int, where: dict[str, int]) -> None:
+def test_seed_placement_order(service: Any, nodes: int, where: dict[str, int]) -> None:
     assert places(multi_cloud(service, nodes=nodes)) == where
 
 
@@ -121,12 +121,12 @@ def test_general_overflow_goes_to_aws_though_gcp_is_cheaper() -> None:
     assert found == {"dc-east": 4, "aws-production/us-east-1": 6}
 
 
-def test_below_its_trigger_a_data_center_keeps_what_it_can_take() -> None:
-    """Nine of ten machines are the trigger of 90 percent; the tenth is still taken before anything overflows."""
+def test_data_center_is_filled_before_overflow() -> None:
+    """Nine of ten machines reach the trigger of 90 percent; the tenth is used before anything overflows."""
     assert places(multi_cloud(a_service(cores=4, replicas=10), nodes=10)) == {"dc-east": 10}
 
 
-def test_the_larger_example_is_placed_whole() -> None:
+def test_larger_example_is_fully_placed() -> None:
     settled = converge(read_world(EXAMPLES / "worlds" / "seed-001"))
     assert not settled.unplaced
     where = {
@@ -140,7 +140,7 @@ def test_the_larger_example_is_placed_whole() -> None:
     assert sum(settled.offer_rates.values()) == 12_880_000
 
 
-def test_the_filter_example_leaves_the_two_that_it_names() -> None:
+def test_filter_example_leaves_two_offers() -> None:
     """compliance=[HIPAA], capabilities=[gpu]: us-east-1 and the data center."""
     world = read_world(EXAMPLES / "worlds" / "seed-001")
     able = [

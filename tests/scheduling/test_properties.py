@@ -1,4 +1,5 @@
-"""What holds in every small world: the scheduler agrees with the obvious loops, says why, and is not swayed by how it got there."""
+"""Property tests of the scheduler on random small clusters: it agrees with the oracle, gives reasons, and
+does not depend on history."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,10 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 from build.node_tables import a_spread, nodes
-from build.oracle import can_take, fulfils, is_allowed, is_usable, where
-from build.proofs import PATIENCE, large
-from build.small import recounted
-from build.stories import BYTES, Story, World, a_plain, assert_room_was_left, plain_worlds, some_world, worlds
+from build.oracle import can_take, is_allowed, is_usable, term_matches, where
+from build.property_settings import PROPERTY_TIMEOUT_S, large
+from build.random_clusters import (
+    BYTES,
+    ClusterHistory,
+    World,
+    assert_room_was_left,
+    plain_world,
+    plain_worlds,
+    world_from_bytes,
+    worlds,
+)
+from build.small_clusters import check_sums
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,25 +46,27 @@ from lattice.scheduling.plugins.filters.topology_spread import MaxSkewExceeded
 from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.node_table import NodeTable
 
-pytestmark = pytest.mark.timeout(PATIENCE)
+pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 
 EVERYTHING = compile_profile(ProfileSpec("everything", dict.fromkeys(SCORES, 1.0)))
 ROW_SCORES = [name for name, each in SCORES.items() if each.scope in ("fixed", "row")]
 ROW_BY_ROW = compile_profile(ProfileSpec("row by row", dict.fromkeys(ROW_SCORES, 1.0)))
 
-BALANCED = compile_preset("balanced")  # every filter, and far fewer scores: for what does not depend on these
+BALANCED = compile_preset(
+    "balanced"
+)  # every filter and few scores, for properties that do not depend on scores
 
 
-def lived(world: World, profile: Profile = BALANCED) -> Story:
-    return Story(world, profile)
+def history_of(world: World, profile: Profile = BALANCED) -> ClusterHistory:
+    return ClusterHistory(world, profile)
 
 
 def fitting(decision: Decision) -> set[str]:
     return {name for name, row in decision.table.row_of.items() if decision.totals[row] != RULED_OUT}
 
 
-def told(decision: Decision) -> tuple[object, ...]:
-    """All that can be seen of it, by node."""
+def decision_facts(decision: Decision) -> tuple[object, ...]:
+    """Everything visible in a decision, by node."""
     row_of = decision.table.row_of
     reasons = {
         reason.summary(): {name for name, row in row_of.items() if mask[row]}
@@ -67,76 +79,76 @@ def told(decision: Decision) -> tuple[object, ...]:
 
 @large
 @given(worlds())
-def test_the_same_nodes_fit_as_by_the_obvious_loops_and_every_other_has_a_reason(world: World) -> None:
-    story = lived(world)
-    decision = decide(story.wanted(), story.table, BALANCED)
+def test_feasible_nodes_equal_oracle_and_others_have_reasons(world: World) -> None:
+    history = history_of(world)
+    decision = decide(history.wanted(), history.table, BALANCED)
     able = fitting(decision)
-    assert able == story.ledger.feasible(world.wanted)
+    assert able == history.oracle.feasible(world.wanted)
     assert (decision.name in able) if able else not decision.fits
     refused = dict(all_rejections(decision))
-    assert set(refused) == set(story.table.row_of) - able
+    assert set(refused) == set(history.table.row_of) - able
     assert sum(count for _, count in rejection_counts(decision)) == len(refused)
     assert all(str(shortfall) for found in refused.values() for shortfall in found)
     assert summarize(decision)
     for term in (*world.wanted.node_terms, *(each.term for each in world.wanted.node_preferences)):
         assert all(
-            term.matches(dict(each.labels)) == fulfils(term, each.labels)
-            for each in story.ledger.nodes.values()
+            term.matches(dict(each.labels)) == term_matches(term, each.labels)
+            for each in history.oracle.nodes.values()
         )
 
 
 @large
 @given(worlds())
-def test_what_is_taken_is_what_those_who_are_there_need(world: World) -> None:
-    recounted(lived(world).table)
+def test_allocations_equal_sum_of_placements(world: World) -> None:
+    check_sums(history_of(world).table)
 
 
 @large
 @given(worlds())
-def test_the_order_of_rows_does_not_matter(world: World) -> None:
-    stories = lived(world, EVERYTHING), Story(world, EVERYTHING, backwards=True)
-    assert stories[0].ledger.placed == stories[1].ledger.placed
-    assert told(decide(stories[0].wanted(), stories[0].table, EVERYTHING)) == told(
-        decide(stories[1].wanted(), stories[1].table, EVERYTHING)
+def test_decision_is_independent_of_row_order(world: World) -> None:
+    histories = history_of(world, EVERYTHING), ClusterHistory(world, EVERYTHING, backwards=True)
+    assert histories[0].oracle.placed == histories[1].oracle.placed
+    assert decision_facts(decide(histories[0].wanted(), histories[0].table, EVERYTHING)) == decision_facts(
+        decide(histories[1].wanted(), histories[1].table, EVERYTHING)
     )
 
 
 @large
 @given(worlds())
-def test_deciding_again_and_deciding_afresh_agree(world: World) -> None:
-    story = lived(world, EVERYTHING)
-    first = told(decide(story.wanted(), story.table, EVERYTHING))
-    assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
-    story.table.shape_caches.clear()
-    assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
-    fresh = story.told_again()
-    assert told(decide(fresh.make_ask("default/new", world.wanted), fresh, EVERYTHING)) == first
+def test_repeated_and_fresh_decisions_agree(world: World) -> None:
+    history = history_of(world, EVERYTHING)
+    first = decision_facts(decide(history.wanted(), history.table, EVERYTHING))
+    assert decision_facts(decide(history.wanted(), history.table, EVERYTHING)) == first
+    history.table.shape_caches.clear()
+    assert decision_facts(decide(history.wanted(), history.table, EVERYTHING)) == first
+    fresh = history.rebuilt_table()
+    assert decision_facts(decide(fresh.make_ask("default/new", world.wanted), fresh, EVERYTHING)) == first
 
 
 @large
 @given(worlds())
-def test_what_was_only_tried_leaves_no_trace(world: World) -> None:
-    story = lived(world, EVERYTHING)
-    first = told(decide(story.wanted(), story.table, EVERYTHING))
-    before = dict(story.table.placements)
-    with story.table.what_if():
+def test_what_if_leaves_no_trace(world: World) -> None:
+    history = history_of(world, EVERYTHING)
+    first = decision_facts(decide(history.wanted(), history.table, EVERYTHING))
+    before = dict(history.table.placements)
+    with history.table.what_if():
         for name in before:
-            story.table.forget(name)
-            decide(story.wanted(), story.table, EVERYTHING)
+            history.table.forget(name)
+            decide(history.wanted(), history.table, EVERYTHING)
         for number in range(3):
-            again = decide(story.wanted(f"new{number}"), story.table, EVERYTHING)
+            again = decide(history.wanted(f"new{number}"), history.table, EVERYTHING)
             if again.fits:
-                story.table.assume(story.wanted(f"new{number}"), again.chosen)
-    assert story.table.placements == before
-    recounted(story.table)
-    assert told(decide(story.wanted(), story.table, EVERYTHING)) == first
+                history.table.assume(history.wanted(f"new{number}"), again.chosen)
+    assert history.table.placements == before
+    check_sums(history.table)
+    assert decision_facts(decide(history.wanted(), history.table, EVERYTHING)) == first
 
 
 @large
 @given(worlds(), st.lists(st.integers(0, 5), min_size=1, max_size=8))
-def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int]) -> None:
-    story = lived(world)
-    table, asked = story.table, story.wanted()
+def test_row_subset_answers_equal_full_table(world: World, some: list[int]) -> None:
+    history = history_of(world)
+    table, asked = history.table, history.wanted()
     picked = np.array([row % table.count for row in some], np.intp)
     for each in (*FILTERS.values(), *SCORES.values()):
         if each.scope not in ("fixed", "row") or not each.applies(asked):
@@ -153,11 +165,9 @@ def test_a_few_rows_are_answered_like_all_of_them(world: World, some: list[int])
 
 @large
 @given(worlds(), st.sampled_from(sorted(PRESETS)))
-def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose_among_them(
-    world: World, preset: str
-) -> None:
-    story = lived(world)
-    table, asked, able = story.table, story.wanted(), story.ledger.feasible(world.wanted)
+def test_scores_are_normalised_and_presets_choose_feasible(world: World, preset: str) -> None:
+    history = history_of(world)
+    table, asked, able = history.table, history.wanted(), history.oracle.feasible(world.wanted)
     for each in SCORES.values():
         if each.applies(asked):
             values = each.score(asked, table)[[table.row_of[name] for name in able]]
@@ -168,9 +178,9 @@ def test_scores_of_nodes_that_fit_are_between_nothing_and_one_and_presets_choose
 
 @large
 @given(worlds())
-def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
-    story = lived(world)
-    empty, full = nodes(*story.ledger.nodes.values()), story.table
+def test_fixed_scope_answers_ignore_placements(world: World) -> None:
+    history = history_of(world)
+    empty, full = nodes(*history.oracle.nodes.values()), history.table
     wanted = replace(world.wanted, near=(), far=(), spread=())
     for each in FILTERS.values():
         asks = empty.make_ask("default/new", wanted), full.make_ask("default/new", wanted)
@@ -188,18 +198,18 @@ def test_fixed_answers_do_not_move_with_what_is_placed(world: World) -> None:
 
 @large
 @given(worlds(), st.integers(1, 12))
-def test_equals_decided_together_get_what_they_get_one_at_a_time(world: World, count: int) -> None:
+def test_batch_decision_equals_single_decisions(world: World, count: int) -> None:
     wanted = replace(world.wanted, gpu=None, host_ports=(), near=(), far=(), spread=())
-    story = Story(replace(world, wanted=wanted), ROW_BY_ROW)
-    asks = [story.wanted(f"new{number}") for number in range(count)]
-    if not can_batch(asks[0], ROW_BY_ROW, story.table):
+    history = ClusterHistory(replace(world, wanted=wanted), ROW_BY_ROW)
+    asks = [history.wanted(f"new{number}") for number in range(count)]
+    if not can_batch(asks[0], ROW_BY_ROW, history.table):
         return
-    together = decide_batch(asks[0], story.table, ROW_BY_ROW, count).rows
+    together = decide_batch(asks[0], history.table, ROW_BY_ROW, count).rows
     alone = []
     for ask in asks:
-        decision = decide(ask, story.table, ROW_BY_ROW)
+        decision = decide(ask, history.table, ROW_BY_ROW)
         if decision.fits:
-            story.table.assume(ask, decision.chosen)
+            history.table.assume(ask, decision.chosen)
             alone.append(decision.chosen)
     assert together == alone
 
@@ -217,17 +227,15 @@ GROUPED = (
 
 @large
 @given(worlds(), st.sampled_from(GROUPED), st.integers(2, 12))
-def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(
-    world: World, profile: Profile, count: int
-) -> None:
+def test_cycle_run_equals_runs_of_single_members(world: World, profile: Profile, count: int) -> None:
     outcomes = []
     for together in (True, False):
-        story = lived(world)
-        run = [story.wanted(f"new{number}") for number in range(count)]
-        cycle = CompositeScheduler(profile, Reservations(story.table)).cycle(
+        history = history_of(world)
+        run = [history.wanted(f"new{number}") for number in range(count)]
+        cycle = CompositeScheduler(profile, Reservations(history.table)).cycle(
             [run] if together else [[each] for each in run], 0.0
         )
-        recounted(story.table)
+        check_sums(history.table)
         outcomes.append(
             (
                 [(each.ask.name, each.node) for each in cycle.scheduled],
@@ -237,29 +245,30 @@ def test_a_run_of_equals_gets_what_its_members_get_in_runs_of_their_own(
     assert outcomes[0] == outcomes[1]
 
 
-def placed_as_a_gang(world: World, least: int, priorities: Sequence[int]) -> int:
-    """How many were; those whom they displace are less important than whoever they make way for."""
-    story = lived(world)
-    before = dict(story.table.placements)
+def place_gang(world: World, least: int, priorities: Sequence[int]) -> int:
+    """Place a gang; return how many members were scheduled. Every victim has a lower priority than its
+    preemptor."""
+    history = history_of(world)
+    before = dict(history.table.placements)
     gang = [
-        replace(story.wanted(f"new{number}", priority), group="default/gang", min_member=least)
+        replace(history.wanted(f"new{number}", priority), group="default/gang", min_member=least)
         for number, priority in enumerate(priorities)
     ]
     cycle = CompositeScheduler(
-        BALANCED, Reservations(story.table), preemptor=Preemptor(story.table, BALANCED)
+        BALANCED, Reservations(history.table), preemptor=Preemptor(history.table, BALANCED)
     ).cycle([gang], 0.0)
     assert not cycle.scheduled or len(cycle.scheduled) >= least
     assert len(cycle.scheduled) + len(cycle.unschedulable) == len(gang)
     assert all(each.reason for each in cycle.unschedulable)
     victims = {victim for victim, _ in cycle.evictions}
     assert {
-        name: each for name, each in story.table.placements.items() if each.ask.group != "default/gang"
+        name: each for name, each in history.table.placements.items() if each.ask.group != "default/gang"
     } == {name: each for name, each in before.items() if name not in victims}
     importance = {ask.name: ask.priority for ask in gang}
     assert all(before[victim].ask.priority < importance[whom] for victim, whom in cycle.evictions)
     for each in cycle.scheduled:
-        assert_room_was_left(story.table, story.table.row_of[each.node], each.ask)
-    recounted(story.table)
+        assert_room_was_left(history.table, history.table.row_of[each.node], each.ask)
+    check_sums(history.table)
     return len(cycle.scheduled)
 
 
@@ -268,31 +277,29 @@ PRIORITIES = st.lists(st.sampled_from((0, 1, 2)), min_size=2, max_size=5)
 
 @large
 @given(plain_worlds(), st.integers(1, 5), PRIORITIES)
-def test_a_gang_is_placed_as_far_as_it_must_be_or_not_at_all(
-    world: World, least: int, priorities: list[int]
-) -> None:
-    placed_as_a_gang(world, least, priorities)
+def test_gang_reaches_min_member_or_is_not_placed(world: World, least: int, priorities: list[int]) -> None:
+    place_gang(world, least, priorities)
 
 
-def makes_room(story: Story, table: NodeTable, row: int, gone: set[str]) -> bool:
-    """By the ledger, without those."""
-    kept = story.ledger.placed
-    story.ledger.placed = {name: each for name, each in kept.items() if name not in gone}
+def makes_room(history: ClusterHistory, table: NodeTable, row: int, gone: set[str]) -> bool:
+    """Whether the oracle accepts the workload on the node without the named placements."""
+    kept = history.oracle.placed
+    history.oracle.placed = {name: each for name, each in kept.items() if name not in gone}
     found = can_take(
-        story.ledger.nodes[table.names[row]],
-        list(story.ledger.nodes.values()),
-        list(story.ledger.placed.values()),
-        story.world.wanted,
+        history.oracle.nodes[table.names[row]],
+        list(history.oracle.nodes.values()),
+        list(history.oracle.placed.values()),
+        history.world.wanted,
     )
-    story.ledger.placed = kept
+    history.oracle.placed = kept
     return found
 
 
-def made_to_leave(world: World, priority: int) -> int:
-    """How many were, for one that is wanted where no room is left."""
-    story = lived(world)
-    story.crowd()
-    table, newcomer = story.table, story.wanted("new", priority)
+def preempt_for(world: World, priority: int) -> int:
+    """Find victims for a workload on a full cluster; return how many were found."""
+    history = history_of(world)
+    history.fill()
+    table, newcomer = history.table, history.wanted("new", priority)
     decision = decide(newcomer, table, BALANCED)
     assert not decision.fits
     before = dict(table.placements)
@@ -303,30 +310,30 @@ def made_to_leave(world: World, priority: int) -> int:
             lower = {
                 name for name, each in table.placements_by_row[row].items() if each.ask.priority < priority
             }
-            assert not (lower and makes_room(story, table, row, lower)), (table.names[row], lower)
+            assert not (lower and makes_room(history, table, row, lower)), (table.names[row], lower)
         return 0
     assert all(victim.ask.priority < priority and victim.row == found.row for victim in found.victims)
-    assert makes_room(story, table, found.row, set(found.victim_names))
+    assert makes_room(history, table, found.row, set(found.victim_names))
     for fewer in range(len(found.victim_names)):
         for spared in combinations(found.victim_names, fewer):
-            assert not makes_room(story, table, found.row, set(spared)), "one too many"
+            assert not makes_room(history, table, found.row, set(spared)), "one too many"
     return len(found.victim_names)
 
 
 @large
 @given(worlds(), st.sampled_from((1, 2)))
-def test_those_who_make_way_are_less_important_and_no_more_than_needed(world: World, priority: int) -> None:
-    made_to_leave(world, priority)
+def test_victims_have_lower_priority_and_are_minimal(world: World, priority: int) -> None:
+    preempt_for(world, priority)
 
 
-def spread_out(world: World, key: str, skew: int, count: int) -> bool:
-    """Did the rule keep one of them away from a node?"""
+def place_spread(world: World, key: str, skew: int, count: int) -> bool:
+    """Place spread replicas; return whether the spread rejected a node for one of them."""
     spread = a_spread(key, skew, labels={"app": "a"})
     wanted = replace(world.wanted, labels=(("app", "a"),), near=(), far=(), spread=(spread,))
-    story = Story(replace(world, wanted=wanted), BALANCED)
-    table, refused = story.table, False
+    history = ClusterHistory(replace(world, wanted=wanted), BALANCED)
+    table, refused = history.table, False
     for number in range(count):
-        ask = story.wanted(f"new{number}")
+        ask = history.wanted(f"new{number}")
         decision = decide(ask, table, BALANCED)
         if not decision.fits:
             break
@@ -334,17 +341,17 @@ def spread_out(world: World, key: str, skew: int, count: int) -> bool:
             isinstance(reason, MaxSkewExceeded) and mask.any() for reason, mask in decision.reasons.items()
         )
         table.assume(ask, decision.chosen)
-        story.ledger.comes(ask.name, wanted, decision.name)
-        domain = {name: facts.labels.get(key) for name, facts in story.ledger.nodes.items()}
+        history.oracle.place(ask.name, wanted, decision.name)
+        domain = {name: facts.labels.get(key) for name, facts in history.oracle.nodes.items()}
         taken = [
             domain[name]
             for name in where(
-                list(story.ledger.placed.values()), wanted.namespace, LabelSelector({"app": "a"})
+                list(history.oracle.placed.values()), wanted.namespace, LabelSelector({"app": "a"})
             )
         ]
         open_to_it = [
             facts.name
-            for facts in story.ledger.nodes.values()
+            for facts in history.oracle.nodes.values()
             if is_usable(facts) and is_allowed(facts, wanted)
         ]
         assert (
@@ -357,29 +364,29 @@ def spread_out(world: World, key: str, skew: int, count: int) -> bool:
 
 @large
 @given(plain_worlds(), st.sampled_from(("zone", "node", "rack")), st.sampled_from((1, 2)), st.integers(4, 8))
-def test_spread_replicas_stay_as_even_as_they_must(world: World, key: str, skew: int, count: int) -> None:
-    spread_out(world, key, skew, count)
+def test_topology_spread_keeps_max_skew(world: World, key: str, skew: int, count: int) -> None:
+    place_spread(world, key, skew, count)
 
 
 @pytest.mark.parametrize(
     "counts",
     [
         pytest.param(
-            lambda world, one: made_to_leave(world(BYTES), one((1, 2))) > 0, id="somebody makes way"
+            lambda world, one: preempt_for(world(BYTES), one((1, 2))) > 0, id="preemption evicts a workload"
         ),
         pytest.param(
-            lambda world, one: spread_out(
-                a_plain(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6
+            lambda world, one: place_spread(
+                plain_world(world(BYTES)), one(("zone", "node", "rack")), one((1, 2)), 6
             ),
-            id="spread refuses",
+            id="spread rejects a node",
         ),
         pytest.param(
-            lambda world, one: placed_as_a_gang(a_plain(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2,
+            lambda world, one: place_gang(plain_world(world(BYTES)), 2, [one((0, 1, 2))] * 3) >= 2,
             id="a gang is placed",
         ),
     ],
 )
-def test_at_least_half_of_the_worlds_show_what_they_are_for(counts: Any) -> None:
-    dice = Random(7)
-    found = [counts(lambda size: some_world(dice.randbytes(size)), dice.choice) for _ in range(60)]
+def test_generated_worlds_exercise_their_features(counts: Any) -> None:
+    rng = Random(7)
+    found = [counts(lambda size: world_from_bytes(rng.randbytes(size)), rng.choice) for _ in range(60)]
     assert sum(found) >= 30, f"{sum(found)} of {len(found)}"

@@ -1,4 +1,4 @@
-"""Why a pool refuses: every filter that fails there, and everything that is missing, in numbers."""
+"""Tests of rejections by pool: every failing filter is listed, with need, have and missing."""
 
 from typing import Any
 
@@ -15,8 +15,10 @@ from lattice.placement.queries.dispatch import answer_query
 SMALL = {"maxNodes": 0, "maxCores": 2, "maxMemoryGi": 1}
 
 
-def refusals(world: World, service: str = "default/api", **changes: Any) -> dict[str, list[tuple[str, str]]]:
-    """By pool: filter and what."""
+def rejections_by_pool(
+    world: World, service: str = "default/api", **changes: Any
+) -> dict[str, list[tuple[str, str]]]:
+    """By pool, the (filter, resource) pairs that reject the service."""
     told = answer_query({"ask": "why", "service": service}, world, **changes)
     return {
         pool["name"]: [(each["filter"], each["what"]) for each in pool["reasons"]] for pool in told["pools"]
@@ -47,26 +49,26 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objects", "expected"), CASES)
-def test_why_tells_every_filter_that_fails(objects: list[Kind], expected: list[tuple[str, str]]) -> None:
-    assert refusals(a_world(*objects))["p1"] == expected
+def test_why_lists_every_failing_filter(objects: list[Kind], expected: list[tuple[str, str]]) -> None:
+    assert rejections_by_pool(a_world(*objects))["p1"] == expected
 
 
-def test_every_budget_that_is_passed_is_told() -> None:
+def test_every_exceeded_budget_is_listed() -> None:
     cloud = a_cloud(
         regions={"r1": {"budget": {"monthly": 50, "hardLimit": True}}},
         budget={"monthly": 100, "hardLimit": True},
     )
-    told = refusals(a_world(cloud, a_service()))["cloud/r1"]
+    told = rejections_by_pool(a_world(cloud, a_service()))["cloud/r1"]
     assert told == [
         ("Budget", "budget of cloudinfrastructure/cloud"),
         ("Budget", "budget of cloudinfrastructure/cloud region r1"),
     ]
 
 
-def test_of_a_full_data_center_and_of_what_it_overflows_to_all_is_told() -> None:
+def test_full_data_center_and_overflow_target_list_all_reasons() -> None:
     dc = a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "cloud"})
     cloud = a_cloud(budget={"monthly": 1, "hardLimit": True}, regions={"r1": {"quotas": {"maxClusters": 0}}})
-    told = refusals(a_world(dc, cloud, a_service(cores=4, replicas=2)))
+    told = rejections_by_pool(a_world(dc, cloud, a_service(cores=4, replicas=2)))
     gated, clusters, money = (
         ("Overflow", "overflow of dc"),
         ("Capacity", "clusters"),
@@ -76,7 +78,7 @@ def test_of_a_full_data_center_and_of_what_it_overflows_to_all_is_told() -> None
     assert told["dc"] == LIMITS[:1]
 
 
-def test_a_verdict_tells_them_too() -> None:
+def test_verdict_lists_every_shortfall() -> None:
     settled = converge(a_world(a_pool(capacity=SMALL, budget=1), a_service(compliance=["gdpr"])))
     (_, shorts) = judge(settled.unplaced["default/api"], settled.fleet).rejections[0]
     assert [str(each) for each in shorts] == [
@@ -98,7 +100,7 @@ def test_a_verdict_tells_them_too() -> None:
                  "latency to db: need 5 ms, have not placed, missing a replica of db", id="a dependency"),
     pytest.param([a_pool(classes=[]), a_service()], "machines: need a class of machines, have none", id="classes"),
 ])  # fmt: skip
-def test_what_has_no_number_is_missing_by_name(objects: list[Kind], told: str) -> None:
+def test_non_numeric_shortfalls_are_named(objects: list[Kind], told: str) -> None:
     settled = converge(a_world(*objects))
     refused = dict(judge(settled.unplaced["default/api"], settled.fleet).rejections)["p1"]
     assert told in [str(each) for each in refused]
@@ -106,7 +108,7 @@ def test_what_has_no_number_is_missing_by_name(objects: list[Kind], told: str) -
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
-def test_need_have_and_missing_are_told_of_every_pool(world: World) -> None:
+def test_every_rejection_has_need_have_and_missing(world: World) -> None:
     settled = converge(world)
     for name in settled.unplaced:
         told = answer_query({"ask": "why", "service": name}, world)

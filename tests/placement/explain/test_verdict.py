@@ -1,4 +1,4 @@
-"""Why a service is not placed, what is in its way, and that nothing else is."""
+"""Tests of verdicts: why a service is unplaced, and that exactly the listed blockers are the cause."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -42,7 +42,7 @@ US: dict[str, Any] = {"region": "us-east-1"}
 
 
 def verdict(*objects: Kind, of: str = "api") -> Verdict:
-    """Of one service, when all others are placed that can be."""
+    """The verdict on one service after every other feasible service is placed."""
     world, name = a_world(*objects), f"default/{of}"
     fleet = arranged(world, name)
     placement = place(world.demands[name], fleet)
@@ -59,7 +59,7 @@ split = a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2", capacity={"maxNodes
 
 CASES = [
     pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool here is in moon", [["a replica in moon"]],
-                 id="a required region that nobody is in is not here"),
+                 id="a required region without a pool is NotHere"),
     pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
                  id="only the budget is in the way"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "NoPrice", "1 without a known price",
@@ -84,7 +84,7 @@ CASES = [
                   a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],
                  id="what is reserved for others may become free"),
     pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
-                 id="a certificate that nobody has"),
+                 id="a certificate that no pool has"),
     pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without machines that one replica fits on", [["cpu of one replica"]],
                  id="no machine is big enough"),
     pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without machines", [["labels that its machines must have"]],
@@ -111,19 +111,21 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objects", "kind", "reason", "conflicts"), CASES)
-def test_verdicts(objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]) -> None:
+def test_verdict_kind_and_blockers(
+    objects: list[Kind], kind: str, reason: str, conflicts: list[list[str]]
+) -> None:
     found = verdict(*objects)
     assert (found.kind, words(found)) == (kind, conflicts)
     assert reason in found.reason
 
 
 @pytest.mark.parametrize(("nodes", "reserved", "others"), [
-    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside those whom the reserve is for"),
+    pytest.param(2, 1, [a_service("crit", labels={"env": "prod"}), a_service("big", cores=4)], id="beside services that may use the reserve"),
     pytest.param(3, 3, [a_policy(clusters={"minNodes": 2}), a_service("crit", cores=4, replicas=2, labels={"env": "prod"})],
                  id="on one more machine of their cluster, where two would begin another"),
 ])  # fmt: skip
-def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, others: list[Kind]) -> None:
-    """Were nothing reserved, clusters that are kept would be anybody's."""
+def test_reserved_capacity_is_a_blocker(nodes: int, reserved: int, others: list[Kind]) -> None:
+    """Without the reservation, clusters on reserved machines would be open to every service."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     dc = a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi", reservation=reservation)
     world = converge(a_world(dc, *others)).resulting_world().with_objects([a_service("api", cores=1)])
@@ -134,14 +136,14 @@ def test_a_reserve_is_in_the_way_of_who_would_fit(nodes: int, reserved: int, oth
 
 
 @pytest.mark.parametrize(("db", "words"), [
-    pytest.param([], "db, which is not defined", id="nobody has defined it"),
-    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="it could not be placed itself"),
+    pytest.param([], "db, which is not defined", id="the dependency is not defined"),
+    pytest.param([a_service("db", compliance=["gdpr"])], "db, which is not placed", id="the dependency is not placed"),
 ])  # fmt: skip
-def test_a_verdict_names_the_dependency_it_waits_for(db: list[Kind], words: str) -> None:
+def test_verdict_names_unplaced_dependency(db: list[Kind], words: str) -> None:
     assert verdict(a_pool(), *db, a_service(**near)).waits == (words,)
 
 
-def test_a_verdict_says_which_class_has_no_price_and_how_to_give_it_one() -> None:
+def test_verdict_names_class_without_price_and_fix() -> None:
     found = verdict(a_class(price=None), a_pool(budget=100), a_service())
     assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
     assert [str(each) for _, why in found.rejections for each in why] == [
@@ -178,22 +180,20 @@ CONTRADICTING = [
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)],
                  ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): one replica is in one region"], id="more regions than replicas"),
     pytest.param([a_pool("p1", **EU), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()], [],
-                 id="what nobody has contradicts nothing"),
+                 id="a property that no pool has is not a conflict"),
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED, capacity={"maxNodes": 0}), a_service(requiredRegions=["us-east-1", "eu-west-1"])], [],
                  id="two regions are for two replicas"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("objects", "words"), CONTRADICTING)
-def test_rules_that_contradict_one_another_are_named_with_who_states_them(
-    objects: list[Kind], words: list[str]
-) -> None:
+def test_conflicting_requirements_name_their_sources(objects: list[Kind], words: list[str]) -> None:
     assert [str(each) for each in verdict(*objects).conflicting_requirements] == words
 
 
 @MANY
 @given(worlds())
-def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fits(world: World) -> None:
+def test_conflict_vanishes_without_either_requirement(world: World) -> None:
     fleet = world.build_fleet()
     for name, demand in world.demands.items():
         found = list(conflicting_requirements(demand, fleet))
@@ -208,7 +208,7 @@ def test_without_one_side_of_a_contradiction_it_is_gone_and_with_both_nothing_fi
             ] == without
 
 
-def test_a_verdict_names_the_pools_that_would_need_room() -> None:
+def test_verdict_names_pools_lacking_capacity() -> None:
     found = verdict(
         *split,
         a_pool("p3", labels={"tier": "x"}),
@@ -220,8 +220,8 @@ def test_a_verdict_names_the_pools_that_would_need_room() -> None:
 
 
 @pytest.mark.timeout(30)
-def test_it_does_not_take_longer_for_however_many() -> None:
-    """Every one of them tried in turn, for each set of demands, would take minutes."""
+def test_verdict_time_does_not_grow_with_replicas() -> None:
+    """Placing each replica in turn for every set of requirements would take minutes."""
     few, many = (
         judged(a_class(), a_pool("p1", budget=500), a_service(replicas=count)) for count in (2_000, 100_000)
     )
@@ -230,15 +230,15 @@ def test_it_does_not_take_longer_for_however_many() -> None:
     assert (few.kind, few.blocker_sets) == (many.kind, many.blocker_sets)
 
 
-def test_details_are_those_of_the_moment_when_the_replica_failed() -> None:
-    """Before anything was placed there was a machine left; the second replica found none."""
+def test_rejections_reflect_state_at_failed_replica() -> None:
+    """One machine was free before the first replica was placed; the second replica found none."""
     found = verdict(a_pool(capacity={"maxNodes": 1}), a_service(cores=3, replicas=2))
     assert [str(each) for _, why in found.rejections for each in why] == [
         "nodes: need 1 more, have 0 of 1, missing 1"
     ]
 
 
-def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate() -> None:
+def test_open_overflow_reports_shortfall_of_target() -> None:
     dc = a_static(
         nodes=1, cores=4, overflow={"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
     )
@@ -247,7 +247,7 @@ def test_what_the_target_of_an_open_overflow_lacks_is_told_rather_than_the_gate(
     assert dict(found.rejections)["cloud/r1"][0].what == "budget of cloudinfrastructure/cloud"
 
 
-def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
+def test_seed_api_gateway_lacks_gdpr_in_us_east() -> None:
     world = seed_world("soc2", "hipaa")
     fleet = world.build_fleet()
     placements = place_all_once(world.demands.values(), fleet)
@@ -272,7 +272,7 @@ def test_api_gateway_as_printed_lacks_gdpr_in_us_east() -> None:
     pytest.param(["us-east", "eu-west"], "us-east, eu-west", id="several that do not"),
     pytest.param([], "", id="none"),
 ])  # fmt: skip
-def test_regions_of_required_infrastructure(regions: list[str], shown: str) -> None:
+def test_region_pattern(regions: list[str], shown: str) -> None:
     assert region_pattern(regions) == shown
 
 
@@ -302,13 +302,14 @@ def _fits(world: World) -> bool:
     return place(world.demands["default/api"], arranged(world, "default/api")).is_complete
 
 
-# --- whatever the world ---
+# --- random worlds ---
 
 
 @MANY
 @given(worlds())
-def test_required_infrastructure_would_do_whatever_the_world(world: World) -> None:
-    """Once what it waits for has a place, unless its rules contradict themselves, or bind new places to old ones by an even spread."""
+def test_required_infrastructure_suffices_in_any_world(world: World) -> None:
+    """Excluded are services with conflicting rules, with unplaced dependencies, and with spreads that tie new
+    supply to old supply."""
     before = converge(world)
     applied = before.resulting_world()
     for name, placement in before.unplaced.items():
@@ -341,7 +342,7 @@ def fits_without(world: World, fleet: Fleet, name: str, *dropped: Requirement | 
 
 @MANY
 @given(worlds())
-def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(world: World) -> None:
+def test_blocker_sets_are_sufficient_and_minimal(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         note(f"{name}: {found.kind} {found.reason} {words(found)}")
@@ -359,7 +360,7 @@ def test_dropping_a_listed_conflict_is_enough_and_dropping_another_thing_is_not(
 
 @MANY
 @given(worlds())
-def test_no_offer_is_ruled_out_silently(world: World) -> None:
+def test_every_rejected_offer_has_a_reason(world: World) -> None:
     for found in failures(world)[1].values():
         if world.demands[found.service].rule_conflict:
             assert found.reason == world.demands[found.service].rule_conflict
@@ -372,7 +373,7 @@ def test_no_offer_is_ruled_out_silently(world: World) -> None:
 
 @MANY
 @given(worlds())
-def test_kinds_follow_their_definition(world: World) -> None:
+def test_verdict_kinds_match_their_definition(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         demand = world.demands[name]
@@ -392,7 +393,7 @@ def test_kinds_follow_their_definition(world: World) -> None:
 
 @MANY
 @given(worlds())
-def test_judging_leaves_the_fleet_as_it_was(world: World) -> None:
+def test_judge_does_not_change_the_fleet(world: World) -> None:
     fleet = world.build_fleet()
     placements = place_all_once(world.demands.values(), fleet)
     before = _state(fleet)

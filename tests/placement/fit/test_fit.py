@@ -1,6 +1,5 @@
-"""The smallest changes that make a service fit: each is enough when applied, and nothing can be left out."""
+"""Tests of `fit`: every suggestion is sufficient when applied, and no part of it can be left out."""
 
-import os
 from dataclasses import replace
 from decimal import Decimal
 from functools import partial
@@ -9,6 +8,8 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.placed_worlds import a_placed_world
+from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 from hypothesis import HealthCheck, Phase, given, note, settings
 
@@ -20,8 +21,7 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 from lattice.placement.queries.dispatch import answer_query
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 SOME = settings(
     max_examples=3000 if LONG else 20,
     deadline=None,
@@ -35,18 +35,15 @@ NEW_GPU = (
 )
 
 
-def settled(*objects: Kind) -> World:
-    """Applied, and everything placed that can be."""
-    return converge(a_world(*objects)).resulting_world()
-
-
 def fits(world: World, name: str, changes: tuple[ObjectChange, ...] = ()) -> bool:
-    """In the whole world with everybody who waits in it, as applying the changed objects would leave it."""
+    """Whether the service is placed in the whole world, with all waiting services, after the changes are
+    applied."""
     return name not in plan(world, apply_changes(world.objects, changes)).unplaced
 
 
 def check(world: World, name: str, suggestion: Suggestion) -> None:
-    """It is enough, no part of it can be left out, and no number is larger than it must be; else others are served first, who are named."""
+    """A suggestion is sufficient and minimal in its parts and numbers; otherwise it names the services that
+    are served first."""
     if not suggestion.is_enough:
         check_ahead(world, name, suggestion)
         return
@@ -66,16 +63,18 @@ def check(world: World, name: str, suggestion: Suggestion) -> None:
 
 
 def check_ahead(world: World, name: str, suggestion: Suggestion) -> None:
-    """Without them it would be; those that it has to be near are still there."""
+    """Without the services ahead the suggestion is sufficient; services within its latency limits stay."""
     assert suggestion.services_ahead
     assert not fits(world, name, suggestion.edits)
-    kept = needed(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
+    kept = latency_dependencies(world.with_objects(apply_changes(world.objects, suggestion.edits)), name)
     gone = [each for each in suggestion.services_ahead if each not in kept]
-    assert fits(content(world, gone), name, suggestion.edits), "others than those are in its way"
+    assert fits(without_missing_replicas(world, gone), name, suggestion.edits), (
+        "others than those are in its way"
+    )
 
 
-def content(world: World, names: list[str]) -> World:
-    """These want no more replicas than they have."""
+def without_missing_replicas(world: World, names: list[str]) -> World:
+    """The world in which the named services request no more replicas than they have."""
     seats = world.build_fleet().assignments
     have = {name: len(seats.get(name, ())) for name in names}
     fewer = [
@@ -87,8 +86,8 @@ def content(world: World, names: list[str]) -> World:
     )
 
 
-def needed(world: World, name: str) -> set[str]:
-    """Services that it has to be near, and those that these have to be near."""
+def latency_dependencies(world: World, name: str) -> set[str]:
+    """Services that the service has latency limits to, transitively."""
     found, waiting = set[str](), [name]
     while waiting:
         more = {
@@ -99,7 +98,7 @@ def needed(world: World, name: str) -> set[str]:
     return found
 
 
-UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the field that has it
+UNITS: dict[str, int | Decimal] = {  # the smallest step of each numeric field
     "maxNodes": 1, "maxCores": 1, "maxMemoryGi": 1, "maxClusters": 1, "maxClustersPerRegion": 1, "minNodes": 1, "minRegions": 1, "min": 1, "max": 1,
     "maxMs": 1, "maxMonthlyCost": Decimal("0.000001"), "monthly": Decimal("0.000001"), "maxMonthlySpend": Decimal("0.000001"),
     "cores": Decimal("0.001"), "memoryGi": Decimal(1) / 1024,
@@ -107,7 +106,7 @@ UNITS: dict[str, int | Decimal] = {  # the smallest step of a number, by the fie
 
 
 def check_numbers(world: World, name: str, suggestion: Suggestion) -> None:
-    """With any number one step nearer to what it was, it is not enough."""
+    """With any number one step closer to its old value the suggestion is not sufficient."""
     for change in suggestion.edits:
         unit = UNITS.get(change.path.rpartition(".")[2])
         if unit is None:
@@ -129,7 +128,7 @@ def with_field(path: str, value: Decimal, kind: Kind) -> Kind:
     return msgspec.convert(document, type(kind))
 
 
-def told(world: World, name: str = API) -> list[str]:
+def suggestion_texts(world: World, name: str = API) -> list[str]:
     found = fit(world, name)
     for each in found:
         check(world, name, each)
@@ -179,7 +178,7 @@ CASES = [
                  ["want 1 region instead of 2 in policy rules"], id="there is one region only"),
     pytest.param([a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 5}})],
                  ["do not require a replica in p2", "allow 90 ms to db instead of 5 ms"], id="the dependency is far away"),
-    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="nobody is on the moon"),
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="no supply in the required region"),
     pytest.param([a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2"), a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=4)],
                  ["lower cpu of one replica from 3 to 2", "run 3 replicas instead of 4", "allow skew 2 over pool instead of 1 in policy rules",
                   "raise maxNodes of p1 by 1 to 2"], id="an even spread is not possible"),
@@ -203,14 +202,14 @@ CASES = [
 
 
 @pytest.mark.parametrize(("objects", "sentences"), CASES)
-def test_suggestions(objects: list[Kind], sentences: list[str]) -> None:
-    assert sorted(told(settled(*objects))) == sorted(sentences)
+def test_fit_suggestions(objects: list[Kind], sentences: list[str]) -> None:
+    assert sorted(suggestion_texts(a_placed_world(*objects))) == sorted(sentences)
 
 
-def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
+def test_missing_gdpr_label_of_us_east_ranks_first() -> None:
     world = converge(seed_world("soc2", "hipaa")).resulting_world()
     for name in ("default/api-gateway", "default/database"):
-        assert told(world, name)[0] == "add compliance gdpr to us-east"
+        assert suggestion_texts(world, name)[0] == "add compliance gdpr to us-east"
     first = fit(world, "default/api-gateway")[0]
     change = first.edits[0]
     assert (first.responsible, change.subject, change.path) == (
@@ -221,14 +220,14 @@ def test_the_missing_gdpr_label_of_us_east_comes_first() -> None:
     assert (change.old_value, change.new_value) == (["soc2", "hipaa"], ["soc2", "hipaa", "gdpr"])
 
 
-def test_a_dependency_that_could_be_placed_is_to_be_placed_first() -> None:
+def test_placeable_dependency_is_suggested_first() -> None:
     world = a_world(a_pool(), a_service("db"), a_service(latency={"db": {"maxMs": 5}}))
     found = fit(world, API)
     assert [each.sentence for each in found] == ["place db first"]
 
 
-def test_prices_are_what_is_paid_more() -> None:
-    world = settled(a_pool(budget=100), a_service())
+def test_suggestion_cost_is_the_rate_increase() -> None:
+    world = a_placed_world(a_pool(budget=100), a_service())
     (found,) = fit(world, API)
     assert (found.rate_increase, found.monthly) == (200_000, 144_000_000)
 
@@ -245,24 +244,22 @@ TWO_LIMITS = [
 
 
 @pytest.mark.parametrize(("objects", "sentence"), TWO_LIMITS)
-def test_the_platform_is_told_what_it_can_do_where_two_limits_bind_at_once(
-    objects: list[Kind], sentence: str
-) -> None:
-    world = settled(*objects)
+def test_platform_suggestion_covers_two_binding_limits(objects: list[Kind], sentence: str) -> None:
+    world = a_placed_world(*objects)
     found = fit(world, API)
     for each in found:
         check(world, API, each)
     assert sentence in [each.sentence for each in found if each.is_platform_only]
 
 
-def test_what_the_platform_can_do_is_among_the_first_however_few_are_told() -> None:
-    world = settled(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
+def test_limited_list_includes_a_platform_suggestion() -> None:
+    world = a_placed_world(a_pool(capacity={"maxNodes": 1}, budget=200), a_service(cores=3, replicas=2))
     assert len(fit(world, API)) > 2
     assert [each.is_platform_only for each in fit(world, API, limit=2)] == [False, True]
 
 
-def test_what_the_service_costs_then_is_told_on_either_side() -> None:
-    """Two of three replicas have a place, for $0.40 an hour."""
+def test_suggestions_include_service_cost() -> None:
+    """Two of three replicas are placed, for $0.40 an hour."""
     world = a_world(a_pool(capacity={"maxNodes": 2}), a_service(cores=3, replicas=3))
     told = answer_query({"ask": "fit", "service": API}, world)
     assert told["serviceCost"]["hourlyMicros"] == 400_000
@@ -276,7 +273,7 @@ def test_what_the_service_costs_then_is_told_on_either_side() -> None:
     }  # fmt: skip
 
 
-def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -> None:
+def test_service_cost_is_its_share_of_shared_machines() -> None:
     world = a_world(a_pool(budget=0), a_service("aaa", cores=1), a_service(cores=1))
     (found,) = (
         each
@@ -296,17 +293,24 @@ def test_what_a_service_costs_is_its_part_of_machines_that_others_are_on_too() -
     pytest.param([a_class("m", 2, 4), a_class("n", 2.9, 4), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["n"])],
                  "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
 ])  # fmt: skip
-def test_of_many_pools_the_one_that_lacks_least_comes_first(pools: list[Kind], first: str) -> None:
-    assert next(each for each in told(settled(*pools, a_service(cores=3))) if each[:5] == first[:5]) == first
+def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str) -> None:
+    assert (
+        next(
+            each
+            for each in suggestion_texts(a_placed_world(*pools, a_service(cores=3)))
+            if each[:5] == first[:5]
+        )
+        == first
+    )
 
 
-# --- among others that wait, too ---
+# --- other services wait too ---
 
 
 BATCH, WEB = a_service("aaa", cores=3), a_service("batch", cores=3, replicas=2)
 NO_ROOM = a_pool(capacity={"maxNodes": 0})
 CROWDED = [
-    pytest.param([NO_ROOM, WEB, a_service(cores=3)], [("raise maxNodes of p1 by 1 to 1", ())], id="who comes later gets nothing"),
+    pytest.param([NO_ROOM, WEB, a_service(cores=3)], [("raise maxNodes of p1 by 1 to 1", ())], id="a later service gets nothing"),
     pytest.param([NO_ROOM, BATCH, a_service(cores=3)], [("raise maxNodes of p1 by 2 to 2", ("default/aaa",))],
                  id="room for the one that comes first, too"),
     pytest.param([NO_ROOM, a_service("batch", cores=4, replicas=2, priority=1), BATCH, a_service(cores=3)],
@@ -327,10 +331,10 @@ CROWDED = [
 
 
 @pytest.mark.parametrize(("objects", "expected"), CROWDED)
-def test_others_that_wait_come_first(
+def test_services_ahead_are_accounted_for(
     objects: list[Kind], expected: list[tuple[str, tuple[str, ...]]]
 ) -> None:
-    world = settled(*objects)
+    world = a_placed_world(*objects)
     found = fit(world, API)
     for each in found:
         check(world, API, each)
@@ -339,8 +343,8 @@ def test_others_that_wait_come_first(
     ] == expected
 
 
-def test_where_others_take_all_it_says_who_and_looks_for_more() -> None:
-    world = settled(
+def test_insufficient_suggestion_names_services_ahead() -> None:
+    world = a_placed_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
         a_service("aaa", cores=3),
@@ -365,19 +369,19 @@ AAA, AAB = a_service("aaa", cores=3), a_service("aab", cores=3)
     pytest.param([a_pool(budget=0, capacity=ONE), AAA, AAB, a_service(cores=3)], "raise the budget of p1 by $144.00 a month to $144.00",
                  ["aaa", "aab"], id="the second would come once the first is gone"),
     pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), AAA, AAB, a_service(cores=3)],
-                 "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="who is ruled by the policy that changes, too"),
+                 "do not require compliance gdpr in policy rules", ["aaa", "aab"], id="services under the changed policy are included"),
     pytest.param([a_pool(capacity=ONE), a_policy(compliance=["gdpr"]), a_service("zzz", cores=3), a_service("vip", priority=9, latency={"zzz": {"maxMs": 5}}),
                   a_service(cores=3)],
                  "do not require compliance gdpr in policy rules", ["zzz", "vip"], id="an important one brings those along that it has to be near"),
 ])  # fmt: skip
-def test_all_are_named_who_are_in_the_way(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
-    world = settled(*objects)
+def test_all_services_ahead_are_named(objects: list[Kind], sentence: str, ahead: list[str]) -> None:
+    world = a_placed_world(*objects)
     found = {each.sentence: each for each in fit(world, API) if not each.is_enough}[sentence]
     assert found.services_ahead == tuple(f"default/{each}" for each in ahead)
     check(world, API, found)
 
 
-def test_who_comes_first_is_told_in_the_document() -> None:
+def test_fit_document_marks_insufficient_suggestions() -> None:
     world = a_world(
         a_pool(capacity={"maxNodes": 1}),
         a_policy(compliance=["gdpr"]),
@@ -394,7 +398,7 @@ def test_who_comes_first_is_told_in_the_document() -> None:
 
 @SOME
 @given(worlds())
-def test_every_suggestion_applied_to_the_whole_world_and_planned_places_the_service(world: World) -> None:
+def test_every_suggestion_places_the_service_when_applied(world: World) -> None:
     before = converge(world)
     applied = before.resulting_world()
     for name, placement in before.unplaced.items():

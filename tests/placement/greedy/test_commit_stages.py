@@ -1,4 +1,4 @@
-"""Deciding in stages comes to what `plan` says, and each stage stands on its own."""
+"""Tests of `decide_stages`: the stages together equal `plan`, and each stage is complete in itself."""
 
 from collections import Counter
 
@@ -22,7 +22,7 @@ def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(worlds())
-def test_stages_come_to_what_plan_says(world: World) -> None:
+def test_stages_equal_plan(world: World) -> None:
     planned, decided = converge(world), decide_stages(world, ReplicaObservation())
     assert where(world, decided.fleet) == where(world, planned.fleet)
     assert decided.desired_machines == planned.clusters
@@ -34,7 +34,7 @@ def test_stages_come_to_what_plan_says(world: World) -> None:
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(worlds())
-def test_each_stage_has_the_machines_of_those_written_by_then(world: World) -> None:
+def test_each_stage_includes_machines_of_its_services(world: World) -> None:
     decided = decide_stages(world, ReplicaObservation())
     made: dict[str, Counter[str]] = {}
     written: set[str] = set()
@@ -52,14 +52,14 @@ def test_each_stage_has_the_machines_of_those_written_by_then(world: World) -> N
     assert made == {name: class_counts(decided.fleet, each) for name, each in decided.fleet.clusters.items()}
 
 
-def test_a_service_that_is_left_out_keeps_what_it_has_and_gets_no_more() -> None:
+def test_excluded_service_is_not_placed() -> None:
     world = a_world(a_pool(), a_service("api", replicas=2), a_service("web", replicas=2))
     decided = decide_stages(world, ReplicaObservation(), excluded_services=["default/api"])
     assert "default/api" not in decided.fleet.assignments
     assert len(decided.fleet.assignments["default/web"]) == 2
 
 
-def test_machines_of_an_unsettled_cluster_stay() -> None:
+def test_unsettled_cluster_keeps_its_machines() -> None:
     world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=4))).resulting_world()
     service = a_service("api", replicas=1, cores=4)
     fewer = world.with_objects([service])
@@ -68,7 +68,7 @@ def test_machines_of_an_unsettled_cluster_stay() -> None:
     assert len(decided.fleet.assignments["default/api"]) == 1
 
 
-def test_a_cluster_that_was_given_up_gets_no_machines_and_keeps_its_number() -> None:
+def test_abandoned_cluster_keeps_its_number() -> None:
     applied = converge(a_world(a_pool(), a_service("api"))).resulting_world()
     cluster = applied.objects["LatticeCluster", "", "p1-001"]
     assert isinstance(cluster, LatticeCluster)
@@ -79,7 +79,7 @@ def test_a_cluster_that_was_given_up_gets_no_machines_and_keeps_its_number() -> 
     assert set(decide_stages(world, ReplicaObservation()).desired_machines) == {"p1-002"}
 
 
-def test_stuck_replicas_get_a_machine_more_when_all_of_theirs_have_joined() -> None:
+def test_unschedulable_replicas_add_machine_after_all_joined() -> None:
     world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
     cell: NodeGroupKey = ("p1-001", "m")
     waiting = ReplicaObservation(unschedulable={"default/api": Counter({cell: 1})}, joined_nodes=Counter())
@@ -92,8 +92,9 @@ def test_stuck_replicas_get_a_machine_more_when_all_of_theirs_have_joined() -> N
     assert len(decided.fleet.assignments["default/api"]) == 2
 
 
-def test_stuck_replicas_whose_relief_was_refused_are_not_decided_again_at_once() -> None:
-    """Whoever is left out for a while, since a budget refused it, gets no relief either: the same would be refused again."""
+def test_excluded_service_is_not_remediated() -> None:
+    """A service that is excluded because a budget rejected it gets no remediation, which would be rejected
+    again."""
     world = converge(a_world(a_pool(), a_service("api", replicas=2, cores=1))).resulting_world()
     cell: NodeGroupKey = ("p1-001", "m")
     decided = decide_stages(
@@ -106,7 +107,7 @@ def test_stuck_replicas_whose_relief_was_refused_are_not_decided_again_at_once()
     assert (decided.desired_machines, decided.remediations) == ({"p1-001": Counter(m=1)}, {})
 
 
-def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
+def test_unschedulable_replicas_move_from_full_pool() -> None:
     world = converge(
         a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))
     ).resulting_world()
@@ -125,7 +126,7 @@ def test_stuck_replicas_go_elsewhere_when_their_cluster_may_not_grow() -> None:
     assert [(each.replicas, each.machines) for each in decided.remediations["default/api"]] == [(1, 0)]
 
 
-def test_stuck_replicas_stay_where_nothing_else_may_be_had() -> None:
+def test_unschedulable_replicas_stay_without_alternative() -> None:
     world = converge(
         a_world(a_pool("p1", capacity={"maxNodes": 1}), a_service("api", replicas=2))
     ).resulting_world()
@@ -140,8 +141,9 @@ def test_stuck_replicas_stay_where_nothing_else_may_be_had() -> None:
     assert not decided.remediations
 
 
-def test_stuck_replicas_get_the_successor_of_a_machine_that_leaves_after_them_once_it_can_be_paid() -> None:
-    """It has its money until it is gone, so that none comes in its place before: with money for both it does; without, they go elsewhere."""
+def test_successor_machine_is_paid_in_advance_within_budget() -> None:
+    """A leaving machine is paid until it is gone. With budget for both, its successor is created early;
+    otherwise the replicas move elsewhere."""
     service, cell = a_service("api", replicas=2), ("p1-001", "m")
     world = converge(a_world(a_pool("p1", budget=10_000), service)).resulting_world()
     seen = ReplicaObservation(unschedulable={"default/api": Counter({cell: 1})}, blocked=frozenset({cell}))

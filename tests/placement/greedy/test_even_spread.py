@@ -1,4 +1,5 @@
-"""A spread that a service only wishes for (ScheduleAnyway) is kept where it can be, and given up where it cannot."""
+"""Tests of soft topology spread (ScheduleAnyway): kept where possible, given up where it would leave a
+replica unplaced."""
 
 from collections import Counter
 from typing import Any
@@ -43,11 +44,11 @@ def by_pool(world: World, name: str = "default/api") -> dict[str, int]:
     pytest.param([EAST, WEST, a_static("own", region="east", nodes=4, cores=16), a_service(replicas=4, spread=[wished()])], {"own": 4},
                  id="what is owned comes first"),
 ])  # fmt: skip
-def test_where_it_goes(objects: list[Kind], expected: dict[str, int]) -> None:
+def test_soft_spread_placement(objects: list[Kind], expected: dict[str, int]) -> None:
     assert by_pool(a_world(CHEAP, DEAR, *objects)) == expected
 
 
-def test_zones_of_one_region() -> None:
+def test_soft_spread_over_zones_of_a_region() -> None:
     pools = [
         a_pool(name, region="r", zone=name, classes=[kind])
         for name, kind in (("a", "s"), ("b", "l"), ("c", "l"))
@@ -59,8 +60,8 @@ def test_zones_of_one_region() -> None:
     }
 
 
-def test_a_wish_is_no_demand() -> None:
-    """It is dropped before a replica is left out: the money is enough for four cheap ones, not for two and two."""
+def test_soft_spread_yields_to_budget() -> None:
+    """The budget pays for four cheap machines, not for two cheap and two dear ones."""
     pools = [
         a_pool("east", region="east", classes=["s"], budget=300),
         a_pool("west", region="west", classes=["l"], budget=700),
@@ -70,7 +71,7 @@ def test_a_wish_is_no_demand() -> None:
     assert not converge(world).unplaced
 
 
-def test_a_policy_that_prefers_the_cheap_comes_after_it() -> None:
+def test_soft_spread_precedes_cost_preference() -> None:
     policy = a_policy("cheap")
     preferences = [{"weight": 100, "preference": {"sortBy": "cost", "order": "ascending"}}]
     cheap = msgspec.structs.replace(
@@ -82,7 +83,7 @@ def test_a_policy_that_prefers_the_cheap_comes_after_it() -> None:
     }
 
 
-def test_why_shows_its_part() -> None:
+def test_why_shows_even_score() -> None:
     world = a_world(CHEAP, DEAR, EAST, WEST, a_service(replicas=2, spread=[wished()]))
     steps = explain_service(converge(world), "default/api", {}).steps
     assert [each.chosen for each in steps] == ["east", "west"]
@@ -91,7 +92,7 @@ def test_why_shows_its_part() -> None:
     assert shown["east"]["Even"] == 50
 
 
-def test_who_has_no_such_wish_is_not_scored_by_it() -> None:
+def test_service_without_soft_spread_has_no_even_score() -> None:
     (step,) = explain_service(
         converge(a_world(CHEAP, DEAR, EAST, WEST, a_service())), "default/api", {}
     ).steps

@@ -1,4 +1,5 @@
-"""Many replicas of one service come out as if each had been decided and settled on its own."""
+"""Tests of incremental placement: replicas placed as a batch equal replicas decided and assigned one at a
+time."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from build.crowds import crowd, dice
+from build.random_worlds import random_world
 from build.worlds import EXAMPLES, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 
 from lattice.engine.decide import Decision
@@ -33,7 +34,7 @@ ALL = 1 << 30
 
 
 def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) -> Placement:
-    """Every replica decided with every offer in view, and settled with every machine in view."""
+    """Decide every replica over all offers and assign it over all machines."""
     placement, profile = Placement(demand), profile_of(demand.preferences)
     for ask in missing_replica_asks(demand, fleet, on_largest_types=roomy):
         asked, decision = decide_with_overflow(ask, fleet, profile)
@@ -45,8 +46,9 @@ def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
     return placement
 
 
-def told(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
-    """Every seat, so many decisions with their scores and refusals, and what is left, of all services in order."""
+def outcome_of(world: World, put: Callable[[Demand, Fleet, int], Placement], keep: int) -> list[Any]:
+    """The assignments, the kept decisions with scores and rejections, and the remaining capacity, for all
+    services in order."""
     fleet = world.build_fleet()
     found: list[Any] = []
     for demand in by_priority(world.demands.values()):
@@ -70,8 +72,8 @@ def _decided(decision: Decision) -> object:
     return (decision.name, decision.ask.overflow_source, decision.totals.tolist(), refused)  # type: ignore[attr-defined]
 
 
-def many(draw: Random, world: World) -> World:
-    """With more replicas of smaller services, and policies that prefer something."""
+def with_more_replicas(draw: Random, world: World) -> World:
+    """The world with more replicas of smaller services, and policies with preferences."""
     wishes = [
         [],
         [("cost", "descending")],
@@ -106,12 +108,14 @@ def _roomy(draw: Random, world: World) -> list[Kind]:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_all_together_are_as_one_by_one(part: int) -> None:
+def test_batch_placement_equals_single_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(dice(number), crowd(number))
+        world = with_more_replicas(Random(number), random_world(number))
         for keep in (0, ALL):
-            assert told(world, place_replicas, keep) == told(world, one_by_one, keep), f"crowd {number}"
-        assert told(world, partial(place_replicas, on_largest_types=True), 0) == told(
+            assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep), (
+                f"crowd {number}"
+            )
+        assert outcome_of(world, partial(place_replicas, on_largest_types=True), 0) == outcome_of(
             world, partial(one_by_one, roomy=True), 0
         ), f"crowd {number}"
 
@@ -152,15 +156,17 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("keep", [pytest.param(0, id="in place"), pytest.param(ALL, id="and in scores")])
+@pytest.mark.parametrize(
+    "keep", [pytest.param(0, id="equal assignments"), pytest.param(ALL, id="equal assignments and scores")]
+)
 @pytest.mark.parametrize("objects", CASES)
-def test_together_as_one_by_one(objects: list[Kind], keep: int) -> None:
+def test_batch_placement_equals_single_placement(objects: list[Kind], keep: int) -> None:
     world = a_world(*objects)
-    assert told(world, place_replicas, keep) == told(world, one_by_one, keep)
+    assert outcome_of(world, place_replicas, keep) == outcome_of(world, one_by_one, keep)
 
 
-def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """20 machines to a cluster, 4 replicas to a machine: a few decisions for each cluster."""
+def test_identical_decisions_are_reused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 machines to a cluster and 4 replicas to a machine need a few decisions per cluster."""
     world, decided = a_world(a_pool(), a_pool("p2"), a_service(replicas=800)), []
     real = decide_with_overflow
     monkeypatch.setattr(
@@ -172,7 +178,7 @@ def test_what_comes_out_the_same_is_not_decided_again(monkeypatch: pytest.Monkey
     assert len(decided) <= 3 * 13
 
 
-def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_offers_do_not_trigger_new_decisions(monkeypatch: pytest.MonkeyPatch) -> None:
     """50 pools of one machine, 4 replicas to a machine."""
     world, decided = (
         a_world(*(a_pool(f"p{n:02}", capacity={"maxNodes": 1}) for n in range(50)), a_service(replicas=200)),
@@ -189,7 +195,7 @@ def test_offers_that_sell_out_are_not_all_looked_at_again(monkeypatch: pytest.Mo
 
 
 def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
-    """As `place_most` says, by trying everything."""
+    """The rule of `place_as_many_as_fit`, computed by trying both orders."""
     tried = {}
     for roomy in (False, True):
         with fleet.what_if():
@@ -205,19 +211,21 @@ def cheap_then_roomy(demand: Demand, fleet: Fleet, keep: int) -> Placement:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_as_many_as_can_be_as_by_trying_everything(part: int) -> None:
+def test_place_most_equals_naive_in_random_worlds(part: int) -> None:
     for number in range(part * EXAMPLES // 10, (part + 1) * EXAMPLES // 10):
-        world = many(dice(number), crowd(number))
-        assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1), f"crowd {number}"
+        world = with_more_replicas(Random(number), random_world(number))
+        assert outcome_of(world, place_as_many_as_fit, 1) == outcome_of(world, cheap_then_roomy, 1), (
+            f"crowd {number}"
+        )
 
 
 @pytest.mark.parametrize("objects", CASES)
-def test_as_many_as_can_be(objects: list[Kind]) -> None:
+def test_place_most_equals_naive(objects: list[Kind]) -> None:
     world = a_world(*objects)
-    assert told(world, place_as_many_as_fit, 1) == told(world, cheap_then_roomy, 1)
+    assert outcome_of(world, place_as_many_as_fit, 1) == outcome_of(world, cheap_then_roomy, 1)
 
 
-def test_nothing_is_settled_before_it_is_decided() -> None:
+def test_assign_before_decide_raises() -> None:
     world = a_world(a_pool(), a_service())
     with pytest.raises(LookupError, match="nothing is decided about default/api yet"):
         IncrementalPlacer(replace(world.demands["default/api"]), world.build_fleet()).assign()

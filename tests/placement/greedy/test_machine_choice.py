@@ -1,10 +1,10 @@
-"""Clusters are filled, then grown, then made; their names are never given twice."""
+"""Tests of machine choice: clusters are filled, then grown, then created, and their names are never reused."""
 
-import os
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,36 +16,36 @@ from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
-
 
 def clusters(*objects: Kind) -> dict[str, dict[str, int]]:
     return {name: dict(counts) for name, counts in sorted(converge(a_world(*objects)).clusters.items())}
 
 
 @pytest.mark.parametrize(("objects", "found"), [
-    pytest.param([a_pool(), a_service(replicas=3)], {"p1-001": {"m": 1}}, id="a cluster is filled"),
-    pytest.param([a_pool(), a_service(replicas=5)], {"p1-001": {"m": 2}}, id="then it grows"),
+    pytest.param([a_pool(), a_service(replicas=3)], {"p1-001": {"m": 1}}, id="an existing cluster is filled"),
+    pytest.param([a_pool(), a_service(replicas=5)], {"p1-001": {"m": 2}}, id="a full cluster grows"),
     pytest.param([a_pool(), a_service(cores=4, replicas=3), a_policy(clusters={"maxNodes": 2})], {"p1-001": {"m": 2}, "p1-002": {"m": 1}},
-                 id="as far as it may, then there is another"),
-    pytest.param([a_pool(), a_service(), a_policy(clusters={"minNodes": 3})], {"p1-001": {"m": 3}}, id="it begins with as many as it has to"),
+                 id="a cluster at maxNodes is followed by another"),
+    pytest.param([a_pool(), a_service(), a_policy(clusters={"minNodes": 3})], {"p1-001": {"m": 3}}, id="a cluster starts with minNodes"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(cores=4, replicas=3)],
                  {"cloud-r1-001": {"m": 2}, "cloud-r1-002": {"m": 1}}, id="a region's quota caps it"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxNodesPerCluster": 2}}}), a_service(), a_policy(clusters={"minNodes": 3})],
-                 {"cloud-r1-001": {"m": 2}}, id="and what it begins with"),
+                 {"cloud-r1-001": {"m": 2}}, id="a region's quota caps minNodes"),
     pytest.param([a_pool(), a_service(cores=1, replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 2}},
                  id="a cluster that is half full is not filled where half is the threshold"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 0.5})], {"p1-001": {"m": 1}},
-                 id="unless nothing else is possible: the threshold refuses nobody"),
+                 id="the threshold never rejects a replica"),
     pytest.param([a_pool(), a_service(replicas=4), a_policy(clusters={"binPackingThreshold": 1})], {"p1-001": {"m": 1}}, id="a threshold of 1 uses all"),
     pytest.param([a_pool(), a_service("a"), a_service("b")], {"p1-001": {"m": 1}}, id="services share a cluster"),
     pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})],
-                 {"p1-001": {"m": 1}, "p1-002": {"m": 1}}, id="but only under equal rules"),
+                 {"p1-001": {"m": 1}, "p1-002": {"m": 1}}, id="services under different rules do not share a cluster"),
     pytest.param([a_pool(), a_service("a"), a_service("b", labels={"env": "prod"}), a_policy(selector={"env": "prod"}, clusters={"maxNodes": 20})],
-                 {"p1-001": {"m": 1}}, id="equal is what comes out, not who said it"),
+                 {"p1-001": {"m": 1}}, id="rules are compared by value, not by policy"),
     pytest.param([a_pool(), a_service(), a_policy(clusters={"namePrefix": "prod"})], {"p1-prod-001": {"m": 1}}, id="a policy names clusters"),
 ])  # fmt: skip
-def test_filled_then_grown_then_made(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+def test_clusters_are_filled_then_grown_then_created(
+    objects: list[Kind], found: dict[str, dict[str, int]]
+) -> None:
     assert clusters(*objects) == found
 
 
@@ -63,11 +63,11 @@ SIZES = [
     pytest.param(a_service(cores=2, replicas=16), {"s": 16}, id="two large ones would do, but for the fifth kept free it takes three"),
     pytest.param(a_service(cores=3, memory=4, replicas=3), {"m": 3}, id="a large one that is half empty is dearer than three small ones"),
     pytest.param(a_service(cores=3, memory=4, replicas=5), {"l": 1}, id="a large one that is full is not"),
-    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="nor is the second large one worth it for the sixth"),
-    pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="of those that serve"),
+    pytest.param(a_service(cores=3, memory=4, replicas=6), {"m": 6}, id="a second large one is not worth it for the sixth replica"),
+    pytest.param(a_service(cores=1, memory=8), {"m": 1}, id="the cheapest class that fits"),
     pytest.param(a_service(cores=4, memory=16, replicas=2), {"m": 2}, id="two small ones if that is less"),
 ])  # fmt: skip
-def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -> None:
+def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int]) -> None:
     assert clusters(*SIZES, service) == {"p1-001": chosen}
 
 
@@ -78,10 +78,10 @@ def test_the_cheapest_class_that_serves(service: Kind, chosen: dict[str, int]) -
     st.integers(1, 40),
     st.sampled_from([0.1, 0.5, 0.75, 0.8, 0.95, 1]),
 )
-def test_a_class_is_chosen_by_the_machines_that_its_replicas_then_take(
+def test_predicted_machine_count_equals_placed_count(
     replicas: int, cores: int, memory: int, threshold: float
 ) -> None:
-    """Counted beforehand for each class as filling and growing will have it."""
+    """The machine count predicted for a class equals the count after filling and growing."""
     rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
     service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
     settled = converge(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
@@ -94,15 +94,13 @@ SCARCE = [
     pytest.param(a_pool(classes=["s", "l"], budget=400), {"s": 5}, id="five small ones for less than a large one costs"),
     pytest.param(a_pool(classes=["s", "l"], capacity={"maxCores": 12}), {"s": 6}, id="cores that a large one would not leave"),
     pytest.param(a_cloud(regions={"r1": {"quotas": {"maxClusters": 1, "maxNodesPerCluster": 1}}}), {"l": 1}, id="one cluster of one machine"),
-    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many as fit, where not all do"),
+    pytest.param(a_pool(classes=["s", "m"], capacity={"maxNodes": 2}), {"m": 2}, id="as many replicas as fit"),
     pytest.param(a_pool(classes=["s", "m", "l"]), {"s": 6}, id="the cheapest where there is room enough"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("supply", "made"), SCARCE)
-def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_more(
-    supply: Kind, made: dict[str, int]
-) -> None:
+def test_larger_class_is_chosen_under_scarce_limits(supply: Kind, made: dict[str, int]) -> None:
     assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
 
 
@@ -124,7 +122,7 @@ def test_where_the_cheapest_class_does_not_hold_all_others_are_taken_that_hold_m
     st.sampled_from([None, 100, 300, 500, 700, 1500]),
     st.sampled_from([None, {"maxNodes": 1}, {"maxNodes": 2}, {"binPackingThreshold": 0.4}]),
 )
-def test_no_class_alone_would_hold_more(
+def test_no_single_class_places_more_replicas(
     replicas: int, cores: float, capacity: Any, budget: float | None, rules: Any
 ) -> None:
     def placed(*classes: str) -> int:
@@ -137,7 +135,7 @@ def test_no_class_alone_would_hold_more(
     assert placed("s", "m", "l") >= max(placed(each) for each in "sml")
 
 
-def test_equally_cheap_ones_go_by_name() -> None:
+def test_equal_prices_break_ties_by_name() -> None:
     assert clusters(a_class("b"), a_class("a"), a_pool(classes=["a", "b"]), a_service()) == {
         "p1-001": {"a": 1}
     }
@@ -151,7 +149,7 @@ def test_equally_cheap_ones_go_by_name() -> None:
     pytest.param([a_service(gpu=0.3, replicas=7)], {"p1-001": {"g": 2}}, id="parts of GPUs: three thirds on each of two"),
     pytest.param([a_service(gpu=0.6, replicas=3)], {"p1-001": {"g": 2}}, id="more than half of one takes it whole"),
 ])  # fmt: skip
-def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
+def test_taints_labels_and_gpus_select_classes(objects: list[Kind], found: dict[str, dict[str, int]]) -> None:
     classes = [
         a_class(), a_class("t", price=0.1, taints=[{"key": "only", "effect": "NoSchedule"}]), a_class("ssd", price=0.3, labels={"disk": "ssd"}),
         a_class("g", 16, 64, 2, gpu=2),
@@ -159,7 +157,7 @@ def test_special_machines(objects: list[Kind], found: dict[str, dict[str, int]])
     assert clusters(*classes, a_pool(classes=["m", "t", "ssd", "g"]), *objects) == found
 
 
-def test_gpus_of_a_data_center_are_counted_by_model() -> None:
+def test_data_center_gpus_are_counted_by_model() -> None:
     dc = a_static(
         nodes=4,
         cores=16,
@@ -181,7 +179,7 @@ def test_gpus_of_a_data_center_are_counted_by_model() -> None:
 @pytest.mark.parametrize(("offer", "prefix", "number", "name"), [
     ("us-east", "", 1, "us-east-001"), ("us-east", "prod", 12, "us-east-prod-012"), ("aws/us-east-1", "", 1000, "aws-us-east-1-1000"),
 ])  # fmt: skip
-def test_names(offer: str, prefix: str, number: int, name: str) -> None:
+def test_cluster_name(offer: str, prefix: str, number: int, name: str) -> None:
     assert cluster_name(offer, prefix, number) == name
 
 
@@ -190,12 +188,12 @@ def without_clusters(world: World) -> World:
 
 
 @pytest.mark.parametrize(("supply", "names"), [
-    pytest.param(a_pool(), ["p1-001", "p1-002", "p1-003"], id="of a pool"),
-    pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="of a cloud's region"),
-    pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="of a data center"),
+    pytest.param(a_pool(), ["p1-001", "p1-002", "p1-003"], id="clusters of a pool"),
+    pytest.param(a_cloud(), ["cloud-r1-001", "cloud-r1-002", "cloud-r1-003"], id="clusters of a cloud region"),
+    pytest.param(a_static(), ["dc-001", "dc-002", "dc-003"], id="clusters of a data center"),
 ])  # fmt: skip
-def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
-    """Though its cluster is gone, and everything is read anew."""
+def test_cluster_numbers_are_never_reused(supply: Kind, names: list[str]) -> None:
+    """Neither after a cluster is removed, nor after all objects are read back."""
     given: list[str] = []
     world = a_world(supply)
     for _ in range(3):
@@ -208,22 +206,22 @@ def test_a_number_is_never_given_twice(supply: Kind, names: list[str]) -> None:
     assert given == names
 
 
-def test_a_new_status_does_not_count_backwards() -> None:
-    """Clusters that are there count too, though nobody wrote down the next number."""
+def test_existing_clusters_advance_cluster_numbers() -> None:
+    """Existing clusters count even if no status stores the next number."""
     world = converge(a_world(a_pool(), a_service())).resulting_world()
     bare = world.with_objects([a_pool()], with_status=True)
     other = a_service("other", cores=4), a_policy(clusters={"maxNodes": 1})
     assert sorted(converge(bare.with_objects(other)).clusters) == ["p1-001", "p1-002"]
 
 
-def test_scaling_down_removes_the_dearest_and_what_is_empty_then() -> None:
+def test_scale_down_removes_most_expensive_and_empty_machines() -> None:
     world = converge(a_world(a_class(), a_class("dear", price=0.9), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"]),
                            a_service(cores=4, replicas=4))).resulting_world()  # fmt: skip
     found = converge(world.with_objects([a_service(cores=4, replicas=2)]))
     assert found.clusters == {"p1-001": {"m": 2}}
 
 
-def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
+def test_cluster_keeps_its_min_nodes() -> None:
     rules = a_policy(clusters={"minNodes": 2})
     world = converge(a_world(a_pool(), rules, a_service(cores=4, replicas=5))).resulting_world()
     assert converge(world.with_objects([a_service(cores=4, replicas=1)])).clusters == {"p1-001": {"m": 2}}
@@ -234,14 +232,14 @@ def test_a_cluster_keeps_the_machines_that_it_begins_with() -> None:
     pytest.param({"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}, {"p1": 1, "p2": 1},
                  id="an even spread stays even"),
 ])  # fmt: skip
-def test_scaling_down_keeps_the_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
+def test_scale_down_keeps_placement_rules(rule: dict[str, Any], left: dict[str, int]) -> None:
     pools = a_class(), a_class("dear", price=0.9), a_pool("p1"), a_pool("p2", classes=["dear"])
     world = converge(a_world(*pools, a_service(cores=4, replicas=6, **rule))).resulting_world()
     found = converge(world.with_objects([a_service(cores=4, replicas=2, **rule)]))
     assert {offer: count for (offer, _, _), count in found.replica_counts["default/api"].items()} == left
 
 
-def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
+def test_scale_down_keeps_even_spread() -> None:
     even = {"spread": [{"topologyKey": "pool", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
     pools = [
         a_class(),
@@ -255,7 +253,7 @@ def test_an_even_spread_over_three_stays_even_when_two_go() -> None:
     assert sorted(found.replica_counts["default/api"].values()) == [1, 1, 2]
 
 
-def test_a_pool_that_is_deleted_and_made_again_counts_on() -> None:
+def test_recreated_pool_continues_cluster_numbers() -> None:
     first = converge(a_world(a_pool("p1"), a_service())).resulting_world()
     empty = plan(first, [], [("LatticeService", "default", "api")]).state_after
     assert empty is not None

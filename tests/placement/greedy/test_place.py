@@ -1,4 +1,5 @@
-"""Each rule alone can reject an offer and says why; together they decide where every replica goes."""
+"""Tests of `place`: each rule alone rejects an offer with a reason, and together they choose the offer of
+every replica."""
 
 from collections import Counter
 from typing import Any
@@ -30,7 +31,7 @@ def demand(*objects: Kind) -> Demand:
 
 
 def placement(*objects: Kind) -> tuple[World, Placement]:
-    """Of api, when all others are placed."""
+    """The placement of api after all other services are placed."""
     world = a_world(*objects)
     return world, place(world.demands[API], arranged(world, API), keep_decisions=99)
 
@@ -68,10 +69,10 @@ BUSY = a_service("busy", cores=4)
                  ["latency to db: need 5 ms, have 90 ms to p2 (estimated over 5,462 km), missing 85 ms"], id="latency"),
     pytest.param([a_pool(region="nowhere"), a_pool("p2", region="somewhere", labels={"x": "y"}),
                   a_service("db", pools={"matchLabels": {"x": "y"}}), a_service(latency={"db": {"maxMs": 500}}, pools={"matchLabels": {"region": "nowhere"}})],
-                 ["latency to db: need 500 ms, have unknown, missing a figure: declare latencyTo, or give a latency file"], id="latency that nobody knows"),
+                 ["latency to db: need 500 ms, have unknown, missing a figure: declare latencyTo, or give a latency file"], id="unknown latency"),
     pytest.param([a_pool(), a_service(cores=5)], ["cpu on one machine: need 5, have 4, missing 1"], id="a machine that is too small"),
-    pytest.param([a_pool(), a_service(cores=1, memory=17)], ["memory on one machine: need 17Gi, have 16Gi, missing 1Gi"], id="in memory"),
-    pytest.param([a_pool(), a_service(gpu=1)], ["gpu on one machine: need 1, have 0, missing 1"], id="in GPUs"),
+    pytest.param([a_pool(), a_service(cores=1, memory=17)], ["memory on one machine: need 17Gi, have 16Gi, missing 1Gi"], id="a machine with too little memory"),
+    pytest.param([a_pool(), a_service(gpu=1)], ["gpu on one machine: need 1, have 0, missing 1"], id="a machine with too few GPUs"),
     pytest.param([GPU, a_pool(classes=["g"]), a_service(gpu=1, gpuModel="a100")],
                  ["gpu model: need a100, have t4"], id="GPUs of another model"),
     pytest.param([TAINTED, a_pool(), a_service()],
@@ -87,9 +88,7 @@ BUSY = a_service("busy", cores=4)
     pytest.param([a_pool(capacity={"maxNodes": 2}), a_policy(clusters={"minNodes": 3}), a_service()],
                  ["nodes: need 3 more, have 2 of 2, missing 1"], id="machines for a whole cluster"),
 ])  # fmt: skip
-def test_each_rule_alone_rejects_and_says_need_have_and_missing(
-    objects: list[Kind], words: list[str]
-) -> None:
+def test_each_rule_rejects_with_shortfall(objects: list[Kind], words: list[str]) -> None:
     assert reasons(*objects) == words
 
 
@@ -110,18 +109,20 @@ def test_each_rule_alone_rejects_and_says_need_have_and_missing(
                   a_service(cores=4, replicas=2), a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})], "a",
                  ["skew over region: need at most 1, have 2 here against 0 in r2, missing 1"], id="skew"),
 ])  # fmt: skip
-def test_of_other_offers_too(objects: list[Kind], offer: str, words: list[str]) -> None:
+def test_each_rule_of_other_offers_rejects_with_shortfall(
+    objects: list[Kind], offer: str, words: list[str]
+) -> None:
     assert reasons(*objects, offer=offer) == words
 
 
-def test_a_list_of_labels_matches_what_it_contains() -> None:
+def test_label_list_matches_any_of_its_values() -> None:
     assert where(
         a_pool(labels={"tier": ["test", "production"]}),
         a_service(pools={"matchLabels": {"tier": "production"}}),
     ) == {"p1": 1}
 
 
-def test_words_are_compared_in_upper_or_lower_case() -> None:
+def test_labels_compare_case_insensitively() -> None:
     pool = a_pool(labels={"compliance": ["SoC2"], "capabilities": ["GPU"], "dataResidency": "EU"})
     assert where(pool, a_service(compliance=["sOc2"], capabilities=["gpu"], dataResidency="eu")) == {"p1": 1}
 
@@ -131,7 +132,7 @@ def test_words_are_compared_in_upper_or_lower_case() -> None:
 TWO = [a_pool("p1", region="r1"), a_pool("p2", region="r2")]
 
 
-def test_hard_rules_of_all_matching_policies_hold() -> None:
+def test_requirements_of_all_matching_policies_hold() -> None:
     pools = [a_pool("p1", labels={"compliance": ["soc2"]}), a_pool("p2", labels={"compliance": ["gdpr"]}),
              a_pool("p3", labels={"compliance": ["soc2", "gdpr"]}, budget=144)]  # fmt: skip
     service = a_service(labels={"env": "prod"})
@@ -145,7 +146,7 @@ def test_hard_rules_of_all_matching_policies_hold() -> None:
     )
 
 
-def test_the_largest_number_of_regions_counts() -> None:
+def test_largest_min_regions_counts() -> None:
     found = demand(a_service(), a_policy("a", minRegions=2), a_policy("b", minRegions=3))
     assert (found.min_regions, found.replicas) == (3, 3)
 
@@ -171,7 +172,7 @@ def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, in
                  "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", id="clusters that are too small and too large"),
     pytest.param([a_service(replicas=2, most=2), a_policy(minRegions=2)], "", id="just enough"),
 ])  # fmt: skip
-def test_contradictions_are_told_and_place_nothing(objects: list[Kind], problem: str) -> None:
+def test_conflicting_policies_are_reported_and_place_nothing(objects: list[Kind], problem: str) -> None:
     assert demand(*TWO, *objects).rule_conflict == problem
     assert bool(where(*TWO, *objects)) == (not problem)
 
@@ -197,7 +198,7 @@ CHEAP = [a_class(price=0.2), a_class("dear", price=0.4), a_pool("p1", capacity={
     pytest.param([preferring(("cost", "ascending", 10), ("availableCapacity", "descending", 90))], "p2", id="weights count: capacity wins"),
     pytest.param([preferring(("cost", "descending", 0), ("availableCapacity", "ascending", 1))], "p1", id="a weight of 0 counts for nothing"),
 ])  # fmt: skip
-def test_preferences_rank_what_is_left(policy: list[Kind], offer: str) -> None:
+def test_preferences_rank_feasible_offers(policy: list[Kind], offer: str) -> None:
     assert where(*CHEAP, a_service(cores=4), *policy) == {offer: 1}
 
 
@@ -210,8 +211,8 @@ def test_preferences_of_all_policies_count() -> None:
     assert where(*CHEAP, a_service(cores=4), preferring(("cost", "ascending", 10)), against) == {"p2": 1}
 
 
-def test_where_the_preferred_order_does_not_fit_the_budgets_the_cheapest_does() -> None:
-    """The dearest first takes the money that the second replica needs."""
+def test_cheapest_order_is_used_if_preferred_exceeds_budget() -> None:
+    """Placing on the dearest offer first would use the budget that the second replica needs."""
     pool = a_pool(classes=["m", "dear"], budget=300)
     assert where(
         a_class(),
@@ -229,7 +230,7 @@ THREE = [a_pool("p1", region="r1"), a_pool("p2", region="r2"), a_pool("p3", regi
 
 @pytest.mark.parametrize(("objects", "found"), [
     pytest.param([a_service(requiredRegions=["r2"])], {"p2": 1}, id="a required region by its name"),
-    pytest.param([a_service(requiredRegions=["p3"])], {"p3": 1}, id="or by the pool's"),
+    pytest.param([a_service(requiredRegions=["p3"])], {"p3": 1}, id="a required region by the pool's name"),
     pytest.param([a_service(requiredRegions=["r1", "p2", "r3"])], {"p1": 1, "p2": 1, "p3": 1}, id="replicas are added for required regions"),
     pytest.param([a_service(requiredRegions=["r1", "moon"])], {}, id="one that cannot be had: nothing is placed"),
     pytest.param([a_service(replicas=2), a_policy(minRegions=3)], {"p1": 1, "p2": 1, "p3": 1}, id="minRegions adds replicas"),
@@ -243,10 +244,10 @@ def test_regions_and_spread(objects: list[Kind], found: dict[str, int]) -> None:
 
 @pytest.mark.parametrize(("key", "skew", "most"), [
     pytest.param("pool", 2, 3, id="no pool is more than the skew ahead"),
-    pytest.param("zone", 1, 2, id="nor a zone"),
+    pytest.param("zone", 1, 2, id="no zone is more than the skew ahead"),
     pytest.param("provider", 1, 5, id="one domain is always even"),
 ])  # fmt: skip
-def test_a_service_may_say_itself_how_it_is_spread(key: str, skew: int, most: int) -> None:
+def test_service_spread_keeps_max_skew(key: str, skew: int, most: int) -> None:
     found = where(
         *THREE,
         a_service(
@@ -257,22 +258,22 @@ def test_a_service_may_say_itself_how_it_is_spread(key: str, skew: int, most: in
     assert max(found.values()) <= most
 
 
-def test_two_pools_of_one_region_are_one_region() -> None:
+def test_two_pools_of_a_region_count_once() -> None:
     pools = [a_pool("p1", region="r"), a_pool("p2", region="r")]
     assert where(*pools, a_service(), a_policy(minRegions=2)) == {}
 
 
-def test_what_fits_runs_where_no_rule_is_broken() -> None:
+def test_partial_placement_runs_what_fits() -> None:
     assert where(a_pool(capacity={"maxNodes": 1}), a_service(cores=1, replicas=7)) == {"p1": 4}
 
 
-def test_a_full_region_still_counts_for_the_skew() -> None:
+def test_full_region_counts_for_skew() -> None:
     pools = [a_pool("p1", region="r1"), a_pool("p2", region="r2", capacity={"maxNodes": 1})]
     rule = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     assert where(*pools, a_service(cores=4, replicas=6), rule) == {"p1": 2, "p2": 1}
 
 
-def test_a_region_that_is_left_over_from_other_requirements_does_not_count_for_the_skew() -> None:
+def test_infeasible_region_does_not_count_for_skew() -> None:
     even = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
     pools = [a_pool("p1", region="r1", labels={"compliance": ["gdpr"]}), a_pool("p2", region="r2")]
     before = converge(a_world(*pools, a_service(replicas=2, spread=even))).resulting_world()
@@ -286,7 +287,7 @@ def test_per_node_spread_opens_machines() -> None:
     assert settled.clusters == {"p1-001": {"m": 3}}
 
 
-# --- nearness ---
+# --- proximity ---
 
 ZONES = [a_pool("home", region="r1", zone="a"), a_pool("zone", region="r1", zone="a"), a_pool("region", region="r1", zone="b"),
          a_pool("far", region="r2", zone="a"), a_pool("other", region="r2", provider="gcp", classes=["g"]), a_class(), a_class("g", price=0.01, providers=["gcp"])]  # fmt: skip
@@ -295,11 +296,11 @@ CALLS = {"dependencies": {"db": {"type": "service", "direction": "outbound"}}}
 
 @pytest.mark.parametrize(("closed", "offer"), [
     pytest.param([], "home", id="the same offer"),
-    pytest.param(["home"], "zone", id="else the same zone"),
-    pytest.param(["home", "zone"], "region", id="else the same region"),
-    pytest.param(["home", "zone", "region"], "far", id="else the same provider, though another is cheaper"),
+    pytest.param(["home"], "zone", id="the same zone if the offer is closed"),
+    pytest.param(["home", "zone"], "region", id="the same region if the zone is closed"),
+    pytest.param(["home", "zone", "region"], "far", id="the same provider if the region is closed, though another is cheaper"),
 ])  # fmt: skip
-def test_services_that_talk_go_near_one_another_without_any_limit(closed: list[str], offer: str) -> None:
+def test_dependencies_attract_without_latency_limit(closed: list[str], offer: str) -> None:
     only = [each for each in ZONES if each.metadata.name not in closed]
     db = a_service("db", priority=9, cores=4, pools={"matchLabels": {"anchor": "yes"}})
     anchored = a_pool(
@@ -315,8 +316,8 @@ def test_services_that_talk_go_near_one_another_without_any_limit(closed: list[s
     assert found == {offer: 1}
 
 
-def test_it_works_for_whoever_is_called_too() -> None:
-    """api was there first; db, which it calls, comes to it."""
+def test_callee_is_placed_near_its_caller() -> None:
+    """api is placed first; db, which it calls, is placed next to it."""
     pools = [
         a_pool("p1", labels={"a": "b"}, classes=["dear"]),
         a_pool("p2"),
@@ -331,7 +332,7 @@ def test_it_works_for_whoever_is_called_too() -> None:
 FAR = [a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), a_pool("p3", region="ap-south-1")]
 
 
-def test_latency_is_to_the_nearest_replica() -> None:
+def test_latency_is_measured_to_nearest_replica() -> None:
     db = a_service("db", requiredRegions=["us-east-1", "eu-west-1"])
     found = where(
         *FAR, db, a_service(requiredRegions=["us-east-1", "eu-west-1"], latency={"db": {"maxMs": 5}})
@@ -340,7 +341,7 @@ def test_latency_is_to_the_nearest_replica() -> None:
     assert where(*FAR, db, a_service(requiredRegions=["ap-south-1"], latency={"db": {"maxMs": 5}})) == {}
 
 
-def test_a_latency_may_be_measured_to_a_dependency_of_another_name() -> None:
+def test_latency_resolves_dependency_alias() -> None:
     service = a_service(
         latency={"store": {"maxMs": 5}},
         dependencies={"store": {"type": "service", "direction": "outbound", "id": "db"}},
@@ -356,11 +357,11 @@ DC = a_static(nodes=1, cores=4, memory="16Gi")
 @pytest.mark.parametrize(("objects", "found"), [
     pytest.param([DC, a_cloud(), a_service(cores=4)], {"dc": 1}, id="what is owned comes first"),
     pytest.param([DC, a_cloud(), a_service(cores=4, replicas=3)], {"dc": 1, "cloud/r1": 2}, id="the cloud when it is full"),
-    pytest.param([DC, a_cloud(regions={"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"cloud/r1": 1}, id="or incapable"),
+    pytest.param([DC, a_cloud(regions={"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"cloud/r1": 1}, id="the cloud when the data center lacks a capability"),
     pytest.param([DC, a_cloud(), a_service(cores=4, requiredRegions=["r1"])], {"cloud/r1": 1}, id="a hard rule beats the tier"),
     pytest.param([DC, a_cloud(), a_service("db", requiredRegions=["r1"]), a_service(**CALLS)], {"dc": 1}, id="the tier beats nearness"),
 ])  # fmt: skip
-def test_owned_before_rented(objects: list[Kind], found: dict[str, int]) -> None:
+def test_static_capacity_precedes_cloud(objects: list[Kind], found: dict[str, int]) -> None:
     assert where(*objects) == found
 
 
@@ -369,22 +370,22 @@ RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "
 
 @pytest.mark.parametrize(("labels", "found"), [
     pytest.param({}, {"dc": 2}, id="others keep out of it"),
-    pytest.param({"env": "dev"}, {"dc": 2}, id="so does another label"),
-    pytest.param({"env": "prod"}, {"dc": 3}, id="those it is for may use it all"),
+    pytest.param({"env": "dev"}, {"dc": 2}, id="services with another label keep out of it"),
+    pytest.param({"env": "prod"}, {"dc": 3}, id="matching services may use the whole reserve"),
 ])  # fmt: skip
 def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found: dict[str, int]) -> None:
     dc = a_static(nodes=3, cores=12, memory="48Gi", reservation=RESERVE)
     assert where(dc, a_service(cores=4, replicas=4, labels=labels)) == found
 
 
-# --- money ---
+# --- budgets ---
 
 
 @pytest.mark.parametrize(("objects", "count"), [
     pytest.param([a_pool(budget=288), a_service(cores=4, replicas=5)], 2, id="a pool's budget is hard: two machines at 144 dollars each"),
-    pytest.param([a_pool(budget=287.99), a_service(cores=4, replicas=5)], 1, id="to the cent"),
+    pytest.param([a_pool(budget=287.99), a_service(cores=4, replicas=5)], 1, id="a budget holds to the cent"),
     pytest.param([a_cloud(budget={"monthly": 288}), a_service(cores=4, replicas=5)], 5, id="a cloud's is soft"),
-    pytest.param([a_cloud(budget={"monthly": 288, "hardLimit": True}), a_service(cores=4, replicas=5)], 2, id="unless it says otherwise"),
+    pytest.param([a_cloud(budget={"monthly": 288, "hardLimit": True}), a_service(cores=4, replicas=5)], 2, id="a cloud's budget with hardLimit is hard"),
     pytest.param([a_cloud(regions={"r1": {"budget": {"monthly": 144}}}, budget={"monthly": 720, "hardLimit": True}), a_service(cores=4, replicas=5)], 1,
                  id="a region's is inside the cloud's: both hold"),
     pytest.param([a_cloud(regions={"r1": {"budget": {"monthly": 720}}}, budget={"monthly": 144, "hardLimit": True}), a_service(cores=4, replicas=5)], 1,
@@ -393,7 +394,7 @@ def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found:
                  id="the cloud's is shared by its regions"),
     pytest.param([a_pool(budget=144), a_service(cores=1, replicas=5)], 4, id="what fits on a machine that is paid for passes"),
     pytest.param([a_class(price=None), a_pool(budget=1000), a_service()], 0, id="no price where a budget applies: nothing"),
-    pytest.param([a_class(price=None), a_cloud(budget={"monthly": 1000}), a_service()], 0, id="be it soft"),
+    pytest.param([a_class(price=None), a_cloud(budget={"monthly": 1000}), a_service()], 0, id="no price where a soft budget applies: nothing"),
     pytest.param([a_class(price=None), a_pool(), a_service()], 1, id="no price and no budget: it runs"),
     pytest.param([a_class(price=0), a_pool(budget=0), a_service()], 1, id="what costs nothing needs no money"),
     pytest.param([a_pool(budget=0), a_service()], 0, id="a budget of nothing"),
@@ -402,7 +403,7 @@ def test_budgets(objects: list[Kind], count: int) -> None:
     assert sum(where(*objects).values()) == count
 
 
-def test_an_unknown_price_is_not_the_cheapest() -> None:
+def test_unknown_price_ranks_after_known_prices() -> None:
     pools = [a_class(), a_class("mystery", price=None), a_pool("p1", classes=["mystery"]), a_pool("p2")]
     assert where(*pools, a_service()) == {"p2": 1}
     both = converge(

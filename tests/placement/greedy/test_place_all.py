@@ -1,4 +1,4 @@
-"""Who comes first, who belongs together, and who is where it should not be."""
+"""Tests of `place_all`: priority order, latency groups, and misplaced or stale replicas."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def near(**limits: int) -> dict[str, Any]:
 
 
 def offers(settled: FleetState) -> dict[str, list[str]]:
-    """Without the namespace."""
+    """The offers of each service, without the namespace."""
     return {
         name.partition("/")[2]: sorted({offer for offer, _, _ in counts})
         for name, counts in settled.replica_counts.items()
@@ -39,7 +39,7 @@ def one(name: str, region: str, price: str = "m") -> Kind:
     return a_pool(name, region=region, capacity={"maxNodes": 1}, classes=[price])
 
 
-def test_important_ones_come_first_then_names() -> None:
+def test_services_are_ordered_by_priority_then_name() -> None:
     world = a_world(a_service("b"), a_service("a"), a_service("z", priority=5))
     assert [each.name for each in by_priority(world.demands.values())] == [
         "default/z",
@@ -48,13 +48,13 @@ def test_important_ones_come_first_then_names() -> None:
     ]
 
 
-def test_the_important_one_gets_the_last_machine() -> None:
+def test_higher_priority_gets_last_machine() -> None:
     assert placed(one("p1", EAST), a_service("a", cores=4), a_service("z", cores=4, priority=5)) == {
         "z": ["p1"]
     }
 
 
-def test_services_tied_by_latency_are_groups_with_dependencies_first() -> None:
+def test_latency_groups_list_dependencies_first() -> None:
     world = a_world(
         a_service("a", **near(c=5)),
         a_service("b"),
@@ -67,7 +67,7 @@ def test_services_tied_by_latency_are_groups_with_dependencies_first() -> None:
     ]  # fmt: skip
 
 
-def test_a_dependency_is_placed_before_whoever_has_to_be_near_it() -> None:
+def test_dependency_is_placed_before_its_dependent() -> None:
     pools = [
         a_pool("p1", region=EAST, classes=["dear"]),
         a_pool("p2", region=WEST),
@@ -80,13 +80,13 @@ def test_a_dependency_is_placed_before_whoever_has_to_be_near_it() -> None:
     }
 
 
-def test_a_circle_is_placed_together() -> None:
+def test_latency_cycle_is_placed_together() -> None:
     pools = [one("p1", EAST), one("p2", WEST), one("p3", WEST)]
     found = placed(*pools, a_service("a", cores=4, **near(b=5)), a_service("b", cores=4, **near(a=5)))
     assert sorted([*found["a"], *found["b"]]) == ["p2", "p3"]
 
 
-def test_a_circle_of_three() -> None:
+def test_latency_cycle_of_three_is_placed_together() -> None:
     pools = [
         a_pool("p1", region=EAST, capacity={"maxNodes": 2}),
         a_pool("p2", region=WEST, capacity={"maxNodes": 3}),
@@ -99,7 +99,7 @@ def test_a_circle_of_three() -> None:
     assert placed(*pools, *services) == {"a": ["p2"], "b": ["p2"], "c": ["p2"]}
 
 
-def test_a_circle_that_fits_nowhere_waits() -> None:
+def test_infeasible_latency_cycle_is_unplaced() -> None:
     settled = converge(
         a_world(
             one("p1", EAST),
@@ -112,8 +112,8 @@ def test_a_circle_that_fits_nowhere_waits() -> None:
     assert sorted(settled.unplaced) == ["default/a", "default/b"]
 
 
-def test_the_cheapest_place_of_the_first_is_given_up_if_the_second_fits_only_elsewhere() -> None:
-    """db alone would go to p1, the cheapest, where api finds no room nearby."""
+def test_group_gives_up_cheapest_pool_to_fit_together() -> None:
+    """db alone would be placed in p1, the cheapest pool, where api has no capacity within its latency limit."""
     pools = [
         a_class(),
         a_class("dear", price=0.9),
@@ -126,7 +126,7 @@ def test_the_cheapest_place_of_the_first_is_given_up_if_the_second_fits_only_els
     }
 
 
-def test_what_does_not_fit_together_is_placed_as_far_as_it_goes() -> None:
+def test_infeasible_group_is_placed_partially() -> None:
     settled = converge(
         a_world(one("p1", EAST), a_service("db", cores=4), a_service("api", cores=4, **near(db=5)))
     )
@@ -134,7 +134,7 @@ def test_what_does_not_fit_together_is_placed_as_far_as_it_goes() -> None:
     assert sorted(settled.unplaced) == ["default/api"]
 
 
-def test_who_waits_for_nobody_that_comes_does_not_keep_its_group_from_running() -> None:
+def test_undefined_dependency_does_not_block_its_group() -> None:
     settled = converge(
         a_world(
             a_pool(), a_service("db"), a_service("api", **near(db=5, ghost=5)), a_service("web", **near(db=5))
@@ -143,11 +143,11 @@ def test_who_waits_for_nobody_that_comes_does_not_keep_its_group_from_running() 
     assert offers(settled) == {"db": ["p1"], "web": ["p1"]}
 
 
-def test_a_service_may_be_near_itself() -> None:
+def test_service_may_have_latency_to_itself() -> None:
     assert placed(a_pool(), a_service("api", replicas=2, **near(api=5))) == {"api": ["p1"]}
 
 
-def test_what_is_where_it_should_not_be_is_told_with_reasons_and_stays() -> None:
+def test_misplaced_replicas_are_reported_and_stay() -> None:
     world = converge(
         a_world(a_pool(labels={"compliance": ["gdpr"]}), a_service(compliance=["gdpr"]))
     ).resulting_world()
@@ -164,7 +164,7 @@ def test_what_is_where_it_should_not_be_is_told_with_reasons_and_stays() -> None
     pytest.param(a_policy(minRegions=2), "replicas in 2 regions, not 1", id="too few regions"),
     pytest.param(a_policy(compliance=["soc2"]), "p1: compliance: need soc2, have none", id="a certificate that was not asked for before"),
 ])  # fmt: skip
-def test_a_new_policy_makes_it_stale(policy: Kind, reason: str) -> None:
+def test_new_policy_makes_placement_stale(policy: Kind, reason: str) -> None:
     world = converge(a_world(a_pool(), a_service(replicas=2))).resulting_world()
     changed = converge(world.with_objects([policy]))
     found = find_stale_placement(changed.world.demands["default/api"], changed.fleet)
@@ -172,26 +172,26 @@ def test_a_new_policy_makes_it_stale(policy: Kind, reason: str) -> None:
     assert found.reasons == (reason,)
 
 
-def test_a_new_region_does_not_make_an_even_spread_stale() -> None:
+def test_new_region_does_not_make_spread_stale() -> None:
     rule = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     world = converge(a_world(a_pool("p1"), a_pool("p2"), rule, a_service(replicas=6))).resulting_world()
     changed = converge(world.with_objects([a_pool("p3")]))
     assert find_stale_placement(changed.world.demands["default/api"], changed.fleet) is None
 
 
-def test_what_is_as_it_should_be_is_not_stale() -> None:
+def test_valid_placement_is_not_stale() -> None:
     settled = converge(a_world(a_pool(), a_static(), a_service(replicas=9)))
     assert find_stale_placement(settled.world.demands["default/api"], settled.fleet) is None
 
 
 @pytest.mark.parametrize(("service", "leaving"), [
-    pytest.param(a_service(replicas=4), 0, id="as they were"),
+    pytest.param(a_service(replicas=4), 0, id="unchanged requests"),
     pytest.param(a_service(cores=2, replicas=4), 2, id="twice as large: half of them"),
     pytest.param(a_service(cores=9, replicas=4), 4, id="too large for any"),
     pytest.param(a_service(replicas=4, nodeSelector={"disk": "ssd"}), 4, id="on other machines"),
     pytest.param(a_service(replicas=4, spread=[{"topologyKey": "node", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]), 3, id="one to a machine"),
 ])  # fmt: skip
-def test_who_has_outgrown_its_machine(service: Kind, leaving: int) -> None:
+def test_outgrown_assignments(service: Kind, leaving: int) -> None:
     world = (
         converge(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=4)))
         .resulting_world()
@@ -200,7 +200,7 @@ def test_who_has_outgrown_its_machine(service: Kind, leaving: int) -> None:
     assert len(outgrown_assignments(world.demands["default/api"], world.build_fleet())) == leaving
 
 
-def test_who_finds_no_gpu_left_in_a_data_center_has_outgrown_its_machine() -> None:
+def test_outgrown_assignments_by_data_center_gpus() -> None:
     dc = a_static(nodes=2, cores=8, memory="32Gi", accelerators=[{"type": "t4", "count": 3}])
     world = (
         converge(a_world(dc, a_service(replicas=4)))
@@ -210,7 +210,7 @@ def test_who_finds_no_gpu_left_in_a_data_center_has_outgrown_its_machine() -> No
     assert len(outgrown_assignments(world.demands["default/api"], world.build_fleet())) == 1
 
 
-def test_all_replicas_in_one_of_several_regions_are_stale_under_a_new_spread() -> None:
+def test_new_spread_makes_single_region_placement_stale() -> None:
     world = a_world(a_class(), a_pool("p1", region="r1"), a_service("api", replicas=4))
     there = (
         converge(world)

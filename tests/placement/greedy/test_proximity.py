@@ -1,4 +1,5 @@
-"""Services that talk to one another share a cluster where they may, then a pool, a zone, a region."""
+"""Tests of proximity: services that call each other share a cluster if possible, then a pool, a zone, a
+region."""
 
 import pytest
 from build.worlds import a_policy, a_pool, a_service, a_world
@@ -11,7 +12,7 @@ from lattice.placement.plan.plan import converge, plan
 
 CALLS = {"db": {"type": "service", "direction": "outbound"}}
 CALLED = {"web": {"type": "service", "direction": "outbound"}}
-BRIM = {"maxNodes": 2, "binPackingThreshold": 1}
+SMALL_FULL_CLUSTERS = {"maxNodes": 2, "binPackingThreshold": 1}
 
 
 def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
@@ -23,8 +24,8 @@ def clusters(world: World, *changes: Kind, of: str = "web") -> dict[str, int]:
     return found
 
 
-def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # noqa: B008
-    """aaa fills most of the two machines of p1-001, so that db begins p1-002."""
+def world_with_full_cluster(*services: Kind, rules: Kind = a_policy(clusters=SMALL_FULL_CLUSTERS)) -> World:  # noqa: B008
+    """A world in which aaa fills most of the two machines of p1-001, so that db starts p1-002."""
     return converge(
         a_world(a_pool(), rules, a_service("aaa", cores=3, replicas=2), *services)
     ).resulting_world()
@@ -37,33 +38,33 @@ def town(*services: Kind, rules: Kind = a_policy(clusters=BRIM)) -> World:  # no
     pytest.param(1, {"p1-002": 1}, id="on the machine that is there"),
     pytest.param(3, {"p1-002": 1}, id="on one more machine"),
 ])  # fmt: skip
-def test_it_goes_to_the_cluster_of_what_it_calls(
+def test_caller_joins_cluster_of_its_callee(
     limit: dict[str, object], cores: int, expected: dict[str, int]
 ) -> None:
-    base = town(a_service("db", cores=2))
+    base = world_with_full_cluster(a_service("db", cores=2))
     assert clusters(base, a_service("web", cores=cores, dependencies=CALLS, **limit)) == expected
     assert clusters(base, a_service("web", cores=1)) == {"p1-001": 1}, "else the fullest that has room"
 
 
-def test_what_is_called_goes_to_the_cluster_of_who_calls_it() -> None:
-    base = town(a_service("db", cores=2, dependencies=CALLED))
+def test_callee_joins_cluster_of_its_caller() -> None:
+    base = world_with_full_cluster(a_service("db", cores=2, dependencies=CALLED))
     assert clusters(base, a_service("web")) == {"p1-002": 1}
 
 
-def test_of_clusters_that_may_grow_the_one_with_most_neighbours_does() -> None:
+def test_cluster_with_most_neighbours_grows() -> None:
     rules = a_policy(clusters={"maxNodes": 3, "binPackingThreshold": 1})
-    base = town(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
+    base = world_with_full_cluster(a_service("aab", cores=3), a_service("db", cores=4), rules=rules)
     assert clusters(base, of="db") == {"p1-002": 1}
     assert clusters(base, a_service("web", cores=4, replicas=2, dependencies=CALLS)) == {"p1-002": 2}
 
 
-def test_when_the_cluster_is_full_it_goes_to_another_one_of_the_pool() -> None:
-    base = town(a_service("db", cores=4, replicas=2))
+def test_full_cluster_falls_back_to_another_of_the_pool() -> None:
+    base = world_with_full_cluster(a_service("db", cores=4, replicas=2))
     assert clusters(base, a_service("web", dependencies=CALLS)) == {"p1-001": 1}
 
 
-def test_a_pool_where_the_cluster_may_be_shared_goes_before_one_where_it_may_not() -> None:
-    """db is in both; in p1 under rules of its own time."""
+def test_pool_with_shareable_cluster_is_preferred() -> None:
+    """db runs in both pools; in p1 under cluster rules that have changed since."""
     strict = a_policy("strict", selector={"env": "old"}, clusters={"minNodes": 2})
     db = a_service("db", labels={"env": "old"}, pools={"matchLabels": {"first": "yes"}})
     first, second = a_pool("p1", labels={"first": "yes"}), a_pool("p2", classes=["m"])
@@ -74,8 +75,10 @@ def test_a_pool_where_the_cluster_may_be_shared_goes_before_one_where_it_may_not
     assert {cluster for _, cluster, _ in after.replica_counts["default/web"]} == {"p2-001"}
 
 
-def test_one_replica_settled_alone_goes_where_many_would() -> None:
-    world = town(a_service("db", cores=2)).with_objects([a_service("web", dependencies=CALLS)])
+def test_settle_one_agrees_with_batch_placement() -> None:
+    world = world_with_full_cluster(a_service("db", cores=2)).with_objects(
+        [a_service("web", dependencies=CALLS)]
+    )
     fleet = world.build_fleet()
     seat = settle_one(ReplicaAsk(world.demands["default/web"]), fleet, fleet.row("p1"))
     assert fleet.machines.cluster[seat.machine].name == "p1-002"

@@ -1,4 +1,4 @@
-"""What is said to have no room has none: whatever could be placed passes."""
+"""Tests of `may_fit`: a demand that it rejects is infeasible, and every feasible demand passes."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ API = "default/api"
 
 @pytest.mark.parametrize(("objects", "fits"), [
     pytest.param([a_pool(), a_service(replicas=1000)], True, id="no limit"),
-    pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=8)], True, id="as many as there is room for"),
+    pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=8)], True, id="as many as there is capacity for"),
     pytest.param([a_pool(capacity={"maxNodes": 2}), a_service(replicas=9)], False, id="one too many for the machines"),
     pytest.param([a_pool(capacity={"maxCores": 8}), a_service(replicas=9)], False, id="one too many for the cores"),
     pytest.param([a_pool(capacity={"maxMemoryGi": 32}), a_service(memory=4, replicas=9)], False, id="one too many for the memory"),
@@ -30,7 +30,7 @@ API = "default/api"
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service("busy", cores=3), a_service(replicas=1)], True, id="room beside another"),
     pytest.param([a_pool(capacity={"maxNodes": 1}), a_service("busy", cores=3), a_service(replicas=2)], False, id="too little beside another"),
 ])  # fmt: skip
-def test_whether_there_may_be_room(objects: list[Kind], fits: bool) -> None:
+def test_may_fit(objects: list[Kind], fits: bool) -> None:
     world = a_world(*objects)
     assert may_fit(world.demands[API], arranged(world, API)) == fits
 
@@ -39,7 +39,7 @@ def test_whether_there_may_be_room(objects: list[Kind], fits: bool) -> None:
     ("cores", "fits"),
     [pytest.param(0.5, True, id="half as large"), pytest.param(0.9, False, id="not small enough")],
 )
-def test_replicas_that_run_make_room_when_they_ask_for_less(cores: float, fits: bool) -> None:
+def test_may_fit_counts_capacity_freed_by_smaller_requests(cores: float, fits: bool) -> None:
     settled = converge(a_world(a_pool(capacity={"maxNodes": 1}), a_service(replicas=8)))
     smaller = a_world(a_pool(capacity={"maxNodes": 1}), a_service(cores=cores, replicas=8)).demands[API]
     assert len(settled.fleet.assignments[API]) == 4
@@ -48,7 +48,7 @@ def test_replicas_that_run_make_room_when_they_ask_for_less(cores: float, fits: 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(worlds())
-def test_whatever_could_be_placed_passes(world: World) -> None:
+def test_may_fit_never_rejects_a_feasible_demand(world: World) -> None:
     fleet = converge(world).fleet
     for demand in world.demands.values():
         asked = [

@@ -1,9 +1,10 @@
-"""Bad input is refused with its path; what only does not resolve, or contradicts itself across objects, is told and never a crash."""
+"""Tests of bad input: an invalid field is rejected with its path; unresolved references and conflicts between
+objects are reported and never crash."""
 
-import os
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from build.worlds import KIND, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made, worlds
 from hypothesis import HealthCheck, given, settings
 
@@ -17,7 +18,6 @@ from lattice.placement.plan.whatif import loss_impacts
 from lattice.server.requests.catalog import compile_kind
 from lattice.server.resources.admission import admit
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=2000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
 POOL: dict[str, Any] = {"provider": {"type": "aws"}}
 CLASS: dict[str, Any] = {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}}
@@ -54,12 +54,12 @@ SERVICE: dict[str, Any] = {"containers": {"main": {"image": "app:1"}}}
     pytest.param("LatticeService", {**SERVICE, "placement": {"resources": {"cores": "x"}}}, "spec.placement.resources.cores", id="cores of a replica"),
     pytest.param("LatticeService", {**SERVICE, "placement": {"latency": {"db": {"maxMs": -1}}}}, "spec.placement.latency.db.maxMs", id="a negative limit"),
 ])  # fmt: skip
-def test_what_is_wrong_in_itself_is_refused_with_its_path(kind: str, spec: dict[str, Any], path: str) -> None:
-    assert path in refused(kind, spec)
+def test_invalid_field_is_rejected_with_its_path(kind: str, spec: dict[str, Any], path: str) -> None:
+    assert path in rejected_paths(kind, spec)
 
 
-def refused(kind: str, spec: dict[str, Any]) -> list[str]:
-    """The fields that the API complains about."""
+def rejected_paths(kind: str, spec: dict[str, Any]) -> list[str]:
+    """The paths of the fields that the API rejects."""
     cls = KIND[kind]
     document = {"apiVersion": cls.resource.api_version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
     with pytest.raises(Invalid) as error:
@@ -85,7 +85,7 @@ SPILL = {"enabled": True, "target": "b"}
                  id="two currencies"),
     pytest.param([a_pool("same"), a_static("same"), a_service(replicas=30)], id="a pool and a data center of one name"),
     pytest.param([a_pool("cloud-r1"), a_cloud(), a_service("a", requiredRegions=["cloud-r1"]), a_service(requiredRegions=["r1"])],
-                 id="offers whose clusters would have one name"),
+                 id="offers with equal cluster names"),
     pytest.param([a_class("zero", 0, 0, 0), a_pool(classes=["zero"]), a_service(cores=0, memory=0)], id="machines and replicas of no size"),
     pytest.param([a_class(price=None), a_pool(budget=0), a_service()], id="no price and no money"),
     pytest.param([a_static(nodes=0, cores=0, memory="0Gi"), a_service()], id="a data center without machines"),
@@ -93,7 +93,7 @@ SPILL = {"enabled": True, "target": "b"}
     pytest.param([a_service(replicas=0), a_pool()], id="no replicas"),
     pytest.param([a_pool(), a_service(replicas=3, cores=0, memory=0)], id="replicas that ask for nothing"),
 ])  # fmt: skip
-def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> None:
+def test_degenerate_worlds_are_handled(objects: list[Kind]) -> None:
     settled = converge(a_world(*objects))
     again = converge(settled.resulting_world())
     assert (again.replica_counts, again.offer_rates, set(again.unplaced)) == (
@@ -106,14 +106,14 @@ def test_strange_worlds_are_settled_planned_and_drilled(objects: list[Kind]) -> 
     assert optimise(settled, OptimiserOptions(time_limit_s=1)).rate_after <= sum(settled.offer_rates.values())
 
 
-def test_a_name_that_is_taken_is_told() -> None:
+def test_duplicate_offer_name_is_a_finding() -> None:
     found = converge(a_world(a_pool("same"), a_static("same")))
     assert [(each.subject, each.reason, each.message) for each in found.world.findings] == [
         ("staticinfrastructure/same", "NameTaken", "latticepool/same is offered under this name; rename one of them"),
     ]  # fmt: skip
 
 
-def test_clusters_never_share_a_name() -> None:
+def test_cluster_names_are_unique() -> None:
     found = converge(a_world(a_pool("p1"), a_pool("p1-x"), a_policy(selector={"env": "x"}, clusters={"namePrefix": "x"}),
                            a_service("a", requiredRegions=["p1-x"]), a_service("b", requiredRegions=["p1"], labels={"env": "x"})))  # fmt: skip
     assert sorted(found.clusters) == ["p1-x-001", "p1-x-002"]
@@ -122,7 +122,7 @@ def test_clusters_never_share_a_name() -> None:
 
 @SOME
 @given(worlds())
-def test_nothing_that_can_be_applied_crashes(world: World) -> None:
+def test_valid_worlds_never_crash(world: World) -> None:
     settled = converge(world)
     loss_impacts(settled)
     optimise(settled, OptimiserOptions(time_limit_s=1))

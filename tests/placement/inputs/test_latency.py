@@ -1,4 +1,4 @@
-"""Round trips: whose word counts between two places, and does the fast matrix say what the slow question says?"""
+"""Tests of round-trip times: the precedence of their sources, and a matrix that equals pairwise queries."""
 
 import time
 
@@ -33,7 +33,7 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
             EAST, EAST_B, Rtt(2, "same region"), id="a pool and a cloud region that name the same region"
         ),
         pytest.param(
-            DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, whoever runs them"
+            DC, DC_TWO, Rtt(2, "same region"), id="data centers of one logical region, with any provider"
         ),
         pytest.param(DC, DC_HALL, Rtt(1, "same location"), id="two halls of one location"),
         pytest.param(EAST, IRELAND, Rtt(90, "estimated over 5,462 km"), id="far regions are estimated"),
@@ -45,7 +45,7 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
             id="a data center whose region is called like a cloud's",
         ),
         pytest.param(DC, EAST, None, id="a logical region is not on the map"),
-        pytest.param(MOON, EAST, None, id="nor is a region nobody knows"),
+        pytest.param(MOON, EAST, None, id="an unknown region is not on the map"),
         pytest.param(
             Place("a", "linode", "us-east"),
             Place("b", "ibm", "us-east"),
@@ -57,7 +57,7 @@ PLACES = (EAST, EAST_TOO, EAST_B, IRELAND, AZURE, MOON, DC, DC_TWO, DC_HALL, DC_
         ),
     ],
 )
-def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> None:
+def test_rtt_without_declarations(a: Place, b: Place, rtt: Rtt | None) -> None:
     nothing = Latencies.of(PLACES, {})
     assert nothing.between(a, b) == rtt
     assert nothing.between(b, a) == rtt
@@ -132,10 +132,10 @@ def test_where_nobody_states_anything(a: Place, b: Place, rtt: Rtt | None) -> No
             Rtt(7, "rtt.csv"),
             id="fractions of a millisecond round up",
         ),
-        pytest.param({"dc-east": {"": 1}}, "", None, None, id="an empty key means nobody"),
+        pytest.param({"dc-east": {"": 1}}, "", None, None, id="an empty key matches no place"),
     ],
 )
-def test_whose_word_counts(
+def test_rtt_source_precedence(
     declared: dict[str, dict[str, int]], csv: str, there: Rtt | None, back: Rtt | None
 ) -> None:
     known = Latencies.of(PLACES, declared, f"from,to,ms\n{csv}\n", "rtt.csv")
@@ -143,7 +143,7 @@ def test_whose_word_counts(
     assert known.between(EAST, DC) == back
 
 
-def test_what_is_stated_beats_zones_regions_and_the_map() -> None:
+def test_stated_rtt_overrides_derived_rtt() -> None:
     known = Latencies.of(
         PLACES,
         {"dc-east": {"dc-east-2": 9}},
@@ -155,7 +155,7 @@ def test_what_is_stated_beats_zones_regions_and_the_map() -> None:
     assert known.between(IRELAND, EAST) == Rtt(70, "rtt.csv")
 
 
-def test_declarations_about_places_that_nobody_offers_are_listed() -> None:
+def test_unresolved_declarations_are_listed() -> None:
     known = Latencies.of(PLACES, {"dc-east": {"us-west-dc1": 65, "us-east-dc2": 2, "aws-us-east-1": 2}})
     assert known.unresolved == (("dc-east", "us-west-dc1"),)
 
@@ -180,7 +180,7 @@ def test_declarations_about_places_that_nobody_offers_are_listed() -> None:
         ),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(text: str, message: str) -> None:
+def test_invalid_latency_csv_is_rejected_with_line(text: str, message: str) -> None:
     with pytest.raises(Invalid) as error:
         Latencies.of(PLACES, {}, text, "rtt.csv")
     assert message in str(error.value)
@@ -199,7 +199,7 @@ tables = st.dictionaries(names, st.dictionaries(names, st.integers(0, 300), max_
 
 
 @given(worlds=st.lists(places, max_size=7), declared=tables, measured=tables)
-def test_the_matrix_agrees_with_asking_one_by_one(
+def test_matrix_equals_pairwise_queries(
     worlds: list[Place], declared: dict[str, dict[str, int]], measured: dict[str, dict[str, int]]
 ) -> None:
     lines = [f"{by},{to},{ms}" for by, row in measured.items() for to, ms in row.items()]
@@ -210,7 +210,7 @@ def test_the_matrix_agrees_with_asking_one_by_one(
 
 
 @given(a=places, b=places, declared=tables)
-def test_both_ways_are_alike_unless_both_are_declared(
+def test_rtt_is_symmetric_unless_both_ways_declared(
     a: Place, b: Place, declared: dict[str, dict[str, int]]
 ) -> None:
     one_sided = {by: row for by, row in declared.items() if by == a.name}
@@ -234,13 +234,13 @@ def test_both_ways_are_alike_unless_both_are_declared(
         unique=True,
     )
 )
-def test_a_detour_is_never_estimated_shorter(stops: list[tuple[str, str]]) -> None:
+def test_estimates_satisfy_triangle_inequality(stops: list[tuple[str, str]]) -> None:
     a, b, c = (Place(region, provider, region) for provider, region in stops)
     ms = Latencies.of((), {}).matrix([a, b, c])
     assert ms[0, 2] <= ms[0, 1] + ms[1, 2]
 
 
-def test_no_places_is_an_empty_matrix() -> None:
+def test_matrix_of_no_places_is_empty() -> None:
     nothing = Latencies.of((), {"a": {"b": 1}}, "from,to,ms\na,b,1\n")
     assert nothing.matrix([]).shape == (0, 0)
     assert nothing.row(EAST, []).shape == (0,)
@@ -258,12 +258,12 @@ def test_no_places_is_an_empty_matrix() -> None:
         pytest.param("vsphere", "basement", None, id="a name of one's own"),
     ],
 )
-def test_where_regions_are(provider: str, region: str, city: str | None) -> None:
+def test_site_of(provider: str, region: str, city: str | None) -> None:
     site = site_of(provider, region)
     assert (site.city if site else None) == city
 
 
-def test_a_thousand_places_take_a_fraction_of_a_second() -> None:
+def test_matrix_of_1000_places_is_fast() -> None:
     regions = [
         ("aws", "us-east-1"),
         ("aws", "eu-west-1"),

@@ -1,4 +1,4 @@
-"""Ledgers to the micro-dollar: what is spent, what may be spent, and where the month will end."""
+"""Tests of ledgers to the micro-dollar: accrued spend, headroom, and the projection of the month."""
 
 import calendar
 from datetime import UTC, datetime, timedelta, timezone
@@ -39,7 +39,7 @@ limits = st.one_of(st.integers(0, 10**5), st.integers(0, 10**11), st.integers(0,
 def a_ledger(
     limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0
 ) -> LatticeLedger:
-    """Committed and spent in micro-dollars; one machine costs all of it."""
+    """A ledger with amounts in micro-dollars; one lot has the whole committed rate."""
     spec = LedgerSpec(budget=Account(kind="LatticePool", name="us-east"), limit_micros=limit, hard=hard)
     ledger = open_ledger(spec, None, at)
     if committed:
@@ -52,25 +52,25 @@ def a_lot(micros: int, count: int = 1, node_class: str = "medium") -> Lot:
 
 
 def parts(ledger: LatticeLedger) -> Fraction:
-    """Everything it ever spent, exactly."""
+    """The exact spend of all months."""
     status = ledger.status
     return sum(status.past.values()) + status.spent_micros + Fraction(status.remainder, 3_600_000_000)
 
 
 class TestSpending:
-    def test_a_rate_for_an_hour_is_the_rate(self) -> None:
+    def test_accrue_one_hour(self) -> None:
         after = accrue(a_ledger(committed=192_000), START + timedelta(hours=1))
         assert (after.status.spent_micros, after.status.remainder) == (192_000, 0)
         assert after.status.as_of == "2026-11-01T01:00:00.000000Z"
 
-    def test_what_is_less_than_a_micro_dollar_is_kept(self) -> None:
+    def test_accrue_keeps_fractions_of_micro_dollars(self) -> None:
         ledger = a_ledger(committed=1)
         for second in range(1, 3601):
             ledger = accrue(ledger, START + timedelta(seconds=second))
             assert ledger.status.spent_micros == second // 3600
         assert ledger == accrue(a_ledger(committed=1), START + timedelta(hours=1))
 
-    def test_months_are_split_at_midnight_utc(self) -> None:
+    def test_accrual_splits_months_at_midnight_utc(self) -> None:
         east = timezone(timedelta(hours=-5))
         ledger = a_ledger(committed=100, at=datetime(2026, 11, 30, 22, tzinfo=UTC))
         after = accrue(ledger, datetime(2026, 11, 30, 22, tzinfo=east))  # 03:00 UTC
@@ -91,7 +91,7 @@ class TestSpending:
         assert money.time_left_in_month(midnight) == timedelta(days=31)
         assert money.time_left_in_month(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
 
-    def test_thirteen_months_are_remembered(self) -> None:
+    def test_accrual_keeps_thirteen_months(self) -> None:
         after = accrue(a_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
         assert list(after.status.past) == [f"2028-{month:02}" for month in range(2, 13)] + [
             "2029-01",
@@ -100,7 +100,7 @@ class TestSpending:
         assert after.status.past["2028-02"] == 29 * 24
         assert list(after.problems()) == []
 
-    def test_a_clock_that_goes_back_un_spends_nothing(self) -> None:
+    def test_clock_going_back_keeps_spend(self) -> None:
         ahead = accrue(a_ledger(committed=100), START + timedelta(hours=2))
         back = accrue(ahead, START + timedelta(hours=1))
         assert back == ahead
@@ -108,13 +108,13 @@ class TestSpending:
         assert (more.status.spent_micros, more.status.as_of) == (200, ahead.status.as_of)
         assert accrue(more, START + timedelta(hours=3)).status.spent_micros == 350
 
-    def test_a_time_without_a_zone_is_refused(self) -> None:
+    def test_time_without_zone_is_rejected(self) -> None:
         with pytest.raises(Invalid, match="does not say its zone"):
             accrue(a_ledger(), datetime(2026, 12, 1))  # noqa: DTZ001
 
     @MANY
     @given(rate=rates, begin=moments, stops=st.lists(moments, max_size=6))
-    def test_it_does_not_matter_how_often_it_is_counted(
+    def test_accrual_is_independent_of_step_count(
         self, rate: int, begin: datetime, stops: list[datetime]
     ) -> None:
         stepwise = start = a_ledger(committed=rate, at=begin)
@@ -124,10 +124,10 @@ class TestSpending:
 
     @MANY
     @given(begin=moments, events=st.lists(st.tuples(moments, rates), max_size=6))
-    def test_what_is_spent_is_the_integral_of_price_over_time(
+    def test_spend_is_integral_of_rate_over_time(
         self, begin: datetime, events: list[tuple[datetime, int]]
     ) -> None:
-        """Times come as they come: one that lies before the last counts as the last."""
+        """A time before the last accrual counts as the time of the last accrual."""
         ledger, at, rate, owed = a_ledger(at=begin), begin, 0, dict.fromkeys(_months(begin), Fraction(0))
         for number, (when, more) in enumerate(events):
             ledger = charge(ledger, f"c{number}", a_lot(more), when)
@@ -136,7 +136,7 @@ class TestSpending:
         assert ledger.status.committed_micros == rate
         assert list(ledger.problems()) == []
         until, whole = Fraction(0), {}
-        for month, cost in owed.items():  # parts of a micro-dollar go over into the next month
+        for month, cost in owed.items():  # fractions of a micro-dollar carry over into the next month
             whole[month] = int(until + cost) - int(until)
             until += cost
         assert parts(ledger) == until
@@ -167,7 +167,7 @@ def _spend(owed: dict[str, Fraction], at: datetime, until: datetime, rate: int) 
 
 
 class TestMachines:
-    def test_lots_of_one_price_are_one(self) -> None:
+    def test_lots_of_equal_price_are_merged(self) -> None:
         ledger = charge(a_ledger(), "b", a_lot(192_000, 2), START)
         ledger = charge(ledger, "b", a_lot(192_000, 1), START)
         ledger = charge(ledger, "b", a_lot(200_000, 1), START)
@@ -176,7 +176,7 @@ class TestMachines:
         assert ledger.status.machines["b"] == (a_lot(192_000, 3), a_lot(200_000, 1))
         assert ledger.status.committed_micros == 3 * 192_000 + 200_000 + 96_000
 
-    def test_what_is_released_is_gone_and_what_it_cost_is_not(self) -> None:
+    def test_release_removes_lot_and_keeps_spend(self) -> None:
         later = START + timedelta(hours=10)
         ledger = release(charge(a_ledger(), "a", a_lot(100, 2), START), "a", a_lot(100, 2), later)
         assert (ledger.status.machines, ledger.status.committed_micros, ledger.status.spent_micros) == (
@@ -196,7 +196,7 @@ class TestMachines:
             pytest.param("a", a_lot(100, -1), id="fewer than none"),
         ],
     )
-    def test_only_what_is_paid_for_is_released(self, cluster: str, lot: Lot) -> None:
+    def test_release_requires_a_charged_lot(self, cluster: str, lot: Lot) -> None:
         ledger = charge(a_ledger(), "a", a_lot(100, 2), START)
         with pytest.raises(
             Invalid, match=r"pays for \d .* in cluster . cannot release|pays for \d .*, cannot release"
@@ -208,7 +208,7 @@ class TestMachines:
         [a_lot(100, 0), a_lot(100, -2), a_lot(-5)],
         ids=["none", "fewer than none", "for less than nothing"],
     )
-    def test_nonsense_is_not_charged(self, lot: Lot) -> None:
+    def test_invalid_lot_is_rejected(self, lot: Lot) -> None:
         with pytest.raises(Invalid, match="cannot pay for"):
             charge(a_ledger(), "a", lot, START)
 
@@ -224,9 +224,7 @@ class TestMachines:
             max_size=20,
         )
     )
-    def test_the_lots_always_add_up_to_what_is_committed(
-        self, steps: list[tuple[str, str, int, int]]
-    ) -> None:
+    def test_lots_add_up_to_committed_rate(self, steps: list[tuple[str, str, int, int]]) -> None:
         ledger, counts = (
             a_ledger(),
             dict.fromkeys([(c, k, p) for c in "abc" for k in ("small", "large") for p in range(4)], 0),
@@ -316,7 +314,7 @@ class TestLimits:
         near=st.integers(-3, 3),
         more=rates,
     )
-    def test_headroom_says_exactly_what_may_be_committed(
+    def test_headroom_is_exact(
         self,
         limit: int,
         spent: int,
@@ -333,7 +331,7 @@ class TestLimits:
             0,
             more,
             min(most + near, UNLIMITED_HEADROOM),
-        ):  # no amount of money comes near UNLIMITED
+        ):  # no amount comes near UNLIMITED_HEADROOM
             answer = may_commit(ledger, asked, now)
             assert (
                 isinstance(answer, BudgetApproval)
@@ -343,7 +341,7 @@ class TestLimits:
 
     @MANY
     @given(limit=limits, spent=limits, committed=rates, now=moments, more=st.integers(1, 10**9))
-    def test_a_refusal_says_by_how_much_to_raise_the_limit(
+    def test_rejection_names_required_limit_increase(
         self, limit: int, spent: int, committed: int, now: datetime, more: int
     ) -> None:
         ledger = a_ledger(limit, committed=committed, at=now, spent=spent)
@@ -364,7 +362,7 @@ class TestLimits:
 
     @MANY
     @given(limit=limits, begin=moments, asks=st.lists(st.tuples(moments, rates), max_size=8))
-    def test_a_hard_limit_that_was_kept_is_kept_until_the_month_ends(
+    def test_hard_limit_holds_until_end_of_month(
         self, limit: int, begin: datetime, asks: list[tuple[datetime, int]]
     ) -> None:
         end = money.month_end(begin)
@@ -376,13 +374,13 @@ class TestLimits:
         assert parts(after) <= limit
         assert money.rate_per_30_days(after.status.committed_micros) <= limit
 
-    def test_a_refusal_names_the_budget_and_the_money(self) -> None:
+    def test_rejection_names_budget_and_amounts(self) -> None:
         ledger = a_ledger(10_000 * DOLLAR, committed=13_500_000)
         assert str(may_commit(ledger, 576_000, START)) == (
             "latticepool/us-east: needs $0.576/h, has $0.388888/h left of $10,000.00/30d, missing $0.187112/h; raise the budget by $134.72/30d"
         )
 
-    def test_what_is_gone_makes_room_for_what_comes(self) -> None:
+    def test_release_restores_headroom(self) -> None:
         ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
         old, new = (
             Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR))
@@ -395,7 +393,7 @@ class TestLimits:
 
 
 def _within(ledger: LatticeLedger, more: int, now: datetime) -> bool:
-    """The rule, word by word, in fractions."""
+    """The limit rule, computed in fractions."""
     counted = accrue(ledger, now)
     spent = counted.status.spent_micros + Fraction(counted.status.remainder, 3_600_000_000)
     rate, limit = counted.status.committed_micros + more, ledger.spec.limit_micros
@@ -418,7 +416,7 @@ class TestStanding:
             ),
         ],
     )
-    def test_the_ladder(self, projected: int, hard: bool, state: BudgetState, warns: bool) -> None:
+    def test_budget_states(self, projected: int, hard: bool, state: BudgetState, warns: bool) -> None:
         ledger = a_ledger(1000 * DOLLAR, hard=hard, spent=projected * DOLLAR)
         now = money.budget_status(ledger, START)
         assert (now.state, now.utilisation, now.projected) == (state, projected * 1000, projected * DOLLAR)
@@ -427,14 +425,14 @@ class TestStanding:
         assert answer.is_over_soft_limit is warns
         assert isinstance(may_commit(ledger, DOLLAR, START), BudgetRejection) is hard
 
-    def test_a_soft_limit_warns_of_what_a_hard_one_refuses(self) -> None:
+    def test_soft_limit_warns_where_hard_limit_rejects(self) -> None:
         late = START + timedelta(days=29, hours=23)
         ledger = a_ledger(720 * DOLLAR, hard=False, at=late)
         answer = may_commit(ledger, DOLLAR + 1, late)
         assert isinstance(answer, BudgetApproval)
         assert (answer.is_over_soft_limit, answer.resulting_status.state) == (True, BudgetState.OK)
 
-    def test_the_figures_of_a_pool(self) -> None:
+    def test_seed_pool_figures(self) -> None:
         """Seed 000: 4523.50 spent, 8200 projected of 10000 is 0.82, above the threshold of 0.8."""
         now = START + timedelta(hours=353)
         ledger = a_ledger(10_000 * DOLLAR, committed=10_017_711, at=now, spent=4_523_500_000)
@@ -444,31 +442,31 @@ class TestStanding:
         assert found.state is BudgetState.ALERT
         assert money.projected_month_cost(ledger, now) == found.projected
 
-    def test_without_a_limit_there_is_no_share_of_it(self) -> None:
+    def test_no_limit_has_no_utilisation(self) -> None:
         found = money.budget_status(a_ledger(None, committed=DOLLAR), START)
         assert (found.utilisation, found.state, found.projected) == (None, BudgetState.OK, 720 * DOLLAR)
 
-    def test_a_budget_of_nothing_is_used_up(self) -> None:
+    def test_zero_budget_is_exhausted(self) -> None:
         found = money.budget_status(a_ledger(0), START)
         assert (found.utilisation, found.state) == (1_000_000, BudgetState.EXCEEDED)
 
-    def test_a_budget_that_was_lowered_is_exceeded_and_refuses(self) -> None:
+    def test_lowered_budget_is_exceeded_and_rejects(self) -> None:
         ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
         lower = open_ledger(msgspec.structs.replace(ledger.spec, limit_micros=DOLLAR), ledger, START)
         assert money.budget_status(lower, START).is_exceeded
         assert headroom(lower, START) == 0
         assert isinstance(
             may_commit(lower, 0, START), BudgetApproval
-        )  # on machines that are paid for already
+        )  # on machines that are already paid for
 
-    def test_a_budget_that_thirty_days_use_up_is_passed_in_a_month_of_31(self) -> None:
-        """Nothing was provisioned beyond it, and nothing will be; what runs is not stopped."""
+    def test_thirty_day_budget_is_exceeded_in_month_of_31_days(self) -> None:
+        """Nothing is provisioned beyond the budget, and running machines are not stopped."""
         december = datetime(2026, 12, 1, tzinfo=UTC)
         found = money.budget_status(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
         assert (found.projected, found.state) == (744 * DOLLAR, BudgetState.EXCEEDED)
         assert headroom(a_ledger(720 * DOLLAR, committed=DOLLAR), december) == 0
 
-    def test_people_are_told(self) -> None:
+    def test_budget_messages(self) -> None:
         ledger = money.with_status_message(a_ledger(500 * DOLLAR, committed=576_000))
         assert ledger.status.phase == "Alert"
         assert (
@@ -493,10 +491,10 @@ class TestStanding:
         (10**15, "$1,000,000,000.00"),
     ],
 )
-def test_dollars(micros: int, text: str) -> None:
+def test_format_dollars(micros: int, text: str) -> None:
     assert money.format_dollars(micros) == text
 
 
-def test_rates_are_shown_per_hour_and_per_thirty_days() -> None:
+def test_format_per_hour_and_per_month() -> None:
     assert money.format_per_hour(576_000) == "$0.576/h"
     assert money.format_per_month(money.rate_per_30_days(576_000)) == "$414.72/30d"

@@ -1,4 +1,4 @@
-"""Prices: who states one, which statement wins, and what a file of them may look like."""
+"""Tests of prices: their sources, the precedence of sources, and the format of price files."""
 
 from decimal import ROUND_HALF_UP, Decimal
 
@@ -56,16 +56,14 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
             Price(192_000, "built-in table", PRICES_AS_OF),
             id="a price on another provider does not count",
         ),
-        pytest.param(
-            a_class(aws="x9.gigantic"), "aws", None, id="a type that nobody lists has no known price"
-        ),
+        pytest.param(a_class(aws="x9.gigantic"), "aws", None, id="an unlisted type has no known price"),
         pytest.param(a_class(aws=""), "aws", None, id="a class without a machine type has no known price"),
         pytest.param(
             a_class(aws="m5.xlarge"), "gcp", None, id="a class that is not available there has no known price"
         ),
     ],
 )
-def test_the_price_of_a_class(node_class: LatticeNodeClass, provider: str, price: Price | None) -> None:
+def test_price_of_class(node_class: LatticeNodeClass, provider: str, price: Price | None) -> None:
     assert price_of(node_class, provider, "us-east-1", PriceBook.builtin()) == price
 
 
@@ -103,14 +101,14 @@ def test_the_price_of_a_class(node_class: LatticeNodeClass, provider: str, price
         ),
     ],
 )
-def test_the_built_in_table(
+def test_builtin_price_table(
     provider: str, name: str, region: str, micros: int | None, size: tuple[int, int] | None
 ) -> None:
     assert micros_in(PriceBook.builtin(), provider, name, region) == micros
     assert listed_size(provider, name) == size
 
 
-def test_the_built_in_table_is_whole() -> None:
+def test_builtin_price_table_is_complete() -> None:
     rows = list(listed_prices())
     assert len({row[:3] for row in rows}) == len(rows) == len(PriceBook.builtin().prices)
     for provider, name, _, micros in rows:
@@ -223,7 +221,7 @@ OURS = "provider,region,instance_type,usd_per_hour\n"
         ),
     ],
 )
-def test_a_file_overrides_the_table(text: str, source: str, provider: str, micros: int) -> None:
+def test_csv_overrides_builtin_table(text: str, source: str, provider: str, micros: int) -> None:
     book = PriceBook.builtin().with_csv(text, source, "2026-01-31", provider=provider)
     price = book.list_price("aws", "m5.xlarge", "us-east-1")
     assert price in (Price(micros, source, "2026-01-31"), Price(micros, "built-in table", PRICES_AS_OF))
@@ -232,9 +230,7 @@ def test_a_file_overrides_the_table(text: str, source: str, provider: str, micro
     )
 
 
-def test_skypilot_lists_gcp_accelerator_machines_without_their_accelerators_so_their_price_stays_unknown() -> (
-    None
-):
+def test_skypilot_gcp_accelerator_machines_stay_unpriced() -> None:
     text = (
         SKYPILOT
         + "a2-highgpu-1g,,,12,85,,0.739,0.37,us-central1,us-central1-a\nc4a-standard-4,,,4,16,,0.18,0.07,us-central1,us-central1-a\n"
@@ -244,7 +240,7 @@ def test_skypilot_lists_gcp_accelerator_machines_without_their_accelerators_so_t
     assert micros_in(book, "gcp", "c4a-standard-4", "us-central1") == 180_000
 
 
-def test_the_last_file_wins() -> None:
+def test_last_csv_wins() -> None:
     book = EMPTY.with_csv(OURS + "aws,r,m,1\naws,r,n,1\n", "one.csv").with_csv(
         OURS + "aws,r,m,2\n", "two.csv"
     )
@@ -329,14 +325,14 @@ def test_the_last_file_wins() -> None:
         pytest.param(OURS + 'aws,r,"m,1\n', "prices.csv line 2: is not CSV", id="quotes that do not close"),
     ],
 )
-def test_a_wrong_file_is_refused_with_its_line(text: str, message: str) -> None:
+def test_invalid_price_csv_is_rejected_with_line(text: str, message: str) -> None:
     with pytest.raises(Invalid) as error:
         EMPTY.with_csv(text, "prices.csv", provider="aws" if text.startswith(SKYPILOT) else "")
     assert message in str(error.value)
     assert "\n  fix: " in str(error.value)
 
 
-def test_a_scale_holds_for_listed_and_declared_prices_and_says_so() -> None:
+def test_scale_applies_to_listed_and_declared_prices() -> None:
     dearer = PriceBook.builtin().scaled(1_200_000)
     assert dearer.list_price("aws", "m5.xlarge", "us-east-1") == Price(
         230_400, "built-in table × 1.2", PRICES_AS_OF
@@ -353,16 +349,16 @@ def test_a_scale_holds_for_listed_and_declared_prices_and_says_so() -> None:
     "millionths",
     [
         pytest.param(-1, id="prices do not turn negative"),
-        pytest.param(1_000_000_001, id="nor a thousand times higher"),
+        pytest.param(1_000_000_001, id="prices scale at most a thousandfold"),
     ],
 )
-def test_a_scale_out_of_range_is_refused(millionths: int) -> None:
+def test_out_of_range_scale_is_rejected(millionths: int) -> None:
     with pytest.raises(Invalid, match="prices can be multiplied by 0 to 1000"):
         EMPTY.scaled(millionths)
 
 
 @given(micros=st.integers(0, 10**15), millionths=st.integers(0, 10**9))
-def test_scaling_rounds_half_up_as_decimals_do(micros: int, millionths: int) -> None:
+def test_scaling_rounds_half_up(micros: int, millionths: int) -> None:
     scaled = EMPTY.scaled(millionths).scale_price(Price(micros, "test")).micros
     assert scaled == int(
         (Decimal(micros) * Decimal(millionths) / 10**6).quantize(Decimal(1), rounding=ROUND_HALF_UP)
@@ -381,7 +377,7 @@ def test_scaling_rounds_half_up_as_decimals_do(micros: int, millionths: int) -> 
         unique_by=lambda row: row[:3],
     )
 )
-def test_the_order_of_rows_does_not_matter_and_every_row_is_found(
+def test_csv_row_order_is_irrelevant(
     rows: list[tuple[str, str, str, int]],
 ) -> None:
     lines = [

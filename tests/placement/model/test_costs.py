@@ -1,4 +1,4 @@
-"""Who pays which part of a machine."""
+"""Tests of cost allocation: the share of a machine's price that each workload pays."""
 
 from fractions import Fraction
 
@@ -32,8 +32,8 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
 @pytest.mark.parametrize(
     ("price", "shares", "parts"),
     [
-        pytest.param(192_000, {"a": 1}, {"a": 192_000}, id="alone pays all"),
-        pytest.param(100, {"a": 1, "b": 3}, {"a": 25, "b": 75}, id="in proportion"),
+        pytest.param(192_000, {"a": 1}, {"a": 192_000}, id="one workload pays all"),
+        pytest.param(100, {"a": 1, "b": 3}, {"a": 25, "b": 75}, id="shares in proportion"),
         pytest.param(
             100,
             {"c": 1, "b": 1, "a": 1},
@@ -44,19 +44,19 @@ def a_tenant(name: str, cpu: int = 0, memory: int = 0, service: str = "", **more
             100,
             {"a": 0, "b": 1, "c": 2},
             {"a": 0, "b": 34, "c": 66},
-            id="who asks for nothing pays nothing, nor what is left over",
+            id="a workload without requests pays nothing",
         ),
         pytest.param(
             100,
             {"a": 0, "b": 0, "c": 0},
             {"a": 34, "b": 33, "c": 33},
-            id="if nobody asks for anything all pay alike",
+            id="without any requests all pay alike",
         ),
         pytest.param(0, {"a": 1, "b": 2}, {"a": 0, "b": 0}, id="what is owned costs nothing"),
-        pytest.param(100, {}, {}, id="nobody there"),
+        pytest.param(100, {}, {}, id="no workloads"),
     ],
 )
-def test_split(price: int, shares: dict[str, int], parts: dict[str, int]) -> None:
+def test_split_price(price: int, shares: dict[str, int], parts: dict[str, int]) -> None:
     assert split_price(price, shares) == parts
 
 
@@ -74,13 +74,13 @@ def test_split(price: int, shares: dict[str, int], parts: dict[str, int]) -> Non
         pytest.param(a_tenant("a", cpu=8000), Fraction(2), id="more than there is, on a machine that shrank"),
     ],
 )
-def test_dominant_share(tenant: HostedWorkload, share: Fraction) -> None:
+def test_dominant_shares(tenant: HostedWorkload, share: Fraction) -> None:
     whole = a_tenant("whole", cpu=4000)
     found = dominant_shares(a_machine(tenant, whole))
     assert Fraction(found["a"], found["whole"]) == share
 
 
-def test_three_replicas_alone_on_three_machines_pay_for_three_machines() -> None:
+def test_replicas_alone_on_machines_pay_whole_machines() -> None:
     machines = [
         BilledMachine(
             f"m{n}",
@@ -97,14 +97,14 @@ def test_three_replicas_alone_on_three_machines_pay_for_three_machines() -> None
     assert found.overhead == {}
 
 
-def test_an_empty_machine_is_the_overhead_of_its_pool() -> None:
+def test_empty_machine_is_overhead_of_its_pool() -> None:
     found = allocate_costs([a_machine(), a_machine(a_tenant("x/bare", cpu=100))])
     assert found == CostAllocation(
         384_000, {"x/bare": 192_000}, {}, {"us-east": 384_000}, {"us-east": 192_000}
     )
 
 
-def test_no_machines_no_bill() -> None:
+def test_no_machines_cost_nothing() -> None:
     assert allocate_costs([]) == CostAllocation(0, {}, {}, {}, {})
 
 
@@ -113,9 +113,7 @@ def test_no_machines_no_bill() -> None:
     price=st.integers(0, 10**12),
     shares=st.dictionaries(st.text(max_size=3), st.integers(0, 10**18), min_size=1, max_size=12),
 )
-def test_the_parts_are_the_price_and_nobody_is_off_by_more_than_the_rounding(
-    price: int, shares: dict[str, int]
-) -> None:
+def test_split_price_is_exact_and_fair_within_rounding(price: int, shares: dict[str, int]) -> None:
     parts = split_price(price, shares)
     assert sum(parts.values()) == price
     assert parts == split_price(price, dict(reversed(shares.items())))
@@ -149,7 +147,7 @@ machines = st.builds(
 
 @MANY
 @given(st.lists(machines, max_size=6))
-def test_the_parts_are_the_bill(there: list[BilledMachine]) -> None:
+def test_cost_allocation_adds_up_to_total(there: list[BilledMachine]) -> None:
     found = allocate_costs(there)
     assert found.total == sum(machine.hourly_micros for machine in there)
     assert sum(found.pools.values()) == found.total

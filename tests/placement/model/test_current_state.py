@@ -1,4 +1,5 @@
-"""Where are replicas that are placed and not bound yet? Counted as a plain loop over all machines would count them."""
+"""Property test of the current state: placed replicas without a binding are counted on the machines that a
+plain loop predicts."""
 
 from typing import TypeVar
 
@@ -19,8 +20,8 @@ K = TypeVar("K", bound=Kind)
 EXAMPLES = settings(max_examples=60, deadline=None)
 
 
-def a_yard(nodes: list[tuple[int, bool]], replicas: int) -> World:
-    """One cluster whose nodes have so many cores, and are ready or not; and a service placed there."""
+def world_with_cluster(nodes: list[tuple[int, bool]], replicas: int) -> World:
+    """A world with one cluster, whose nodes have the given cores and readiness, and a service placed there."""
     service = a_service(replicas=replicas)
     placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
     cluster = made(
@@ -51,7 +52,7 @@ def _with(obj: K, status: dict[str, object]) -> K:
     return msgspec.convert({**msgspec.to_builtins(obj), "status": status}, type(obj), strict=False)
 
 
-def plainly(fleet: Fleet, world: World) -> None:
+def assign_naively(fleet: Fleet, world: World) -> None:
     demand, machines = world.demands["default/api"], fleet.clusters["p1-001"].machines
     free, names = fleet.machines.free, fleet.machines.names
     for _ in range(demand.replicas):
@@ -66,15 +67,15 @@ def plainly(fleet: Fleet, world: World) -> None:
     nodes=st.lists(st.tuples(st.integers(0, 6), st.booleans()), min_size=1, max_size=8),
     replicas=st.integers(1, 30),
 )
-def test_replicas_that_are_not_bound_are_counted_where_they_would_go(
+def test_unbound_replicas_are_counted_on_predicted_machines(
     nodes: list[tuple[int, bool]], replicas: int
 ) -> None:
-    world = a_yard(nodes, replicas)
+    world = world_with_cluster(nodes, replicas)
     guessed = world.build_fleet()
     expected = World(
         {key: each for key, each in world.objects.items() if key[0] != "LatticeService"}, world.price_book
     ).build_fleet()
-    plainly(expected, world)
+    assign_naively(expected, world)
     assert [seat.machine for seat in guessed.assignments["default/api"]] == [
         seat.machine for seat in expected.assignments["default/api"]
     ]

@@ -1,4 +1,5 @@
-"""Pools, clouds and data centers become offers; what is wrong with them is said, and closes as little as possible."""
+"""Tests of `compile_supply`: pools, clouds and data centers become offers, and an invalid one has a finding
+that closes as little as possible."""
 
 from typing import Any
 
@@ -25,7 +26,7 @@ def only(*objects: Kind) -> Offer:
     return found
 
 
-def said(*objects: Kind) -> list[tuple[str, str, str, str]]:
+def findings_of(*objects: Kind) -> list[tuple[str, str, str, str]]:
     return [(each.subject, each.type, each.reason, each.message) for each in supply(*objects).findings]
 
 
@@ -35,7 +36,7 @@ def said(*objects: Kind) -> list[tuple[str, str, str, str]]:
     pytest.param({"docker": {"cpus": 2, "memory": "4g"}}, "docker", (2000, 4 * GIB), id="docker's 4g is 4 GiB"),
     pytest.param({"aws": {}}, "gcp", None, id="a class without an entry for the provider is not there"),
 ])  # fmt: skip
-def test_the_size_of_a_class_is_its_providers(
+def test_class_size_comes_from_provider_entry(
     providers: Any, provider: str, size: tuple[int, int] | None
 ) -> None:
     node_class = made(
@@ -45,7 +46,7 @@ def test_the_size_of_a_class_is_its_providers(
     assert [(each.size["cpu"], each.size["memory"]) for each in types] == ([] if size is None else [size])
 
 
-def test_a_pool_has_its_labels_classes_and_limits() -> None:
+def test_pool_offer_has_labels_classes_and_limits() -> None:
     pool = a_pool(labels={"tier": "production", "compliance": ["SOC2", "HIPAA"], "dataResidency": "EU", "capabilities": "GPU"}, zone="a",
                   capacity={"maxNodes": 3, "maxCores": 10.5, "maxMemoryGi": 8}, budget=720, classes=["m", "l"])  # fmt: skip
     offer = only(a_class(), a_class("l", 8), a_class("other"), pool)
@@ -63,13 +64,13 @@ def test_a_pool_has_its_labels_classes_and_limits() -> None:
     )
 
 
-def test_a_pool_without_labels_has_those_of_its_metadata() -> None:
+def test_pool_without_labels_uses_metadata_labels() -> None:
     pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"]}, {"tier": "gold"})
     assert only(pool).labels["tier"] == ("gold",)
     assert "region" not in only(pool).labels
 
 
-def test_a_regions_list_replaces_the_default_and_quotas_take_the_smaller() -> None:
+def test_region_overrides_defaults_and_smaller_quota_counts() -> None:
     cloud = a_cloud(regions={"r1": {"compliance": ["GDPR"], "quotas": {"maxClusters": 10, "maxNodesPerCluster": 3}}, "r2": {}, "r3": {"compliance": []}},
                     defaults={"compliance": ["SOC2"], "capabilities": ["arm64"], "maxClustersPerRegion": 5, "maxNodesPerCluster": 50})  # fmt: skip
     found = {each.name: each for each in supply(cloud).offers}
@@ -84,7 +85,7 @@ def test_a_regions_list_replaces_the_default_and_quotas_take_the_smaller() -> No
     assert all(each.capabilities == {"arm64"} for each in found.values())
 
 
-def test_a_cloud_offers_every_class_with_an_entry_for_it() -> None:
+def test_cloud_offers_every_class_of_its_provider() -> None:
     offer = only(
         a_cloud(provider="gcp"),
         a_class("a", providers=["aws"]),
@@ -99,10 +100,10 @@ def test_a_cloud_offers_every_class_with_an_entry_for_it() -> None:
     pytest.param(a_static(nodes=4, cores=16, memory=None, provider="vsphere"), [("static", 4000, NO_LIMIT)], id="only cores are limited"),
     pytest.param(a_static(nodes=4, cores=None, memory=None, provider="vsphere"), [("v", 2000, 4 * GIB)], id="the classes of its provider"),
     pytest.param(a_static(nodes=4, cores=None, memory=None), [("m", 4000, 16 * GIB), ("v", 1000, 8 * GIB)],
-                 id="any class without accelerators where nobody says which machines there are"),
+                 id="any class without accelerators if machines are not specified"),
     pytest.param(a_static(nodes=0, cores=0, memory="0Gi"), [("static", 0, 0)], id="an empty data center"),
 ])  # fmt: skip
-def test_the_machines_of_a_data_center(static: Kind, classes: list[Any]) -> None:
+def test_data_center_machine_types(static: Kind, classes: list[Any]) -> None:
     own = made(
         LatticeNodeClass,
         "v",
@@ -120,7 +121,7 @@ def test_the_machines_of_a_data_center(static: Kind, classes: list[Any]) -> None
     pytest.param({"cores": 1, "memory": "40Gi"}, 3, id="the larger of cores and memory"),
     pytest.param({}, 0, id="nothing"),
 ])  # fmt: skip
-def test_a_reserve_is_whole_machines(reserved: Any, nodes: int) -> None:
+def test_reserve_is_rounded_up_to_machines(reserved: Any, nodes: int) -> None:
     reservation = {"reserved": reserved, "reservedFor": [{"labelSelector": {"priority": "critical"}}]}
     assert only(a_static(nodes=4, cores=16, memory="64Gi", reservation=reservation)).reserved_nodes == nodes
 
@@ -143,15 +144,15 @@ def test_a_reserve_is_whole_machines(reserved: Any, nodes: int) -> None:
                  ("cloudinfrastructure/cloud", "Ready", "NoNodeClass", "no node class is available in r1 on provider azure"),
                  id="no class for a cloud"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said(objects: list[Kind], finding: tuple[str, ...]) -> None:
-    assert said(*objects) == [finding]
+def test_invalid_supply_has_a_finding(objects: list[Kind], finding: tuple[str, ...]) -> None:
+    assert findings_of(*objects) == [finding]
 
 
-def test_a_circle_of_overflows_is_said_of_each() -> None:
+def test_overflow_cycle_is_a_finding_of_each_member() -> None:
     def spill(target: str) -> dict[str, Any]:
         return {"enabled": True, "target": target}
 
-    found = said(a_static("a", overflow=spill("b")), a_static("b", overflow=spill("c")), a_static("c", overflow=spill("a")),
+    found = findings_of(a_static("a", overflow=spill("b")), a_static("b", overflow=spill("c")), a_static("c", overflow=spill("a")),
                  a_static("d", overflow=spill("a")))  # fmt: skip
     assert [(subject, reason) for subject, _, reason, _ in found] == [
         ("staticinfrastructure/a", "OverflowCycle"), ("staticinfrastructure/b", "OverflowCycle"), ("staticinfrastructure/c", "OverflowCycle"),
@@ -159,9 +160,9 @@ def test_a_circle_of_overflows_is_said_of_each() -> None:
     ]  # fmt: skip
 
 
-def test_an_overflow_that_is_off_needs_no_target_but_one_that_it_names_has_to_be_there() -> None:
-    assert said(a_static(overflow={"enabled": False})) == []
-    (found,) = said(a_static(overflow={"enabled": False, "target": "moon"}))
+def test_disabled_overflow_needs_no_target_but_checks_it() -> None:
+    assert findings_of(a_static(overflow={"enabled": False})) == []
+    (found,) = findings_of(a_static(overflow={"enabled": False, "target": "moon"}))
     assert found[2:] == ("OverflowTargetNotFound", "no CloudInfrastructure moon to overflow to")
 
 
@@ -179,8 +180,8 @@ def a_pool_with_login(name: str, region: str) -> LatticePool:
     )
 
 
-def test_what_two_kinds_describe_is_offered_once() -> None:
-    """The later one is closed; undated, the later by name."""
+def test_overlapping_supply_is_offered_once() -> None:
+    """The later object is closed; without timestamps, the later one by name."""
     found = supply(a_pool_with_login("p1", "r1"), a_cloud(regions=["r1", "r2"], **SHARED))
     assert {each.name: bool(each.closed_reason) for each in found.offers} == {
         "cloud/r1": False,
@@ -203,11 +204,11 @@ def test_what_two_kinds_describe_is_offered_once() -> None:
     pytest.param(a_cloud(regions=["r1"], credentialsRef={"name": "other"}), id="with another login"),
     pytest.param(a_cloud(regions=["r1"], provider="gcp", **SHARED), id="at another provider"),
 ])  # fmt: skip
-def test_what_only_looks_alike_is_offered_twice(other: Kind) -> None:
+def test_similar_supply_is_not_an_overlap(other: Kind) -> None:
     assert not supply(a_pool_with_login("p1", "r1"), other).findings
 
 
-def test_another_currency_closes_the_pool() -> None:
+def test_foreign_currency_budget_closes_the_pool() -> None:
     budget = {"maxMonthlyCost": 100, "currency": "EUR"}
     pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
     assert only(pool).closed_reason == "budget is in EUR, prices are in USD"
@@ -218,7 +219,7 @@ def test_another_currency_closes_the_pool() -> None:
     pytest.param({"budget": {"monthly": 10}}, (False, False), id="soft by default"),
     pytest.param({"budget": {"monthly": 10, "hardLimit": True}}, (True, True), id="a region follows the whole"),
     pytest.param({"budget": {"monthly": 10, "hardLimit": True}, "regions": {"r1": {"budget": {"monthly": 5, "hardLimit": False}}}}, (True, False),
-                 id="unless it says otherwise"),
+                 id="a region overrides the whole"),
     pytest.param({"regions": {"r1": {"budget": {"monthly": 5, "hardLimit": True}}}}, (False, True), id="a region alone"),
 ])  # fmt: skip
 def test_which_budgets_are_hard(cloud: dict[str, Any], hard: tuple[bool, bool]) -> None:
@@ -226,12 +227,12 @@ def test_which_budgets_are_hard(cloud: dict[str, Any], hard: tuple[bool, bool]) 
     assert (budgets["cloud.cloud"].is_hard, budgets["cloud.cloud.r1"].is_hard) == hard
 
 
-def test_an_unknown_price_is_no_price() -> None:
+def test_unknown_price_is_none() -> None:
     offer = compile_supply([a_class(price=None), a_pool()], PriceBook({})).offers[0]
     assert [each.price for each in offer.types] == [None]
 
 
-def test_a_region_is_known_by_the_name_of_its_offer_or_its_own() -> None:
+def test_region_matches_offer_name_or_region_name() -> None:
     offers = {
         each.name: each
         for each in supply(a_pool("p1", region="r"), a_cloud(regions=["r"]), a_static(region="east")).offers

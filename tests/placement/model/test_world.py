@@ -1,16 +1,18 @@
-"""What is there, read back from objects; and what one more replica would take, against a plain loop."""
+"""Tests of the world: the fleet read back from objects, and quotes that equal a plain loop."""
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from fractions import Fraction
 from itertools import product
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from build.crowds import crowd, dice
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from build.placed_worlds import a_bound_workload, a_node
+from build.property_settings import LONG
+from build.random_worlds import random_world
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -18,7 +20,6 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.greedy.place import remove_assignments
 from lattice.placement.greedy.place_all import place_all_once
 from lattice.placement.model.demand import Demand, ReplicaAsk
@@ -28,7 +29,6 @@ from lattice.placement.model.offer import NO_LIMIT, MachineType
 from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plan.plan import converge
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 API = "default/api"
 
@@ -82,7 +82,8 @@ def _on_one(demand: Demand, kind: MachineType) -> int:
 
 
 def _all_of_them(demand: Demand, kind: MachineType) -> int:
-    """What machines of this class for all replicas cost, one more whenever those before are past the threshold, or have no room."""
+    """The price of machines of this class for all replicas; a machine is added when the others are past the
+    threshold or full."""
     if not kind.is_priced:
         return UNPRICED_COST
     machines = 0
@@ -97,7 +98,8 @@ def _all_of_them(demand: Demand, kind: MachineType) -> int:
 
 
 def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
-    """How many of the replicas that room is wanted for, when machines of this class are made until there may be no more."""
+    """How many of the requested replicas machines of this class hold, when machines are added up to the
+    limits."""
     demand, offer = ask.demand, fleet.offers[row]
     left = {
         name: int(fleet.table.free(fleet.table.resource_index[name])[row])
@@ -128,7 +130,7 @@ def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
 
 
 def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
-    """Machines that it may open, where some are kept for others."""
+    """Machines that the demand may open, given machines reserved for other services."""
     offer = fleet.offers[row]
     is_free = not offer.reserved_nodes or offer.name in demand.usable_reserves
     others = sum(
@@ -140,7 +142,7 @@ def _openable(fleet: Fleet, demand: Demand, row: int) -> int:
 
 
 def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
-    """Clusters that may be made for the data center that it is the overflow of."""
+    """Clusters that may still be created as overflow of the source data center."""
     source = fleet.offers[fleet.row(ask.overflow_source)].overflow if ask.overflow_source else None
     most = source.limits.max_clusters if source else None
     return NO_LIMIT if most is None else most - fleet.overflow_clusters[ask.overflow_source]
@@ -211,9 +213,9 @@ def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
 
 @SOME
 @given(st.integers(0, 1 << 40))
-def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
-    """Also after things changed, when only the offers where they did are looked at again."""
-    world, draw = crowd(number), dice(number)
+def test_quote_agrees_with_naive_loop(number: int) -> None:
+    """Also after changes, when only the affected offers are evaluated again."""
+    world, draw = random_world(number), Random(number)
     fleet, demands = world.build_fleet(), list(world.demands.values())
     for _ in range(5):
         demand = draw.choice(demands)
@@ -227,7 +229,7 @@ def test_a_quote_agrees_with_the_obvious_loop(number: int) -> None:
 
 
 def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
-    """Of every offer, by cost and by room, and once more of those that a data center overflows to."""
+    """Asks for every offer, by cost and by capacity, and for the targets of every overflow."""
     for row, offer in enumerate(fleet.offers):
         sources = [
             each.name for each in fleet.offers if each.overflow and each.overflow.target == offer.owner
@@ -236,7 +238,7 @@ def _asks(fleet: Fleet, demand: Demand) -> Iterator[tuple[ReplicaAsk, int]]:
             yield ReplicaAsk(demand, overflow_source=overflow, capacity_target=room_for), row
 
 
-def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_them_is_altered() -> None:
+def test_overflow_budget_change_updates_region_quotes() -> None:
     def dc(spend: int) -> World:
         overflow = {"enabled": True, "target": "cloud", "limits": {"maxMonthlySpend": spend}}
         return a_world(
@@ -255,24 +257,8 @@ def test_regions_are_told_when_the_budget_of_a_data_center_that_overflows_to_the
 # --- read back ---
 
 
-def node(name: str, cluster: str = "p1-001", *, ready: str = "True", **more: Any) -> LatticeNode:
-    found = made(
-        LatticeNode, name, {"cluster": cluster, "pool": "p1", "nodeClass": "m", **more.pop("spec", {})}
-    )
-    status = {"conditions": [{"type": "Ready", "status": ready}], **more}
-    return msgspec.structs.replace(found, status=msgspec.convert(status, type(found.status)))
-
-
-def bound(name: str, on: str, service: str = "", cores: str = "1") -> LatticeWorkload:
-    spec = {"containers": {"main": {"image": "app:1"}}, "service": service, "requests": {"cpu": cores}}
-    found = made(LatticeWorkload, name, spec, namespace="default")
-    return msgspec.structs.replace(
-        found, status=msgspec.convert({"binding": {"node": on}}, type(found.status))
-    )
-
-
 def settled_world(*objects: Kind) -> World:
-    """As a server would have stored it: without what only a plan knows."""
+    """The world as a server stores it, without the layout that only a plan has."""
     applied = converge(a_world(*objects)).resulting_world()
     return World(applied.objects, applied.price_book)
 
@@ -283,54 +269,54 @@ def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
     }
 
 
-def test_replicas_are_where_they_are_bound() -> None:
+def test_bound_replicas_are_on_their_nodes() -> None:
     world = settled_world(a_pool(), a_service(replicas=6)).with_objects(
         [
-            node("n1"),
-            node("n2"),
-            *(bound(f"api-{slot}", "n2", "api") for slot in range(4)),
-            bound("api-4", "n1", "api"),
+            a_node("n1"),
+            a_node("n2"),
+            *(a_bound_workload(f"api-{slot}", "n2", "api") for slot in range(4)),
+            a_bound_workload("api-4", "n1", "api"),
         ],
         with_status=True,
     )
     assert holds(world.build_fleet()) == {"n1": {API: 2}, "n2": {API: 4}}
 
 
-def test_machines_that_are_still_to_come_are_counted() -> None:
-    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([node("n1")], with_status=True)
+def test_pending_machines_are_counted() -> None:
+    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([a_node("n1")], with_status=True)
     assert len(holds(world.build_fleet())) == len(converge(world).fleet.machines.machine_type) == 3
 
 
 @pytest.mark.parametrize("broken", [
-    pytest.param(node("n1", ready="False"), id="not ready"),
-    pytest.param(node("n1", ready="Unknown"), id="not heard of"),
-    pytest.param(node("n1", spec={"unschedulable": True}), id="cordoned"),
+    pytest.param(a_node("n1", ready="False"), id="not ready"),
+    pytest.param(a_node("n1", ready="Unknown"), id="not heard of"),
+    pytest.param(a_node("n1", spec={"unschedulable": True}), id="cordoned"),
 ])  # fmt: skip
-def test_nothing_new_goes_to_a_machine_that_is(broken: LatticeNode) -> None:
+def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [broken, bound("api-0", "n1", "api")], with_status=True
+        [broken, a_bound_workload("api-0", "n1", "api")], with_status=True
     )
     found = converge(world.with_objects([a_service(replicas=2)]))
     assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
 
 
-def test_a_machine_has_what_it_says_it_has() -> None:
+def test_machine_capacity_is_its_allocatable() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [node("n1", allocatable={"cpu": 1500})], with_status=True
+        [a_node("n1", allocatable={"cpu": 1500})], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
 
 
-def test_workloads_of_no_service_take_room_and_keep_their_machine() -> None:
+def test_bare_workloads_use_capacity_and_keep_machine() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [node("n1"), bound("mine", "n1", cores="3")], with_status=True
+        [a_node("n1"), a_bound_workload("mine", "n1", cores="3")], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
     gone = converge(world.with_objects([], [("LatticeService", "default", "api")]))
     assert gone.clusters == {"p1-001": {"m": 1}}
 
 
-def test_a_service_that_is_being_deleted_is_not_placed() -> None:
+def test_terminating_service_is_not_placed() -> None:
     service = a_service()
     going = msgspec.structs.replace(
         service, metadata=msgspec.structs.replace(service.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
@@ -338,18 +324,18 @@ def test_a_service_that_is_being_deleted_is_not_placed() -> None:
     assert not converge(a_world(a_pool(), going)).replica_counts
 
 
-def test_clusters_of_a_pool_that_is_gone_are_gone() -> None:
+def test_deleted_pool_removes_its_clusters() -> None:
     world = settled_world(a_pool("p1"), a_service())
     assert not world.with_objects([], [("LatticePool", "", "p1")]).build_fleet().clusters
 
 
-def test_a_class_that_is_not_offered_any_more_takes_nothing_new() -> None:
+def test_withdrawn_class_takes_no_new_replicas() -> None:
     world = settled_world(a_class(), a_class("n"), a_pool(classes=["m"]), a_service(replicas=2))
     found = converge(world.with_objects([a_pool(classes=["n"]), a_service(replicas=3)]))
     assert found.clusters == {"p1-001": {"m": 1, "n": 1}}
 
 
-def test_a_users_status_is_ignored() -> None:
+def test_user_supplied_status_is_ignored() -> None:
     world = settled_world(a_pool(), a_service(replicas=2))
     invented = msgspec.structs.replace(
         a_service(replicas=2), status=msgspec.convert({"placements": []}, type(a_service().status))
@@ -359,12 +345,12 @@ def test_a_users_status_is_ignored() -> None:
     }
 
 
-def test_a_cluster_keeps_its_threshold_when_it_is_read_back() -> None:
+def test_cluster_keeps_packing_threshold() -> None:
     world = settled_world(a_pool(), a_policy(clusters={"binPackingThreshold": 0.5}), a_service(replicas=2))
     assert converge(world.with_objects([a_service(replicas=3)])).clusters == {"p1-001": {"m": 2}}
 
 
-def test_worlds_do_not_change_one_another() -> None:
+def test_derived_worlds_are_independent() -> None:
     world = a_world(a_pool(), a_service())
     assert converge(world.with_objects([a_service(replicas=9)])).replica_counts[API].total() == 9
     assert converge(world).replica_counts[API].total() == 1
@@ -372,7 +358,7 @@ def test_worlds_do_not_change_one_another() -> None:
     assert len(world.supply.offers) == 1
 
 
-def test_policies_that_change_are_seen() -> None:
+def test_changed_policies_update_demands() -> None:
     world = a_world(a_pool(), a_service(labels={"env": "prod"}))
     assert world.demands[API].replicas == 1
     assert world.with_objects([a_policy(minRegions=2)]).demands[API].replicas == 2
@@ -395,7 +381,7 @@ def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeL
     pytest.param(150_000_000, 1, id="half spent in half a month leaves half, of which one machine takes 76.80"),
     pytest.param(290_000_000, 0, id="nearly all spent"),
 ])  # fmt: skip
-def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
+def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
     now = datetime(2026, 1, 16, tzinfo=UTC)
     objects = a_world(a_pool(budget=300), a_ledger(spent), a_service(cores=4, replicas=3)).objects
     found = converge(World(objects, now=now))
@@ -403,11 +389,11 @@ def test_what_is_spent_of_the_month_is_counted(spent: int, count: int) -> None:
 
 
 @pytest.mark.parametrize("now", [
-    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="as it should be"),
+    pytest.param(datetime(2026, 1, 16, 12, tzinfo=UTC), id="the clock is right"),
     pytest.param(datetime(2026, 1, 16, 11, tzinfo=UTC), id="the clock was set back by an hour"),
 ])  # fmt: skip
-def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now: datetime) -> None:
-    """An hour that is spent already is not spent once more."""
+def test_projection_starts_at_last_accrual(now: datetime) -> None:
+    """An hour that is already spent is not projected again."""
     objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
     assert (
         World(objects, now=now).projected_spend("pool.p1", 100_000)
@@ -415,7 +401,7 @@ def test_what_a_month_will_cost_is_counted_from_where_what_it_has_cost_ends(now:
     )
 
 
-def test_services_of_one_name_in_two_namespaces_are_two() -> None:
+def test_same_name_services_in_two_namespaces_are_distinct() -> None:
     other = msgspec.structs.replace(
         a_service(), metadata=msgspec.structs.replace(a_service().metadata, namespace="team")
     )

@@ -1,10 +1,9 @@
-"""Optimising never costs more, never breaks a rule, never moves more than it may, and is done when it is done."""
-
-import os
+"""Tests of `optimise`: it never costs more, keeps every rule, respects the move limit and is idempotent."""
 
 import pytest
-from build.checks import made_worse
-from build.crowds import crowd
+from build.fleet_violations import new_violations
+from build.property_settings import LONG
+from build.random_worlds import random_world
 from build.worlds import a_class, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -15,30 +14,29 @@ from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge, plan
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
-QUICK = 2.0  # seconds; these worlds take milliseconds
+TIME_LIMIT_S = 2.0  # seconds; these worlds take milliseconds
 
 
-def after(made: FleetPlan) -> FleetState:
+def planned_state(made: FleetPlan) -> FleetState:
     assert made.plan.state_after is not None
     return made.plan.state_after
 
 
-def unlucky(number: int) -> FleetState:
-    """Services came while the first pool was closed; now it is open."""
-    world = crowd(number)
+def state_with_reopened_pool(number: int) -> FleetState:
+    """Services were placed while the first pool was closed; now it is open."""
+    world = random_world(number)
     closed = world.with_objects([a_pool("p1", capacity={"maxNodes": 0})])
     return converge(converge(closed).resulting_world().with_objects([world.objects["LatticePool", "", "p1"]]))
 
 
 @SOME
 @given(numbers, st.sampled_from([None, 0, 1, 3]))
-def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None) -> None:
-    settled = unlucky(number)
-    found = optimise(settled, OptimiserOptions(max_moves=most, time_limit_s=QUICK))
-    end = after(found)
+def test_optimise_never_costs_more_and_keeps_rules(number: int, most: int | None) -> None:
+    settled = state_with_reopened_pool(number)
+    found = optimise(settled, OptimiserOptions(max_moves=most, time_limit_s=TIME_LIMIT_S))
+    end = planned_state(found)
     assert found.lower_bound <= found.total, "a bound above what was done forbids something that may be done"
     assert found.bound <= found.rate_after <= found.rate_before
     assert 0 <= found.gap <= 1
@@ -50,42 +48,44 @@ def test_it_never_costs_more_and_keeps_every_rule(number: int, most: int | None)
     assert {name: counts.total() for name, counts in end.replica_counts.items()} == {
         name: counts.total() for name, counts in settled.replica_counts.items()
     }
-    assert made_worse(settled, end) == []
+    assert new_violations(settled, end) == []
 
 
 @SOME
 @given(numbers)
-def test_twice_is_once(number: int) -> None:
-    """No ping-pong: what was moved stays where it is."""
-    once = optimise(unlucky(number), OptimiserOptions(time_limit_s=QUICK))
-    twice = optimise(after(once), OptimiserOptions(time_limit_s=QUICK))
+def test_optimise_is_idempotent(number: int) -> None:
+    """A moved replica is not moved back."""
+    once = optimise(state_with_reopened_pool(number), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
+    twice = optimise(planned_state(once), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert twice.moves == 0
     assert twice.rate_after == once.rate_after
 
 
-def scattered() -> World:
-    """Two services that each had a machine of its own, when the other pool was full; now it is not."""
+def scattered_world() -> World:
+    """Two services on machines of their own, placed while the cheaper pool was full; now it is not."""
     first = converge(a_world(a_class("dear", price=1), a_class(), a_pool("p1", capacity={"maxNodes": 0}), a_pool("p2", classes=["dear"]),
                            a_service("a", cores=2), a_service("b", cores=2, replicas=2)))  # fmt: skip
     return converge(plan(first.resulting_world(), [a_pool("p1")]).state_after.world).resulting_world()  # type: ignore[union-attr]
 
 
-def test_it_moves_to_what_is_cheaper() -> None:
-    found = optimise(converge(scattered()))
+def test_optimise_moves_to_cheaper_pool() -> None:
+    found = optimise(converge(scattered_world()))
     assert (found.rate_before, found.rate_after, found.moves) == (2_000_000, 400_000, 3)
     assert found.saving == 1_600_000
-    assert {offer for counts in after(found).replica_counts.values() for offer, _, _ in counts} == {"p1"}
+    assert {offer for counts in planned_state(found).replica_counts.values() for offer, _, _ in counts} == {
+        "p1"
+    }
 
 
 @pytest.mark.parametrize(("effort", "cost"), [
     pytest.param(OptimiserOptions(max_moves=0), 2_000_000, id="no moves: nothing changes"),
     pytest.param(OptimiserOptions(max_moves=1), 1_200_000, id="one move: the one that empties a machine"),
-    pytest.param(OptimiserOptions(max_moves=3), 400_000, id="as many as it takes"),
+    pytest.param(OptimiserOptions(max_moves=3), 400_000, id="enough moves"),
     pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=1), 2_000_000, id="moves that do not pay back are not made"),
-    pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="unless there is time enough"),
+    pytest.param(OptimiserOptions(move_cost=10**9, payback_hours=10**6), 400_000, id="moves pay back over a longer time"),
 ])  # fmt: skip
-def test_moves_are_bounded_and_have_to_pay_back(effort: OptimiserOptions, cost: int) -> None:
-    assert optimise(converge(scattered()), effort).rate_after == cost
+def test_moves_are_limited_and_must_pay_back(effort: OptimiserOptions, cost: int) -> None:
+    assert optimise(converge(scattered_world()), effort).rate_after == cost
 
 
 @pytest.mark.parametrize("objects", [
@@ -95,19 +95,19 @@ def test_moves_are_bounded_and_have_to_pay_back(effort: OptimiserOptions, cost: 
     pytest.param([a_static(), a_service()], id="what costs nothing"),
     pytest.param([a_class(price=None), a_pool(), a_service()], id="what has no price"),
 ])  # fmt: skip
-def test_where_there_is_nothing_to_save_nothing_moves(objects: list[Kind]) -> None:
+def test_nothing_moves_without_savings(objects: list[Kind]) -> None:
     found = optimise(converge(a_world(*objects)))
     assert (found.moves, found.rate_before, found.rate_after, found.gap) == (0, 0, 0, 0.0)
     assert found.plan.is_empty
 
 
-def test_one_service_that_lacks_replicas_does_not_keep_the_others_from_moving() -> None:
-    world = scattered().with_objects([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
+def test_unplaced_service_does_not_block_moves_of_others() -> None:
+    world = scattered_world().with_objects([a_service("a", cores=2, replicas=1), a_service("huge", cores=99)])
     assert optimise(converge(world)).rate_after == 400_000
 
 
-def test_what_was_settled_is_not_touched() -> None:
-    settled = converge(scattered())
+def test_optimise_does_not_change_its_input() -> None:
+    settled = converge(scattered_world())
     before = {name: dict(each) for name, each in settled.replica_counts.items()}
     optimise(settled)
     assert {
@@ -115,7 +115,7 @@ def test_what_was_settled_is_not_touched() -> None:
     } == before
 
 
-def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
+def test_dominated_classes_are_dropped_unless_in_use() -> None:
     world = a_world(
         a_class("m"),
         a_class("worse", 4, 16, 0.3),
@@ -127,32 +127,32 @@ def test_classes_that_others_beat_are_left_out_unless_they_are_there() -> None:
     assert [each.name for each in useful_types(offer, ("cpu", "memory"), {"worse"})] == ["big", "m", "worse"]
 
 
-def test_the_bound_counts_machines_that_are_reserved_for_somebody() -> None:
+def test_bound_includes_reserved_machines() -> None:
     labelled = a_service("x", replicas=2, cores=4, memory=4, labels={"env": "prod"})
     before = converge(a_world(a_class(price=1), a_pool("p1"), labelled)).resulting_world()
     reserve = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     found = optimise(
         converge(before.with_objects([a_static("dc", 2, 8, "32Gi", reservation=reserve)])),
-        OptimiserOptions(time_limit_s=QUICK),
+        OptimiserOptions(time_limit_s=TIME_LIMIT_S),
     )
     assert found.bound == 0
 
 
-def test_the_bound_counts_classes_that_leave_more_of_a_limited_resource() -> None:
+def test_bound_considers_classes_using_scarce_resource() -> None:
     services = [a_service(name, cores=4, memory=4) for name in ("a", "b")]
     classes = [a_class("small", 4, 16, 0.2), a_class("wide", 4, 32, 0.2), a_class("dear", 4, 16, 5)]
     before = converge(a_world(*classes, a_pool("p2", classes=["dear"]), *services)).resulting_world()
     settled = converge(
         before.with_objects([a_pool("p1", classes=["small", "wide"], capacity={"maxMemoryGi": 32})])
     )
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK)).bound <= 400_000
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S)).bound <= 400_000
 
 
-# --- within a time ---
+# --- time limits ---
 
 
-class Ticking:
-    """Every look at it takes a second."""
+class TickingClock:
+    """A clock that advances by one second per read."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -162,8 +162,8 @@ class Ticking:
         return float(self.looks)
 
 
-def lonely() -> FleetState:
-    """Twelve services, each alone on a machine of a pool that was the only one then."""
+def one_service_per_machine() -> FleetState:
+    """Twelve services, each alone on a machine of the only pool of that time."""
     world = a_world(
         a_class("s", 1, 4, 0.1),
         a_class("l", 16, 64, 0.4),
@@ -174,23 +174,27 @@ def lonely() -> FleetState:
 
 
 @pytest.mark.parametrize("seconds", [0, 1, 3, 6, 10])
-def test_one_deadline_holds_for_solving_carrying_out_and_all_rounds(seconds: int) -> None:
-    clock = Ticking()
-    found = optimise(lonely(), OptimiserOptions(time_limit_s=seconds, move_cost=0, gap=0.0), clock)
+def test_one_deadline_covers_all_rounds(seconds: int) -> None:
+    clock = TickingClock()
+    found = optimise(
+        one_service_per_machine(), OptimiserOptions(time_limit_s=seconds, move_cost=0, gap=0.0), clock
+    )
     assert clock.looks <= seconds + 8, "looked at the clock again and again after the time was over"
     assert found.rate_after <= found.rate_before
     assert found.status in ("optimal", "time limit")
 
 
-def test_without_time_nothing_moves_and_it_says_so() -> None:
-    found = optimise(lonely(), OptimiserOptions(time_limit_s=0, move_cost=0, gap=0.0), Ticking())
+def test_zero_time_limit_moves_nothing() -> None:
+    found = optimise(
+        one_service_per_machine(), OptimiserOptions(time_limit_s=0, move_cost=0, gap=0.0), TickingClock()
+    )
     assert (found.moves, found.status) == (0, "time limit")
 
 
-def test_with_time_enough_a_clock_changes_nothing() -> None:
+def test_clock_does_not_matter_within_time_limit() -> None:
     with_clock, without = (
-        optimise(lonely(), OptimiserOptions(move_cost=0, time_limit_s=1000), clock)
-        for clock in (Ticking(), lambda: 0.0)
+        optimise(one_service_per_machine(), OptimiserOptions(move_cost=0, time_limit_s=1000), clock)
+        for clock in (TickingClock(), lambda: 0.0)
     )
     assert (with_clock.rate_after, with_clock.moves, with_clock.status) == (
         without.rate_after,

@@ -1,7 +1,7 @@
-"""The optimiser against trying everything: its bound is never above the truth, its cost never below, and every rule holds."""
+"""Tests of the solver against an exhaustive search: its bound is never above the optimum, its cost never
+below, and every rule holds."""
 
 import itertools
-import os
 import random
 import sys
 from collections import Counter
@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,11 +26,10 @@ from lattice.placement.optimise.problem import (
 )
 from lattice.placement.optimise.solve import cost_lower_bound, solve
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 RESOURCES = ("cpu", "memory")
-FOR_GOOD = {"time_limit": 60.0, "gap": 0.0}
+TO_OPTIMALITY = {"time_limit": 60.0, "gap": 0.0}
 
-# ---- the truth, the slow way
+# ---- exhaustive search
 
 
 @cache
@@ -55,7 +55,7 @@ def fewest_machines(size: tuple[int, ...], items: tuple[tuple[int, ...], ...]) -
 
 
 def true_optimum(program: PlacementProblem) -> int | None:
-    """The least total over every assignment; None if none keeps the rules."""
+    """The least total over every assignment; None if no assignment keeps the rules."""
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     options = [
@@ -88,8 +88,8 @@ def rules_hold(load, spots, sources) -> bool:
     )
 
 
-def near_enough(loads, choice) -> bool:
-    """Beside every replica of one that has to be near, a replica of the other."""
+def proximity_holds(loads, choice) -> bool:
+    """Whether every replica of a load with a proximity rule has a replica of the other load beside it."""
     where = {
         load.name: {source for (source, _), count in spots.items() if count}
         for load, spots in zip(loads, choice, strict=True)
@@ -103,7 +103,7 @@ def near_enough(loads, choice) -> bool:
     )
 
 
-def moved(load, spots, program) -> int:
+def moves_of(load, spots, program) -> int:
     able = {
         (s.name, m.name)
         for s in program.sources
@@ -127,8 +127,8 @@ def total_of(program, sources, models, choice) -> int | None:
         for key, listed in items.items()
         if listed
     }
-    moves = [moved(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
-    if (program.max_moves is not None and sum(moves) > program.max_moves) or not near_enough(
+    moves = [moves_of(load, spots, program) for load, spots in zip(program.loads, choice, strict=True)]
+    if (program.max_moves is not None and sum(moves) > program.max_moves) or not proximity_holds(
         program.loads, choice
     ):
         return None
@@ -146,13 +146,11 @@ def total_of(program, sources, models, choice) -> int | None:
 
 
 def every_top_up(program, needed):
-    """With machines that nobody is on, where there have to be so many: every choice of them."""
+    """Every choice of the empty machines that minimum counts require."""
     ways = [
         [
             [(source.name, model) for model in extra]
-            for extra in itertools.combinations_with_replacement(
-                least.models, max(0, least.min_machines - there)
-            )
+            for extra in itertools.combinations_with_replacement(least.models, max(0, least.min_machines - there))
         ]
         for source in program.sources
         for least in source.minimums
@@ -163,10 +161,7 @@ def every_top_up(program, needed):
 
 def within_limits(program, models, machines) -> bool:
     spent, committed = Counter(), Counter()
-    if any(
-        model.max_machines is not None and machines.get(key, 0) > model.max_machines
-        for key, model in models.items()
-    ):
+    if any(model.max_machines is not None and machines.get(key, 0) > model.max_machines for key, model in models.items()):
         return False
     for source in program.sources:
         for least in source.minimums:
@@ -197,7 +192,7 @@ def within_limits(program, models, machines) -> bool:
 
 @st.composite
 def programs(draw: st.DrawFn, alone: bool = False) -> PlacementProblem:
-    """Up to three loads and four models; `alone`: no two replicas fit on a machine that is paid for."""
+    """Up to three loads and four models; `alone`: no two replicas fit on a priced machine."""
     sources = []
     for i in range(draw(st.integers(1, 3))):
         models = tuple(
@@ -302,7 +297,7 @@ def placed_only(program: PlacementProblem, outcome: Solution) -> PlacementProble
 
 
 def check(program: PlacementProblem, outcome: Solution) -> None:
-    """The answer is one that may be used: counts, rules, limits, packing and sums, each worked out again here."""
+    """The solution is valid: counts, rules, limits, packing and sums are computed again here."""
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     sources = {source.name: source for source in program.sources}
     reduced = placed_only(program, outcome)
@@ -311,7 +306,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
         assert sum(here.values()) == load.replicas
         assert rules_hold(load, here, sources)
         assert all(model in load.usable_models.get(source, ()) for source, model in here)
-    assert near_enough(reduced.loads, spots)
+    assert proximity_holds(reduced.loads, spots)
     machines = {(fill.source, fill.model): fill.machines for fill in outcome.machines}
     items = {
         key: tuple(
@@ -330,7 +325,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
         assert (fewest_machines(models[key].size, listed) if listed else 0) <= machines.get(key, 0)
     assert within_limits(program, models, machines)
     assert outcome.cost == sum(models[key].price * count for key, count in machines.items())
-    moves = [moved(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
+    moves = [moves_of(load, here, program) for load, here in zip(reduced.loads, spots, strict=True)]
     assert outcome.moves == sum(moves)
     assert outcome.move_penalty == sum(
         program.move_price(load) * n for load, n in zip(program.loads, moves, strict=True)
@@ -340,8 +335,8 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
 
 @settings(max_examples=700 if LONG else 150, deadline=None)
 @given(programs())
-def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: PlacementProblem) -> None:
-    outcome = solve(program, **FOR_GOOD)
+def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
+    outcome = solve(program, **TO_OPTIMALITY)
     check(program, outcome)
     truth = true_optimum(placed_only(program, outcome))
     assert truth is not None
@@ -357,8 +352,8 @@ def test_the_bound_is_never_above_the_truth_and_the_cost_never_below(program: Pl
 
 @settings(max_examples=500 if LONG else 100, deadline=None)
 @given(programs(alone=True))
-def test_one_machine_a_replica_is_solved_exactly(program: PlacementProblem) -> None:
-    outcome = solve(program, **FOR_GOOD)
+def test_one_replica_per_machine_is_solved_exactly(program: PlacementProblem) -> None:
+    outcome = solve(program, **TO_OPTIMALITY)
     check(program, outcome)
     truth = true_optimum(program)
     assert (truth is not None) == (not outcome.unplaced)
@@ -372,9 +367,7 @@ def test_one_machine_a_replica_is_solved_exactly(program: PlacementProblem) -> N
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9),
     st.tuples(st.integers(12, 20), st.integers(12, 20)),
 )
-def test_packing_many_sizes_keeps_the_bound_below_the_truth(
-    needs: list[tuple[int, int]], size: tuple[int, int]
-) -> None:
+def test_packing_many_sizes_keeps_bound_valid(needs: list[tuple[int, int]], size: tuple[int, int]) -> None:
     loads = tuple(Load(f"l{i}", 1, need, {"a": ("vm",)}) for i, need in enumerate(needs))
     outcome = solve(
         PlacementProblem(RESOURCES, (MachineSource("a", "a", (MachineModel("vm", size, 10),)),), loads), gap=0
@@ -386,29 +379,27 @@ def test_packing_many_sizes_keeps_the_bound_below_the_truth(
 
 @settings(max_examples=100, deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
-def test_equal_programs_get_equal_answers_in_whatever_order(
-    program: PlacementProblem, rng: random.Random
-) -> None:
-    first = solve(program, **FOR_GOOD)
-    assert solve(program, **FOR_GOOD) == first
+def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: random.Random) -> None:
+    first = solve(program, **TO_OPTIMALITY)
+    assert solve(program, **TO_OPTIMALITY) == first
     loads, sources = list(program.loads), list(program.sources)
     rng.shuffle(loads)
     rng.shuffle(sources)
-    assert solve(replace(program, loads=tuple(loads), sources=tuple(sources)), **FOR_GOOD) == first
+    assert solve(replace(program, loads=tuple(loads), sources=tuple(sources)), **TO_OPTIMALITY) == first
 
 
 @settings(max_examples=100, deadline=None)
 @given(programs())
-def test_no_load_is_moved_without_paying_for_it(program: PlacementProblem) -> None:
-    """Putting back the moves of any one load gives nothing cheaper."""
-    outcome = solve(program, **FOR_GOOD)
+def test_undoing_moves_of_a_load_is_never_cheaper(program: PlacementProblem) -> None:
+    """Undoing the moves of any one load is not cheaper."""
+    outcome = solve(program, **TO_OPTIMALITY)
     reduced = placed_only(program, outcome)
     sources = {source.name: source for source in program.sources}
     models = {(source.name, model.name): model for source in program.sources for model in source.models}
     for load in reduced.loads:
-        if moved(load, spots_of(outcome, load), program) and outcome.status == "optimal":
+        if moves_of(load, spots_of(outcome, load), program) and outcome.status == "optimal":
             for back in every_spread(load, models):
-                if not moved(load, back, program) and rules_hold(load, back, sources):
+                if not moves_of(load, back, program) and rules_hold(load, back, sources):
                     choice = [back if other is load else spots_of(outcome, other) for other in reduced.loads]
                     total = total_of(reduced, sources, models, choice)
                     assert total is None or total >= outcome.total
@@ -445,7 +436,7 @@ def test_moves_pay_back(move_cost: int, moves: int, cost: int) -> None:
     assert (outcome.moves, outcome.cost) == (moves, cost)
 
 
-def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
+def test_unprofitable_move_is_undone_in_greedy_solution(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
@@ -458,7 +449,7 @@ def test_a_move_that_does_not_pay_is_taken_back_from_an_unproven_answer(
 
 
 @pytest.mark.parametrize("most", [0, 1, 2, 3])
-def test_no_more_moves_than_allowed(most: int) -> None:
+def test_max_moves_is_respected(most: int) -> None:
     outcome = solve(
         a_program(
             a_load("x", current_counts={("a", "vm"): 2}),
@@ -470,15 +461,17 @@ def test_no_more_moves_than_allowed(most: int) -> None:
     assert (outcome.moves, outcome.cost, outcome.status) == (most, 400 - 40 * most, "optimal")
 
 
-def test_a_budget_is_kept_even_if_something_stays_outside() -> None:
+def test_ledger_limit_holds_with_unplaced_replicas() -> None:
     sources = (cloud("a", 100, ledgers=("team",)), cloud("b", 60, ledgers=("team",)))
     outcome = solve(a_program(a_load(replicas=5), sources=sources, ledger_limits={"team": 199}))
     assert outcome.cost == 180
     assert outcome.unplaced == {"api": 2}
 
 
-def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_grow() -> None:
-    sources = (MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
+def test_exceeded_ledger_keeps_machines_and_does_not_grow() -> None:
+    sources = (
+        MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),
+    )
     outcome = solve(
         a_program(
             a_load(replicas=3, usable_models={"a": ("vm",)}), sources=sources, ledger_limits={"team": 50}
@@ -488,7 +481,7 @@ def test_a_ledger_that_is_over_its_limit_keeps_what_it_pays_for_but_does_not_gro
     assert outcome.unplaced == {"api": 1}
 
 
-def test_replicas_share_machines_and_owned_ones_come_first() -> None:
+def test_replicas_share_machines_and_static_ones_come_first() -> None:
     owned = MachineSource("dc", "dc", (MachineModel("node", (8, 16), 0),), max_machines=1)
     serves = {"dc": ("node",), "a": ("vm",)}
     outcome = solve(
@@ -498,7 +491,7 @@ def test_replicas_share_machines_and_owned_ones_come_first() -> None:
     assert (outcome.cost, outcome.bound, outcome.status) == (100, 100, "optimal")
 
 
-def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three() -> None:
+def test_bound_is_tight_for_loads_above_half_a_machine() -> None:
     outcome = solve(
         a_program(a_load("x", 1, needs=(3, 1)), a_load("y", 1, needs=(3, 2)), a_load("z", 1, needs=(3, 3))),
         gap=0,
@@ -506,12 +499,12 @@ def test_three_that_are_a_bit_more_than_half_a_machine_are_known_to_need_three()
     assert (outcome.cost, outcome.bound) == (180, 180)
 
 
-def test_two_regions_of_which_one_is_dearer() -> None:
+def test_min_regions_uses_the_dearer_region_once() -> None:
     outcome = solve(a_program(a_load(replicas=4, min_regions=2)))
     assert [(share.source, share.replicas) for share in outcome.allocations] == [("a", 1), ("b", 3)]
 
 
-def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> None:
+def test_solver_is_exact_for_real_units() -> None:
     gib = 1 << 30
     sources = (
         MachineSource("a", "a", (MachineModel("vm", (4000, 16 * gib), 192_000),)),
@@ -522,7 +515,7 @@ def test_bytes_and_micro_dollars_of_a_real_size_do_not_upset_the_solver() -> Non
     assert outcome.cost == outcome.bound == 576_000
 
 
-def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_solver_falls_back_to_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "highspy", None)
     outcome = solve(a_program(a_load(replicas=3, needs=(2, 8))))
     assert (outcome.cost, outcome.status, outcome.note) == (120, "greedy", "highspy is not installed")
@@ -544,6 +537,6 @@ def test_without_the_solver_the_answer_is_greedy_and_says_so(monkeypatch: pytest
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(make, what: str) -> None:
+def test_invalid_problem_is_rejected(make, what: str) -> None:
     with pytest.raises(Invalid, match=what):
         make()

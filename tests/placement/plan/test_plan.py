@@ -1,13 +1,14 @@
-"""What a plan says is what happens: applied, it gives the same placements and the same bill, and nothing is left to do."""
+"""Tests of plans: an applied plan gives the planned placements and cost, and leaves nothing to do."""
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
+from random import Random
 from typing import Any
 
 import pytest
-from build.checks import complaints
-from build.crowds import change, crowd, dice, service
+from build.fleet_violations import violations
+from build.property_settings import LONG
+from build.random_worlds import random_change, random_service, random_world
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, worlds
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -17,7 +18,6 @@ from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, compare, converge, plan
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
 SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
@@ -29,7 +29,7 @@ def where(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
 
 
 def same(one: FleetState, other: FleetState) -> bool:
-    """The same placements, machines and money, to the micro-dollar."""
+    """Equal placements, machines and rates, to the micro-dollar."""
     return (where(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
         where(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
     )  # fmt: skip
@@ -42,7 +42,7 @@ def ends(made: Plan) -> tuple[FleetState, FleetState]:
 
 
 def is_kept(made: Plan) -> bool:
-    """Applied, it is what was planned, and there is nothing left to do."""
+    """Whether the applied plan gives the planned state and the next plan is empty."""
     _, after = ends(made)
     fresh = converge(after.resulting_world())
     again = compare(after, fresh)
@@ -51,50 +51,51 @@ def is_kept(made: Plan) -> bool:
 
 @MANY
 @given(numbers)
-def test_a_plan_applied_gives_the_same_placements_and_the_same_cost(number: int) -> None:
-    world = crowd(number)
-    assert is_kept(plan(world, *change(number, world)))
+def test_applied_plan_gives_planned_placements_and_cost(number: int) -> None:
+    world = random_world(number)
+    assert is_kept(plan(world, *random_change(number, world)))
 
 
 @SOME
 @given(numbers)
-def test_so_it_does_after_a_series_of_changes(number: int) -> None:
-    world = crowd(number)
+def test_applied_plan_holds_after_series_of_changes(number: int) -> None:
+    world = random_world(number)
     for step in range(5):
-        made = plan(world, *change(number + step, world))
+        made = plan(world, *random_change(number + step, world))
         assert is_kept(made)
         world = ends(made)[1].resulting_world()
 
 
 @SOME
 @given(worlds(), numbers)
-def test_so_it_does_where_little_fits(world: World, number: int) -> None:
-    assert is_kept(plan(world, [service(dice(number), "api")]))
+def test_applied_plan_holds_in_scarce_worlds(world: World, number: int) -> None:
+    assert is_kept(plan(world, [random_service(Random(number), "api")]))
 
 
 @SOME
 @given(numbers)
-def test_no_limit_is_passed_and_every_rule_holds(number: int) -> None:
-    assert complaints(converge(crowd(number))) == []
+def test_placement_keeps_all_limits_and_rules(number: int) -> None:
+    assert violations(converge(random_world(number))) == []
 
 
 @SOME
 @given(numbers)
-def test_none_is_while_services_come_go_and_change_their_size(number: int) -> None:
-    """Rules over all replicas, nearness to others that move, and reserves are a matter of new placements: other limits are looked at."""
-    draw, world = dice(number), crowd(number)
+def test_limits_hold_while_services_change(number: int) -> None:
+    """Spreads, latency limits to moving services and reserves hold for new placements only; the other limits
+    always hold."""
+    draw, world = Random(number), random_world(number)
     for _ in range(3):
         names = draw.sample(sorted(world.services), min(2, len(world.services)))
         gone = [("LatticeService", "default", name.partition("/")[2]) for name in names[:1]]
-        settled = ends(plan(world, [service(draw, "web"), service(draw, "api")], gone))[1]
-        assert [each for each in complaints(settled) if not any(word in each for word in ELSEWHERE)] == []
+        settled = ends(plan(world, [random_service(draw, "web"), random_service(draw, "api")], gone))[1]
+        assert [each for each in violations(settled) if not any(word in each for word in ELSEWHERE)] == []
         world = settled.resulting_world()
 
 
 @SOME
 @given(numbers, st.randoms(use_true_random=False))
-def test_the_order_of_objects_does_not_matter(number: int, shuffled: Any) -> None:
-    world = crowd(number)
+def test_placement_is_independent_of_object_order(number: int, shuffled: Any) -> None:
+    world = random_world(number)
     objects = list(world.objects.values())
     shuffled.shuffle(objects)
     assert same(converge(World.of(objects, world.price_book)), converge(world))
@@ -102,24 +103,24 @@ def test_the_order_of_objects_does_not_matter(number: int, shuffled: Any) -> Non
 
 @SOME
 @given(numbers)
-def test_settling_twice_is_settling_once(number: int) -> None:
-    once = converge(crowd(number))
+def test_converge_is_idempotent(number: int) -> None:
+    once = converge(random_world(number))
     assert same(converge(once.world), once)
     assert compare(once, converge(once.resulting_world())).is_empty
 
 
 @SOME
 @given(numbers)
-def test_what_is_known_from_counts_alone_keeps_every_replica_and_every_dollar(number: int) -> None:
-    """Without nodes and bindings nobody knows which replica is on which machine; how many are where is known all the same."""
-    once = converge(crowd(number))
+def test_fleet_rebuilt_from_counts_keeps_replicas_and_cost(number: int) -> None:
+    """Without nodes and bindings the machine of each replica is unknown; the counts per cluster are not."""
+    once = converge(random_world(number))
     rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
     fleet = rebuilt.build_fleet()
     found = FleetState(rebuilt, fleet, {})
     assert (where(found), found.offer_rates, found.clusters) == (where(once), once.offer_rates, once.clusters)
 
 
-def test_a_plan_tells_what_is_new_grown_and_gone() -> None:
+def test_plan_lists_added_changed_and_removed() -> None:
     world = a_world(a_pool(), a_service("api", replicas=3), a_service("old", cores=3))
     start = converge(world).resulting_world()
     made = plan(
@@ -153,7 +154,7 @@ CERTIFIED = {"compliance": ["soc2"]}
                  [a_policy(compliance=["soc2"])], {("p2", "p2-001", "dear"): 1},
                  id="a policy that asks for more"),
 ])  # fmt: skip
-def test_a_healthy_replica_is_not_stopped_but_would_move(
+def test_misplaced_replica_is_kept_and_listed_as_would_move(
     before: list[Any], changed: list[Any], moving: dict[Any, int] | None
 ) -> None:
     made = plan(converge(a_world(*before)).resulting_world(), changed)
@@ -174,13 +175,13 @@ def test_a_healthy_replica_is_not_stopped_but_would_move(
     pytest.param([a_pool("p1"), a_pool("p2"), a_service(requiredRegions=["p1", "p2"])], [a_service(requiredRegions=["p1"])],
                  "default/api is left in one region", id="a service that is left in one region"),
 ])  # fmt: skip
-def test_a_plan_tells_new_risks(before: list[Any], changed: list[Any], risk: str | None) -> None:
+def test_plan_lists_new_risks(before: list[Any], changed: list[Any], risk: str | None) -> None:
     made = plan(converge(a_world(*before)).resulting_world(), changed)
     assert list(made.risks) == ([risk] if risk else [])
     assert plan(ends(made)[1].resulting_world(), []).risks == ()
 
 
-def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
+def test_plan_id_depends_on_manifests_and_result() -> None:
     world = a_world(a_pool("p1"), a_pool("p2"))
     one, same_again = plan(world, [a_service()]), plan(world, [a_service()])
     assert one.id == same_again.id
@@ -196,7 +197,7 @@ def test_the_id_is_of_the_manifests_and_of_the_result() -> None:
     )
 
 
-def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
+def test_plan_excludes_previously_pending_placements() -> None:
     world = a_world(a_pool(), a_service("early"))
     found = plan(world, [a_service("late")])
     assert [each.name for each in found.services if each.placed_before != each.placed_after] == [
@@ -204,7 +205,7 @@ def test_what_was_waiting_before_is_not_the_changes_doing() -> None:
     ]
 
 
-def test_an_infeasible_service_is_listed_with_what_it_has() -> None:
+def test_infeasible_service_is_listed_with_partial_placement() -> None:
     made = plan(a_world(a_pool(capacity={"maxNodes": 1})), [a_service(replicas=6)])
     assert made.unplaced == ("default/api",)
     assert [(each.mark, sum(each.placed_after.values()), each.is_placed) for each in made.services] == [
@@ -212,7 +213,7 @@ def test_an_infeasible_service_is_listed_with_what_it_has() -> None:
     ]
 
 
-def test_machines_of_a_deleted_service_go() -> None:
+def test_deleted_service_removes_its_machines() -> None:
     made = plan(
         converge(a_world(a_pool(), a_service(cores=4, replicas=3))).resulting_world(),
         [],
@@ -225,7 +226,7 @@ def test_machines_of_a_deleted_service_go() -> None:
     )
 
 
-def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> None:
+def test_outgrown_replicas_move_to_larger_machines() -> None:
     start = converge(
         a_world(
             a_class("s", 2, 8, 0.1), a_class(), a_pool(classes=["s", "m"]), a_service(cores=2, replicas=2)
@@ -241,15 +242,15 @@ def test_replicas_that_ask_for_more_than_their_machine_has_go_to_others() -> Non
     assert is_kept(made)
 
 
-def test_those_that_still_fit_stay() -> None:
+def test_resized_replicas_that_fit_stay() -> None:
     start = converge(a_world(a_pool(), a_service(cores=1, replicas=4))).resulting_world()
     assert [dict(each.nodes_after) for each in plan(start, [a_service(cores=2, replicas=4)]).clusters] == [
         {"m": 2}
     ]
 
 
-def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
-    """a looks while the data center is half full, z fills it: one settling is enough all the same."""
+def test_later_service_may_open_overflow_for_earlier_one() -> None:
+    """a is placed while the data center is half full, then z fills it; one `converge` suffices."""
     dc = a_static(
         nodes=2,
         cores=8,
@@ -262,7 +263,7 @@ def test_a_late_service_may_open_an_overflow_for_an_early_one() -> None:
     assert same(converge(settled.resulting_world()), settled)
 
 
-def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
+def test_changed_costs_are_listed_and_add_up() -> None:
     world = converge(a_world(a_class("m", 4, 16, 0.2), a_pool(), a_service("a"))).resulting_world()
     found = plan(world, [a_class("m", 4, 16, 0.4)])
     assert [(each.name, each.cost_before, each.cost_after) for each in found.services] == [
@@ -276,7 +277,7 @@ def test_whose_cost_changes_is_listed_and_everything_adds_up() -> None:
     )
 
 
-def test_a_limit_below_what_is_in_use_is_a_risk_and_no_silent_nothing() -> None:
+def test_limit_below_usage_is_a_risk() -> None:
     world = converge(a_world(a_class(), a_pool("p1"), a_service("a", replicas=2, cores=4))).resulting_world()
     found = plan(world, [a_pool("p1", capacity={"maxNodes": 0})])
     assert not found.is_empty

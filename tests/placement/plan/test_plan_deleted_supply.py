@@ -1,9 +1,11 @@
-"""A pool, region or data center that is deleted takes nothing with it that runs: a plan says that it stays, and where it would go."""
+"""Tests of deleted supply: replicas in a deleted pool, region or data center keep running, and the plan lists
+where they would move."""
 
 from dataclasses import replace
 
 import pytest
-from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
+from build.placed_worlds import a_placed_world
+from build.worlds import a_class, a_cloud, a_pool, a_service, a_static
 
 from lattice.kinds.meta.base import Kind
 from lattice.placement.model.world import ObjectKey, World
@@ -12,10 +14,6 @@ from lattice.placement.plan.whatif import WhatIfEvent, plan_event
 
 P1: ObjectKey = ("LatticePool", "", "p1")
 API = "default/api"
-
-
-def running(*objects: Kind) -> World:
-    return converge(a_world(*objects)).resulting_world()
 
 
 def after_losing(world: World, *gone: ObjectKey) -> FleetState:
@@ -32,10 +30,10 @@ GONE = [
 
 
 @pytest.mark.parametrize(("supply", "gone", "where", "rate"), GONE)
-def test_what_runs_there_stays_and_would_move(
+def test_replicas_of_deleted_supply_stay_and_would_move(
     supply: list[Kind], gone: ObjectKey, where: dict[tuple[str, str, str], int], rate: int
 ) -> None:
-    before = running(*supply, a_service(replicas=2))
+    before = a_placed_world(*supply, a_service(replicas=2))
     made = plan(before, [a_pool("p2", classes=["l"]), a_class("l", 8, 32, 0.4)], [gone])
     assert made.services == made.clusters == made.unplaced == ()
     assert made.total == (rate, rate)
@@ -47,41 +45,41 @@ def test_what_runs_there_stays_and_would_move(
     assert made.state_after.replica_counts == {API: where}
 
 
-def test_where_nothing_else_would_take_it_the_plan_is_not_feasible() -> None:
-    made = plan(running(a_pool("p1"), a_service()), [], [P1])
+def test_plan_is_infeasible_without_alternative_supply() -> None:
+    made = plan(a_placed_world(a_pool("p1"), a_service()), [], [P1])
     assert [each.destination for each in made.would_move] == [None]
     assert not made.is_feasible
 
 
-def test_what_was_left_behind_is_no_news_to_the_next_plan() -> None:
-    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
+def test_orphaned_replicas_are_no_change_in_next_plan() -> None:
+    left = after_losing(a_placed_world(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p3")])
     assert replace(made, manifest_changes=()).is_empty
 
 
-def test_only_those_that_lack_a_place_get_one_elsewhere() -> None:
-    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=2)), P1).resulting_world()
+def test_only_missing_replicas_are_placed_elsewhere() -> None:
+    left = after_losing(a_placed_world(a_pool("p1"), a_service(cores=4, replicas=2)), P1).resulting_world()
     made = plan(left, [a_pool("p2"), a_service(cores=4, replicas=3)])
     assert made.state_after is not None
     assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 2, ("p2", "p2-001", "m"): 1}
 
 
-def test_fewer_are_those_that_were_left_behind() -> None:
-    left = after_losing(running(a_pool("p1"), a_service(cores=4, replicas=3)), P1).resulting_world()
+def test_scale_down_keeps_orphaned_replicas() -> None:
+    left = after_losing(a_placed_world(a_pool("p1"), a_service(cores=4, replicas=3)), P1).resulting_world()
     made = plan(left, [a_service(cores=4, replicas=1)])
     assert made.state_after is not None
     assert made.state_after.replica_counts[API] == {("p1", "p1-001", "m"): 1}
 
 
-def test_machines_go_with_the_last_who_is_in_their_cluster() -> None:
-    made = plan(running(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
+def test_orphaned_cluster_is_removed_with_last_replica() -> None:
+    made = plan(a_placed_world(a_pool("p1"), a_service()), [], [P1, ("LatticeService", "default", "api")])
     assert ([each.mark for each in made.services], [each.mark for each in made.clusters]) == (["-"], ["-"])
     assert made.total == (200_000, 0)
 
 
-def test_a_loss_is_no_deletion() -> None:
-    """`whatif` is about what is not there any more: it does not stay. What was left behind before does."""
-    settled = converge(running(a_pool("p1"), a_pool("p2"), a_service()))
+def test_lost_offer_is_not_a_deletion() -> None:
+    """`whatif` models supply that is gone, so its replicas do not stay; replicas orphaned earlier do."""
+    settled = converge(a_placed_world(a_pool("p1"), a_pool("p2"), a_service()))
     lost = plan_event(settled, WhatIfEvent(lost_offers=("p1",))).state_after
     assert lost is not None
     assert lost.replica_counts == {API: {("p2", "p2-001", "m"): 1}}
@@ -91,7 +89,7 @@ def test_a_loss_is_no_deletion() -> None:
     assert lost.replica_counts == {API: {("p1", "p1-001", "m"): 1}}
 
 
-def test_a_pool_that_is_declared_again_has_its_own_back() -> None:
-    left = after_losing(running(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
+def test_recreated_pool_readopts_its_replicas() -> None:
+    left = after_losing(a_placed_world(a_pool("p1"), a_pool("p2"), a_service()), P1).resulting_world()
     made = plan(left, [a_pool("p1")])
     assert (made.services, made.clusters, made.would_move) == ((), (), ())

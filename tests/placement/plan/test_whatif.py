@@ -1,13 +1,15 @@
-"""A loss that is only imagined says what the loss would do, and leaves everything as it was."""
+"""Tests of `whatif`: the effect of a simulated loss, without any change to the world."""
 
-import os
 from collections.abc import Iterator
+from random import Random
 from typing import Any
 
 import msgspec
 import pytest
-from build.checks import complaints
-from build.crowds import crowd, dice
+from build.fleet_violations import violations
+from build.placed_worlds import state_after
+from build.property_settings import LONG
+from build.random_worlds import random_world
 from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
@@ -25,18 +27,12 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, converge, plan
 from lattice.placement.plan.whatif import WhatIfEvent, loss_impacts, offer_names, whatif
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 
 
-def after(made: Plan) -> FleetState:
-    assert made.state_after is not None
-    return made.state_after
-
-
 def state(fleet: Fleet) -> dict[str, Any]:
-    """Everything that placing looks at, by names."""
+    """Everything that placement reads from the fleet, by names."""
     machines, table = fleet.machines, fleet.table
     names = machines.names
 
@@ -64,7 +60,7 @@ def state(fleet: Fleet) -> dict[str, Any]:
 
 
 def without_offer(world: World, offer: str) -> World:
-    """Written by hand: the object is gone, or the cloud has one region less, and so are the clusters and replicas that were there."""
+    """The world without the offer's object or region, and without its clusters and replicas."""
     found: dict[Any, Kind] = {}
     owner, _, region = offer.partition("/")
     for key, each in world.objects.items():
@@ -93,8 +89,8 @@ def without_offer(world: World, offer: str) -> World:
     )
 
 
-def left_alone(before: FleetState, bare: World) -> set[str]:
-    """Services that run, and were near enough to what they have to be near before it was lost."""
+def services_out_of_latency(before: FleetState, bare: World) -> set[str]:
+    """Running services that were within their latency limits before the loss and are not after it."""
     fleet, limited = bare.build_fleet(), [each for each in bare.demands.values() if each.latency]
     return {
         each.name
@@ -105,15 +101,15 @@ def left_alone(before: FleetState, bare: World) -> set[str]:
 
 @SOME
 @given(numbers)
-def test_it_equals_a_fresh_plan_of_the_world_without_the_lost_part(number: int) -> None:
-    settled = converge(crowd(number))
+def test_loss_equals_fresh_plan_without_lost_offer(number: int) -> None:
+    settled = converge(random_world(number))
     offers = offer_names(settled.world)
     offer = offers[number % len(offers)]
-    lost = after(whatif(settled.world, WhatIfEvent(lost_offers=(offer,))))
+    lost = state_after(whatif(settled.world, WhatIfEvent(lost_offers=(offer,))))
     bare = without_offer(settled.resulting_world(), offer)
-    if left_alone(settled, bare):
+    if services_out_of_latency(settled, bare):
         event("somebody has to be near what is lost")
-        return  # and goes with it, which a plan leaves to the user
+        return  # it moves with the lost offer, which a plan leaves to the user
     fresh = converge(bare)
     assert (lost.replica_counts, lost.offer_rates, set(lost.unplaced)) == (
         fresh.replica_counts,
@@ -124,37 +120,39 @@ def test_it_equals_a_fresh_plan_of_the_world_without_the_lost_part(number: int) 
 
 @SOME
 @given(numbers)
-def test_a_drill_of_all_offers_equals_losing_each(number: int) -> None:
-    settled = converge(crowd(number))
+def test_loss_impacts_equal_single_losses(number: int) -> None:
+    settled = converge(random_world(number))
     for loss in loss_impacts(settled):
         made = whatif(settled.world, WhatIfEvent(lost_offers=(loss.offer,)))
         assert loss.cost == made.total[1]
         assert set(loss.newly_unplaced) == set(made.unplaced) - set(settled.unplaced)
         assert all(
-            dict(after(made).replica_counts.get(name, {})) == dict(places)
+            dict(state_after(made).replica_counts.get(name, {})) == dict(places)
             for name, places in loss.moved.items()
         )
 
 
 @SOME
 @given(numbers)
-def test_after_a_loss_no_limit_is_passed_and_every_rule_holds(number: int) -> None:
-    settled = converge(crowd(number))
+def test_placement_after_loss_keeps_limits_and_rules(number: int) -> None:
+    settled = converge(random_world(number))
     offers = offer_names(settled.world)
     made = whatif(settled.world, WhatIfEvent(lost_offers=(offers[number % len(offers)],)))
-    assert [each for each in complaints(after(made)) if "skew" not in each] == []
+    assert [each for each in violations(state_after(made)) if "skew" not in each] == []
 
 
 @SOME
 @given(numbers)
-def test_a_certificate_that_is_withdrawn_is_nobodys_any_more(number: int) -> None:
-    settled = converge(crowd(number))
+def test_dropped_certificate_moves_dependent_services(number: int) -> None:
+    settled = converge(random_world(number))
     held = [(offer.name, each) for offer in settled.world.supply.offers for each in sorted(offer.compliance)]
     if not held:
         return
     offer, certificate = held[number % len(held)]
-    lost = after(whatif(settled.world, WhatIfEvent(dropped_certificates=((offer, certificate.upper()),))))
-    assert [each for each in complaints(lost) if "skew" not in each] == []
+    lost = state_after(
+        whatif(settled.world, WhatIfEvent(dropped_certificates=((offer, certificate.upper()),)))
+    )
+    assert [each for each in violations(lost) if "skew" not in each] == []
     row = lost.fleet.row(offer)
     needing = [
         name
@@ -165,8 +163,8 @@ def test_a_certificate_that_is_withdrawn_is_nobodys_any_more(number: int) -> Non
 
 
 def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]:
-    """Random things that placing does to a fleet."""
-    draw = dice(number)
+    """Random operations of placement on a fleet."""
+    draw = Random(number)
     for _ in range(6):
         service = draw.choice(sorted(settled.world.demands))
         seats = list(fleet.assignments.get(service, ()))
@@ -182,8 +180,8 @@ def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]
 
 @SOME
 @given(numbers)
-def test_what_was_only_imagined_leaves_no_trace(number: int) -> None:
-    settled = converge(crowd(number))
+def test_what_if_leaves_no_trace(number: int) -> None:
+    settled = converge(random_world(number))
     fleet = settled.fleet
     before = state(fleet)
     with fleet.what_if():
@@ -193,20 +191,22 @@ def test_what_was_only_imagined_leaves_no_trace(number: int) -> None:
                 list(operations(fleet, settled, number + step))
             assert state(fleet) == inner
     assert state(fleet) == before
-    assert loss_impacts(settled) == loss_impacts(converge(crowd(number)))
+    assert loss_impacts(settled) == loss_impacts(converge(random_world(number)))
 
 
 @SOME
 @given(numbers)
-def test_a_drill_leaves_no_trace(number: int) -> None:
-    settled = converge(crowd(number))
+def test_loss_impacts_leave_no_trace(number: int) -> None:
+    settled = converge(random_world(number))
     before = state(settled.fleet)
     loss_impacts(settled)
     assert state(settled.fleet) == before
 
 
 def places(made: Plan, service: str = "default/api") -> dict[str, int]:
-    return {offer: count for (offer, _, _), count in after(made).replica_counts.get(service, {}).items()}
+    return {
+        offer: count for (offer, _, _), count in state_after(made).replica_counts.get(service, {}).items()
+    }
 
 
 NEAR = {"latency": {"db": {"maxMs": 5}}}
@@ -220,22 +220,22 @@ GDPR = {"compliance": ["gdpr"]}
     pytest.param([a_cloud(regions=["r1", "r2"]), a_service(requiredRegions=["r1"])], WhatIfEvent(lost_offers=("cloud/r1",)), {},
                  id="one region of a cloud can be lost"),
     pytest.param([a_cloud(regions=["r1", "r2"]), a_pool(classes=["dear"]), a_class(), a_class("dear", price=1, providers=["aws"]), a_service()],
-                 WhatIfEvent(lost_offers=("cloud",)), {"p1": 1}, id="or a whole cloud"),
+                 WhatIfEvent(lost_offers=("cloud",)), {"p1": 1}, id="a whole cloud can be lost"),
     pytest.param([a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, budget=144), a_service(compliance=["gdpr"])],
                  WhatIfEvent(dropped_certificates=(("p1", "GDPR"),)), {"p2": 1}, id="a certificate is withdrawn, in upper or lower case"),
     pytest.param([a_pool("p1", region="r", zone="a"), a_pool("p2", region="s", classes=["dear"]), a_class(), a_class("dear", price=1),
-                  a_service("db"), a_service(**NEAR)], WhatIfEvent(lost_offers=("p1",)), {"p2": 1}, id="who has to be near goes along"),
+                  a_service("db"), a_service(**NEAR)], WhatIfEvent(lost_offers=("p1",)), {"p2": 1}, id="a service with a latency limit moves along"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_cloud(), a_service()], WhatIfEvent(lost_offers=("dc",)), {"cloud/r1": 1},
                  id="a data center is lost to the cloud"),
 ])  # fmt: skip
-def test_who_moves_where(objects: list[Kind], event: WhatIfEvent, moved: dict[str, int]) -> None:
+def test_destination_after_event(objects: list[Kind], event: WhatIfEvent, moved: dict[str, int]) -> None:
     made = whatif(a_world(*objects), event)
     assert places(made) == moved
     assert made.unplaced == (() if moved else ("default/api",))
 
 
-def test_who_is_near_the_lost_one_but_elsewhere_has_to_go_too() -> None:
-    """db moves to where nothing is near api's pool."""
+def test_dependents_move_with_lost_service() -> None:
+    """db moves to a pool that is not within the latency limit of api's pool."""
     world = a_world(
         a_pool("p1", region="us-east-1", capacity={"maxNodes": 1}),
         a_pool("p2", region="us-east-1", capacity={"maxNodes": 1}),
@@ -257,14 +257,14 @@ def test_who_is_near_the_lost_one_but_elsewhere_has_to_go_too() -> None:
     }
 
 
-def test_what_was_misplaced_before_does_not_move_because_of_something_else() -> None:
+def test_misplaced_replica_ignores_unrelated_loss() -> None:
     start = converge(a_world(a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, classes=["dear"]), a_pool("p3", classes=["dear"]),
                            a_class(), a_class("dear", price=1), a_service(compliance=["gdpr"]))).resulting_world()  # fmt: skip
-    stale = after(plan(start, [a_pool("p1")])).resulting_world()
+    stale = state_after(plan(start, [a_pool("p1")])).resulting_world()
     assert places(whatif(stale, WhatIfEvent(lost_offers=("p3",)))) == {"p1": 1}
 
 
-def test_higher_prices_cost_more_and_move_nobody() -> None:
+def test_higher_prices_cost_more_and_move_nothing() -> None:
     made = whatif(a_world(a_pool(), a_service()), WhatIfEvent(price_millionths=1_200_000))
     assert places(made) == {"p1": 1}
     assert made.total == (200_000, 240_000)
@@ -273,15 +273,15 @@ def test_higher_prices_cost_more_and_move_nobody() -> None:
 @pytest.mark.parametrize(("event", "error", "words"), [
     pytest.param(WhatIfEvent(lost_offers=("moon",)), NotFound, "no pool, region or infrastructure moon", id="a pool that is not there"),
     pytest.param(WhatIfEvent(lost_offers=("p1/r",)), NotFound, "no pool, region or infrastructure p1/r", id="a region of a pool"),
-    pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of nobody"),
+    pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of an unknown pool"),
     pytest.param(WhatIfEvent(dropped_certificates=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="a certificate that it does not have"),
 ])  # fmt: skip
-def test_what_is_not_there_cannot_be_lost(event: WhatIfEvent, error: type[Exception], words: str) -> None:
+def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
         whatif(a_world(a_pool(labels=GDPR)), event)
 
 
-def test_the_world_that_is_asked_about_is_not_changed() -> None:
+def test_whatif_does_not_change_the_world() -> None:
     world = a_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     before = dict(world.objects)
     whatif(world, WhatIfEvent(dropped_certificates=(("p1", "gdpr"),)))

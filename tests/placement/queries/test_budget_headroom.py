@@ -1,4 +1,5 @@
-"""A budget's limit binds by the hour, over 30 days: what is left for machines is told beside what the month will come to."""
+"""Tests of budget headroom: the hourly headroom of a limit over 30 days is shown beside the projection of the
+month."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -39,7 +40,9 @@ def planned(supply: Kind, replicas: int) -> Document:
         pytest.param(a_cloud(budget={"monthly": 200}), 1, None, False, id="soft: nothing is refused"),
     ],
 )
-def test_what_is_left_for_machines(supply: Kind, replicas: int, left: int | None, is_used_up: bool) -> None:
+def test_budget_headroom_for_machines(
+    supply: Kind, replicas: int, left: int | None, is_used_up: bool
+) -> None:
     (budget,) = (
         each
         for each in planned(supply, replicas)["budgets"]
@@ -50,7 +53,7 @@ def test_what_is_left_for_machines(supply: Kind, replicas: int, left: int | None
     assert budget["cheapestMachine"]["hourlyMicros"] == 200_000
 
 
-def test_a_budget_that_refuses_the_next_machine_is_marked_with_need_have_and_missing() -> None:
+def test_exhausted_budget_is_marked_with_shortfall() -> None:
     lines = plan_lines(planned(a_pool(budget=200), 1), TableRenderer())
     (row,) = (line for line in lines if "latticepool/p1 " in line and "hard" in line)
     assert row.startswith("! ")
@@ -58,6 +61,6 @@ def test_a_budget_that_refuses_the_next_machine_is_marked_with_need_have_and_mis
     assert USED_UP in lines
 
 
-def test_a_budget_with_room_is_not_marked() -> None:
+def test_budget_with_headroom_is_not_marked() -> None:
     lines = plan_lines(planned(a_pool(budget=300), 1), TableRenderer())
     assert not any(line.startswith("!") for line in lines)

@@ -1,4 +1,4 @@
-"""Of two plans with the same manifests only what differs is told."""
+"""Tests of `plan_differences`: only the differences between two plans of the same manifests are listed."""
 
 import copy
 from typing import Any
@@ -49,7 +49,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("now", "told"), CASES)
-def test_only_what_differs_is_listed(now: dict[str, Any], told: list[str] | None) -> None:
+def test_plan_differences(now: dict[str, Any], told: list[str] | None) -> None:
     wanted = (
         [f"service {each['name']}: is not in it any more" for each in planned()["services"]]
         if told is None
@@ -58,6 +58,6 @@ def test_only_what_differs_is_listed(now: dict[str, Any], told: list[str] | None
     assert plan_differences(planned(), now) == wanted
 
 
-def test_what_is_no_plan_is_refused() -> None:
+def test_non_plan_is_rejected() -> None:
     with pytest.raises(Malformed, match="is not a plan"):
         plan_differences({"services": [{"name": "x"}]}, planned())

@@ -1,4 +1,4 @@
-"""Documents about the fleet: plain JSON, exact money, the same whoever renders them."""
+"""Tests of query documents: plain JSON, exact money, and the same text from every renderer."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def seed():
 
 
 def _as_printed(each):
-    """us-east without gdpr: nobody finds a place."""
+    """us-east without gdpr, so that no service is placed."""
     if each.metadata.name != "us-east":
         return each
     return msgspec.structs.replace(
@@ -67,8 +67,8 @@ QUESTIONS = [
 
 @pytest.mark.parametrize("world", ["seed-000", "printed"])
 @pytest.mark.parametrize(("question", "draw"), QUESTIONS)
-def test_a_document_survives_the_wire_and_is_drawn_the_same(seed, question, draw, world):
-    """What a server would send is what is computed here: nothing but JSON, whatever order the objects came in."""
+def test_document_round_trips_json_and_renders_the_same(seed, question, draw, world):
+    """The document is plain JSON and independent of object order, as a server would send it."""
     document = answer_query(question, World.of(seed[world]))
     again = answer_query(question, World.of(reversed(seed[world])))
     sent = json.loads(msgspec.json.encode(document))
@@ -91,7 +91,7 @@ def test_every_key_is_camel_case(seed, question, draw):
 
 
 @given(st.integers(min_value=-(10**15), max_value=10**15))
-def test_money_is_exact_in_every_form(micros):
+def test_money_is_exact_in_every_format(micros):
     written = money_document(micros)["dollars"]
     whole, _, part = written.removeprefix("-").partition(".")
     assert int(whole) * 1_000_000 + int(part.ljust(6, "0") or 0) == abs(micros)
@@ -102,13 +102,13 @@ def test_money_is_exact_in_every_form(micros):
     assert shown.startswith("-") == (micros < 0)
 
 
-def test_a_plan_of_no_change_is_what_is_still_to_be_done(seed):
+def test_plan_without_changes_lists_pending_work(seed):
     world = World.of(seed["seed-000"])
     assert len(answer_query({"ask": "plan"}, world)["services"]) == 3
     assert answer_query({"ask": "plan"}, converge(world).resulting_world())["isEmpty"]
 
 
-def test_questions_are_asked_as_if_the_changes_were_made(seed):
+def test_queries_apply_given_changes(seed):
     world = World.of(seed["seed-000"])
     pool = next(each for each in seed["seed-000"] if each.metadata.name == "us-east")
     gone = [("LatticePool", "", "us-east")]
@@ -119,8 +119,8 @@ def test_questions_are_asked_as_if_the_changes_were_made(seed):
     )
 
 
-def test_why_leaves_the_fleet_as_it_was(seed):
-    """A service that runs: shown where it is, decided anew, and nothing moves."""
+def test_why_does_not_change_the_fleet(seed):
+    """A running service is shown where it is, decided again, and nothing moves."""
     world = converge(World.of(seed["seed-000"])).resulting_world()
     document = answer_query({"ask": "why", "service": API}, world)
     assert {each["pool"]: each["replicas"] for each in document["now"]} == {"us-east": 2, "eu-west": 1}
@@ -128,7 +128,7 @@ def test_why_leaves_the_fleet_as_it_was(seed):
     assert answer_query({"ask": "plan"}, world)["isEmpty"]
 
 
-def test_a_service_that_would_go_elsewhere_today_is_called_stale(seed):
+def test_service_with_better_placement_is_stale(seed):
     world = converge(World.of(seed["seed-001"])).resulting_world()
     storefront = next(
         each
@@ -156,8 +156,9 @@ def _grounds(document, pool):
     return [(each["replicas"], each["filter"], each["need"], each["have"]) for each in found["reasons"]]
 
 
-def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
-    """Four replicas fill the data center, two overflow into the one cluster that may be made, the seventh finds no place."""
+def test_overflow_reasons_name_their_replicas():
+    """Four replicas fill the data center, two overflow into the only allowed cluster, the seventh is
+    unplaced."""
     rule = {
         "enabled": True,
         "target": "aws",
@@ -202,7 +203,7 @@ def test_each_reason_of_an_overflow_holds_for_the_replicas_that_it_names():
         ),
     ],
 )  # fmt: skip
-def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes, wanted, told):
+def test_why_names_taint_label_and_model_mismatches(nodes, wanted, told):
     document = answer_query(
         {"ask": "why", "service": "default/api"}, World.of([a_class(**nodes), a_pool(), a_service(**wanted)])
     )
@@ -210,7 +211,7 @@ def test_what_keeps_a_replica_off_machines_that_are_large_enough_is_named(nodes,
     assert found == told
 
 
-def test_a_model_that_a_data_center_has_not_is_named_with_those_that_it_has():
+def test_why_lists_gpu_models_of_data_center():
     have = [{"type": "t4", "count": 1}, {"type": "l4", "count": 1}]
     world = World.of([a_static(accelerators=have), a_service(gpu=1, gpuModel="a100")])
     (reason,) = answer_query({"ask": "why", "service": "default/api"}, world)["pools"][0]["reasons"]
@@ -222,12 +223,12 @@ def test_a_model_that_a_data_center_has_not_is_named_with_those_that_it_has():
     [([1], "1"), ([1, 2, 3], "1-3"), ([1, 2, 5, 7, 8], "1-2, 5, 7-8"), ([], "")],
     ids=["one", "a run", "gaps", "none"],
 )
-def test_replicas_are_told_in_runs(numbers, text):
+def test_ranges(numbers, text):
     assert ranges(numbers) == text
 
 
-def test_very_many_unplaced_are_all_listed(seed):
-    """Those that ask for the same are judged once, and each is told in its own name."""
+def test_all_unplaced_services_are_listed(seed):
+    """Services with equal demands are judged once, and each is listed by name."""
     cache = next(each for each in seed["seed-000"] if each.metadata.name == "cache")
     many = [
         msgspec.structs.replace(cache, metadata=msgspec.structs.replace(cache.metadata, name=f"s{n:03}"))
@@ -247,7 +248,7 @@ def test_very_many_unplaced_are_all_listed(seed):
     assert all("not in us-east" in each["reason"] for each in document["unplaced"])
 
 
-def test_a_question_that_there_is_not_is_refused(seed):
+def test_unknown_query_or_service_is_rejected(seed):
     with pytest.raises(Malformed, match="there is no question 'when'"):
         answer_query({"ask": "when"}, World.of(()))
     for ask in ("why", "fit"):

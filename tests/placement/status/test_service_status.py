@@ -1,4 +1,4 @@
-"""What is written about services and supply: figures, sentences and conditions."""
+"""Tests of the status of services and supply: figures, messages and conditions."""
 
 from decimal import Decimal
 from typing import Any
@@ -33,7 +33,7 @@ def status(found: FleetState, kind: str, name: str, namespace: str = "") -> Any:
     )  # type: ignore[attr-defined]
 
 
-def said(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
+def conditions_of(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
     supplier = found.world.objects[kind, "", name]
     assert isinstance(supplier, LatticePool | CloudInfrastructure | StaticInfrastructure)
     return {each.type: each for each in supply_conditions(supplier, found.fleet, found.world)}
@@ -43,11 +43,11 @@ def said(found: FleetState, kind: str, name: str) -> dict[str, Condition]:
     ("micros", "text"),
     [(384_000, "0.384"), (414_720_000, "414.72"), (0, "0"), (1, "0.000001"), (5_000_000, "5")],
 )
-def test_dollars_have_no_needless_zeros(micros: int, text: str) -> None:
+def test_dollar_amount(micros: int, text: str) -> None:
     assert str(dollar_amount(micros)) == text
 
 
-def test_parts_of_a_machine_add_up() -> None:
+def test_service_costs_of_shared_machine_add_up() -> None:
     found = settled(a_class(price=Decimal("0.1")), a_pool(), a_service("a"), a_service("b"), a_service("c"))
     parts = [status(found, "LatticeService", name, "default")["totalCost"]["hourly"] for name in "abc"]
     assert sum(map(Decimal, parts)) == Decimal("0.1")
@@ -60,11 +60,11 @@ def test_parts_of_a_machine_add_up() -> None:
     pytest.param([a_service(requiredRegions=["p1"])], {"p1": 1}, "Placed in p1 per requiredRegions constraint", id="required regions"),
     pytest.param([a_service(), a_policy("ha", minRegions=2)], {"p1": 1, "p2": 1}, "Placed in p1 and p2 per minRegions of policy/ha", id="minRegions"),
 ])  # fmt: skip
-def test_why_it_is_there(objects: list[Kind], offers: dict[str, int], reason: str) -> None:
+def test_placed_because(objects: list[Kind], offers: dict[str, int], reason: str) -> None:
     assert placed_because(a_world(*objects).demands["default/api"], offers) == reason
 
 
-def test_alternatives_are_pools_that_are_ruled_out_for_good() -> None:
+def test_alternatives_list_rejected_pools() -> None:
     found = settled(a_pool("p1", labels={"compliance": ["gdpr"]}), a_pool("p2"), a_pool("p3", labels={"compliance": ["gdpr"]}, capacity={"maxNodes": 0}),
                     a_service(compliance=["gdpr"]))  # fmt: skip
     assert status(found, "LatticeService", "api", "default")["schedulerDecision"]["alternatives"] == [
@@ -73,7 +73,7 @@ def test_alternatives_are_pools_that_are_ruled_out_for_good() -> None:
     ]
 
 
-def test_a_cloud_says_what_it_has_in_each_region() -> None:
+def test_cloud_status_by_region() -> None:
     found = settled(
         a_cloud(regions=["r1", "r2"]),
         a_service("a", requiredRegions=["r1"]),
@@ -85,7 +85,7 @@ def test_a_cloud_says_what_it_has_in_each_region() -> None:
     assert shown["nextClusterSequence"] == {"r1": 2, "r2": 2}
 
 
-def test_a_data_center_says_what_is_used_and_what_is_left() -> None:
+def test_data_center_status_utilisation() -> None:
     found = settled(a_static(nodes=4, cores=16, memory="64Gi"), a_service(cores=4, replicas=3))
     shown = status(found, "StaticInfrastructure", "dc")
     assert shown["utilization"] == {
@@ -96,7 +96,7 @@ def test_a_data_center_says_what_is_used_and_what_is_left() -> None:
     assert shown["clusters"] == {"total": 1, "names": ["dc-001"]}
 
 
-def test_a_pool_without_limits_has_no_shares() -> None:
+def test_pool_without_limits_has_no_utilisation() -> None:
     shown = status(settled(a_pool(), a_service()), "LatticePool", "p1")
     assert shown["capacity"] == {"allocatedNodes": 1, "allocatedCores": "4", "allocatedMemoryGi": "16"}
     assert shown["utilization"] == {}
@@ -104,7 +104,7 @@ def test_a_pool_without_limits_has_no_shares() -> None:
     assert shown["clusters"] == [{"name": "p1-001", "nodes": 1, "services": 1}]
 
 
-def test_a_cluster_says_what_it_holds() -> None:
+def test_cluster_status() -> None:
     shown = status(settled(a_pool(), a_service("a", replicas=2), a_service("b")), "LatticeCluster", "p1-001")
     assert (shown["services"], shown["workloads"]) == (2, 3)
     assert shown["utilization"] == {"cores": "0.75", "memory": "0.1875"}
@@ -114,13 +114,11 @@ def test_a_cluster_says_what_it_holds() -> None:
 @pytest.mark.parametrize(("spent", "projected", "limit", "share"), [
     (4_523_500_000, 8_200_000_000, 10_000_000_000, "0.82"), (0, 0, 10, "0"), (0, 0, 0, "1"), (0, 15, 10, "1.5"),
 ])  # fmt: skip
-def test_the_share_of_a_budget_is_what_is_projected(
-    spent: int, projected: int, limit: int, share: str
-) -> None:
+def test_budget_utilisation_uses_projection(spent: int, projected: int, limit: int, share: str) -> None:
     assert Decimal(str(spending(spent, projected, limit).utilization_percent)) == Decimal(share)
 
 
-def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
+def test_fleet_digest_changes_with_inputs() -> None:
     one, other = settled(a_pool(), a_service()), settled(a_pool(), a_service(), a_service("more"))
     assert fleet_digest(one.fleet) == fleet_digest(settled(a_pool(), a_service()).fleet)
     assert fleet_digest(one.fleet) != fleet_digest(other.fleet)
@@ -131,7 +129,7 @@ def test_the_digest_changes_with_what_a_decision_was_made_from() -> None:
     assert len(digests) == 2
 
 
-def test_writing_it_again_changes_nothing() -> None:
+def test_status_is_stable_when_written_again() -> None:
     once = settled(a_pool(), a_cloud(), a_static(), a_service(replicas=30)).resulting_world()
     twice = converge(once).resulting_world()
     assert {
@@ -175,36 +173,40 @@ def test_budget_exceeded(projected: int, limit: int, hard: bool, status_: str, r
     )
 
 
-def test_what_is_said_of_a_budget_changes_by_cents_only() -> None:
+def test_budget_message_is_rounded_to_cents() -> None:
     said_now, said_later = (
         budget_condition(each, 900_000_000, is_hard=True).message for each in (148_183_910, 148_183_752)
     )
     assert said_now == said_later == "$148.18 projected of $900.00"
 
 
-def test_a_pool_that_is_as_it_should_be() -> None:
-    found = said(settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1")
+def test_healthy_pool_conditions() -> None:
+    found = conditions_of(
+        settled(a_pool(budget=1000, capacity={"maxNodes": 5}), a_service()), "LatticePool", "p1"
+    )
     assert {name: each.status for name, each in found.items()} == {
         "Ready": "True", "ReferencesResolved": "True", "Overlaps": "False", "BudgetExceeded": "False", "CapacityPressure": "False",
     }  # fmt: skip
 
 
-def test_a_soft_budget_that_is_passed_is_exceeded_too() -> None:
-    found = said(settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud")
+def test_exceeded_soft_budget_has_condition() -> None:
+    found = conditions_of(
+        settled(a_cloud(budget={"monthly": 100}), a_service()), "CloudInfrastructure", "cloud"
+    )
     assert (found["BudgetExceeded"].status, found["BudgetExceeded"].reason) == ("True", "SoftLimit")
     assert found["BudgetExceeded"].message == "$144.00 projected of $100.00"
 
 
-def test_a_cloud_with_one_region_that_is_of_no_use_is_degraded() -> None:
+def test_cloud_with_unusable_region_is_degraded() -> None:
     twice = made(LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]})
-    found = said(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
+    found = conditions_of(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
     assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
         "True",
         "True",
         "nothing can be placed in r1",
     )
     assert found["Overlaps"].status == "True"
-    whole = said(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
+    whole = conditions_of(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
     assert (whole["Ready"].status, whole["Degraded"].status) == ("False", "False")
     assert whole["Ready"].message == "latticepool/a-pool already offers aws r1 with the same credentials"
 
@@ -216,27 +218,25 @@ def test_a_cloud_with_one_region_that_is_of_no_use_is_degraded() -> None:
                  "no CloudInfrastructure moon to overflow to", id="an overflow to nowhere"),
     pytest.param(a_cloud(provider="azure"), "CloudInfrastructure", "Ready", "no node class is available in r1 on provider azure", id="a cloud without classes"),
 ])  # fmt: skip
-def test_what_is_wrong_is_a_condition(supplier: Kind, kind: str, condition: str, message: str) -> None:
-    found = said(settled(supplier), kind, supplier.metadata.name)[condition]
+def test_finding_becomes_a_condition(supplier: Kind, kind: str, condition: str, message: str) -> None:
+    found = conditions_of(settled(supplier), kind, supplier.metadata.name)[condition]
     assert (found.status, found.message) == ("False", message)
 
 
-def test_one_name_for_a_pool_and_a_data_center_is_two_things() -> None:
+def test_conditions_distinguish_kinds_of_same_name() -> None:
     found = settled(a_pool("same", classes=["huge"]), a_cloud("same"))
-    assert said(found, "LatticePool", "same")["Ready"].status == "False"
-    assert said(found, "CloudInfrastructure", "same")["Ready"].status == "True"
+    assert conditions_of(found, "LatticePool", "same")["Ready"].status == "False"
+    assert conditions_of(found, "CloudInfrastructure", "same")["Ready"].status == "True"
 
 
 @pytest.mark.parametrize(("service", "said"), [
     pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "no LatticeService default/ghost"), id="a limit to what is not there"),
     pytest.param(a_service(latency={"db": {"maxMs": 5}}), ("True", ""), id="a limit to what is there"),
     pytest.param(a_service(dependencies={"ghost": {"type": "service", "direction": "outbound"}}, latency={"ghost": {"maxMs": 5}}),
-                 ("False", "no LatticeService default/ghost"), id="named twice, told once"),
+                 ("False", "no LatticeService default/ghost"), id="named twice, reported once"),
     pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
 ])  # fmt: skip
-def test_services_that_are_named_and_not_there_are_told(
-    service: LatticeService, said: tuple[str, str]
-) -> None:
+def test_missing_service_references_are_reported(service: LatticeService, said: tuple[str, str]) -> None:
     world = a_world(a_pool(), a_service("db"), service)
     found = references_condition(service, world.demands["default/api"], world.services)
     assert (found.status, found.message) == said

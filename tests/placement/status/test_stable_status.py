@@ -1,4 +1,4 @@
-"""Which change of an amount of money is worth writing down?"""
+"""Tests of `without_minor_spend`: small changes of spend are not written."""
 
 from decimal import Decimal
 
@@ -34,7 +34,7 @@ def spent(current: str, projected: str) -> PoolStatus:
         pytest.param(("0.001", "0.002"), ("0.012", "0.013"), True, id="a cent, of however little"),
     ],
 )
-def test_money_that_trickles_is_told_when_it_has_come_to_something(
+def test_minor_spend_changes_are_suppressed(
     before: tuple[str, str], after: tuple[str, str], is_told: bool
 ) -> None:
     assert without_minor_spend(spent(*before), spent(*after)) == spent(*(after if is_told else before))

@@ -1,4 +1,4 @@
-"""What do the workloads of a cluster ask for, all together?"""
+"""Tests of `usage_by_cluster`: the total requests of a cluster's workloads."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def a_workload(
         pytest.param(
             [("x", "1"), ("y", "2")],
             {"c1": ClusterUsage(0, 2, {"cpu": 3000})},
-            id="those of no service differ one by one",
+            id="bare workloads are counted individually",
         ),
         pytest.param(
             [
@@ -51,5 +51,5 @@ def a_workload(
         ),
     ],
 )
-def test_uses(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
+def test_usage_by_cluster(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
     assert usage_by_cluster(a_workload(*each) for each in workloads) == found

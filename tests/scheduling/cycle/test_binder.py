@@ -1,13 +1,13 @@
-"""Three ways to bind: one event per attempt, nobody booked twice, and a rollback that may run twice."""
+"""Tests of the three binding modes: one event per attempt, no overcommit, and an idempotent rollback."""
 
 import asyncio
 from itertools import cycle
 from typing import Any
 
 import pytest
-from build.book import Side, interleave, ledger, run, side
-from build.proofs import many
-from build.small import ask, check_capacity, where
+from build.binding_store import SchedulerInstance, binding_store, interleave, scheduler_instance
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,10 +18,10 @@ MODES = list(BindingMode)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
-    one = side(mode, 1000)
+async def test_bind_emits_one_event_with_resource_updates(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
     one.reserve("before", 200)
-    event = run(one.binder.bind(one.reserve("w", 300)))
+    event = await one.binder.bind(one.reserve("w", 300))
     assert one.events == [event]
     assert (event.workload, event.node, event.reservation, event.mode, event.outcome) == (
         "default/w",
@@ -31,97 +31,97 @@ def test_success_is_one_event_with_what_changed(mode: BindingMode) -> None:
         "bound",
     )
     assert event.updates[0] == ResourceUpdate("cpu", used_before=200, used_after=500, total=1000)
-    assert one.book.table.placements["default/w"].state == "bound"
-    assert list(one.ledger.bound) == ["a-2"]
-    assert not one.ledger.prepared
-    assert not one.ledger.locks
+    assert one.reservations.table.placements["default/w"].state == "bound"
+    assert list(one.store.bound) == ["a-2"]
+    assert not one.store.prepared
+    assert not one.store.locks
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_an_expired_reservation_is_refused_and_gives_the_room_back(mode: BindingMode) -> None:
-    one = side(mode, 1000)
+async def test_expired_reservation_is_rejected_and_released(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
     reservation = one.reserve("w", 300)
     one.time = reservation.expires_at
-    event = run(one.binder.bind(reservation))
+    event = await one.binder.bind(reservation)
     assert (event.outcome, event.is_retriable) == ("failed", True)
     assert event.reason.startswith("reservation a-1 expired")
-    assert where(one.book.table) == {}
-    assert not one.ledger.bound
+    assert where(one.reservations.table) == {}
+    assert not one.store.bound
     assert one.events == [event]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reservation_that_nobody_made_is_refused(mode: BindingMode) -> None:
-    one = side(mode, 1000)
-    event = run(one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0)))
+async def test_unknown_reservation_is_rejected(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
+    event = await one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0))
     assert (event.outcome, event.is_retriable) == ("failed", False)
     assert "no reservation x-9" in event.reason
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_reservation_released_before_it_is_written_leaves_no_trace(mode: BindingMode) -> None:
-    one = Side(ledger(1000), "a", (1000,), mode, knows=False)
+def test_reservation_released_before_write_leaves_no_trace(mode: BindingMode) -> None:
+    one = SchedulerInstance(binding_store(1000), "a", (1000,), mode, knows=False)
     reservation = one.reserve("w", 300)
     step = one.binder.bind(reservation)
     step.send(None)
-    one.book.release(reservation.id)
+    one.reservations.release(reservation.id)
     event = interleave({"a": step}, lambda: "a")["a"]
     assert event.outcome == "failed"
-    assert one.ledger.free["n0"]["cpu"] == 1000
-    assert not one.ledger.locks
+    assert one.store.free["n0"]["cpu"] == 1000
+    assert not one.store.locks
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("gang", [False, True])
 @pytest.mark.parametrize("how", ["released", "expired", "dropped"])
-def test_what_is_written_is_bound_whatever_became_of_its_reservation_meanwhile(
+async def test_written_binding_stays_when_reservation_is_lost(
     mode: BindingMode, gang: bool, how: str
 ) -> None:
-    """Its node may run it already: taken back, and bound elsewhere, it would run twice."""
-    one = side(mode, 1000)
+    """The node may already run the workload: undone and bound elsewhere, it would run twice."""
+    one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 300)
     lost = {
-        "released": lambda: one.book.release(held.id),
+        "released": lambda: one.reservations.release(held.id),
         "expired": lambda: one.pass_time(99.0),
-        "dropped": lambda: one.book.table.remove_node("n0"),
+        "dropped": lambda: one.reservations.table.remove_node("n0"),
     }
-    one.ledger.meanwhile = {"try_commit": lost[how], "commit_all": lost[how]}
-    events = run(one.binder.bind_gang([held], 1)) if gang else [run(one.binder.bind(held))]
+    one.store.meanwhile = {"try_commit": lost[how], "commit_all": lost[how]}
+    events = await one.binder.bind_gang([held], 1) if gang else [await one.binder.bind(held)]
     assert [each.outcome for each in events] == ["bound"]
-    assert (list(one.ledger.bound), one.ledger.free["n0"]["cpu"]) == ([held.id], 700)
-    assert where(one.book.table) == ({"w": "n0"} if how == "expired" else {})
+    assert (list(one.store.bound), one.store.free["n0"]["cpu"]) == ([held.id], 700)
+    assert where(one.reservations.table) == ({"w": "n0"} if how == "expired" else {})
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_a_changed_node_is_a_conflict(mode: BindingMode) -> None:
-    one = side(mode, 1000)
-    one.ledger.revisions["n0"] = 7
-    event = run(one.binder.bind(one.reserve("w", 300)))
+async def test_changed_node_revision_is_a_conflict(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
+    one.store.revisions["n0"] = 7
+    event = await one.binder.bind(one.reserve("w", 300))
     assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
-    assert where(one.book.table) == {}
-    assert one.ledger.free["n0"]["cpu"] == 1000
+    assert where(one.reservations.table) == {}
+    assert one.store.free["n0"]["cpu"] == 1000
 
 
-def test_a_locked_node_is_a_conflict() -> None:
-    one = side(BindingMode.PESSIMISTIC, 1000)
-    one.ledger.locks["n0"] = "other-1"
-    event = run(one.binder.bind(one.reserve("w", 300)))
+async def test_locked_node_is_a_conflict() -> None:
+    one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
+    one.store.locks["n0"] = "other-1"
+    event = await one.binder.bind(one.reserve("w", 300))
     assert (event.reason, event.is_retriable) == ("node n0 is locked by somebody else", True)
-    assert one.ledger.locks == {"n0": "other-1"}
+    assert one.store.locks == {"n0": "other-1"}
 
 
-def test_pessimistic_verifies_what_the_ledger_says() -> None:
-    one = side(BindingMode.PESSIMISTIC, 1000)
-    one.ledger.free["n0"]["cpu"] = 200
-    event = run(one.binder.bind(one.reserve("w", 300)))
+async def test_pessimistic_mode_verifies_stored_capacity() -> None:
+    one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
+    one.store.free["n0"]["cpu"] = 200
+    event = await one.binder.bind(one.reserve("w", 300))
     assert event.reason == "node n0 has 200m cpu free, 300m needed"
-    assert not one.ledger.locks
+    assert not one.store.locks
 
 
-def test_a_node_that_is_gone_is_said_to_be() -> None:
-    one = side(BindingMode.PESSIMISTIC, 1000)
-    del one.ledger.free["n0"]
-    assert run(one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+async def test_removed_node_fails_the_bind() -> None:
+    one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
+    del one.store.free["n0"]
+    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
 
 
 NEEDED = {
@@ -133,53 +133,51 @@ NEEDED = {
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("step", ["read", "try_commit", "lock", "prepare", "commit_all", "after commit_all"])
-def test_a_store_that_is_away_is_one_failure_and_leaves_no_trace_of_what_is_not_bound(
-    mode: BindingMode, step: str
-) -> None:
-    one = side(mode, 1000)
-    one.ledger.fails = {step}
-    event = run(one.binder.bind(one.reserve("w", 300)))
+async def test_unavailable_store_is_one_failed_event_without_trace(mode: BindingMode, step: str) -> None:
+    one = scheduler_instance(mode, 1000)
+    one.store.fails = {step}
+    event = await one.binder.bind(one.reserve("w", 300))
     assert one.events == [event]
     is_bound = event.outcome == "bound"
     assert is_bound or "store is away" in event.reason
-    assert where(one.book.table) == ({"w": "n0"} if is_bound else {})
-    assert one.ledger.free["n0"]["cpu"] == (700 if is_bound else 1000)
-    assert (len(one.ledger.bound), one.ledger.prepared) == (is_bound, {})
+    assert where(one.reservations.table) == ({"w": "n0"} if is_bound else {})
+    assert one.store.free["n0"]["cpu"] == (700 if is_bound else 1000)
+    assert (len(one.store.bound), one.store.prepared) == (is_bound, {})
     assert is_bound == (step not in NEEDED[mode])
 
 
-def test_while_the_ledger_cannot_be_asked_the_room_stays_held_until_it_expires() -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000)
-    one.ledger.fails = {"try_commit", "abort_all"}
+async def test_reservation_is_held_while_store_is_unavailable() -> None:
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000)
+    one.store.fails = {"try_commit", "abort_all"}
     reservation = one.reserve("w", 300)
-    assert run(one.binder.bind(reservation)).outcome == "failed"
-    assert where(one.book.table) == {"w": "n0"}
-    assert one.book.expire(reservation.expires_at) == [reservation]
+    assert (await one.binder.bind(reservation)).outcome == "failed"
+    assert where(one.reservations.table) == {"w": "n0"}
+    assert one.reservations.expire(reservation.expires_at) == [reservation]
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_rolling_back_twice_is_rolling_back_once(mode: BindingMode) -> None:
-    one = side(mode, 1000)
+async def test_rollback_is_idempotent(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
     kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
-    run(one.binder.bind(kept))
-    assert run(one.binder.rollback(undone))
-    before = (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table))
-    assert not run(one.binder.rollback(undone))
-    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+    await one.binder.bind(kept)
+    assert await one.binder.rollback(undone)
+    before = (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table))
+    assert not await one.binder.rollback(undone)
+    assert (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table)) == before
     assert before[2] == {"kept": "n0"}
-    assert not run(one.binder.rollback(kept)), "what is bound stays bound"
-    assert (dict(one.ledger.free["n0"]), dict(one.ledger.bound), where(one.book.table)) == before
+    assert not await one.binder.rollback(kept), "what is bound stays bound"
+    assert (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table)) == before
 
 
-def told(one: Side) -> tuple[Any, ...]:
-    """Everything durable, and everything in the table."""
-    free = {node: dict(left) for node, left in one.ledger.free.items()}
+def state_of(one: SchedulerInstance) -> tuple[Any, ...]:
+    """Everything in the store and in the table."""
+    free = {node: dict(left) for node, left in one.store.free.items()}
     return (
-        dict(one.ledger.bound),
-        dict(one.ledger.prepared),
+        dict(one.store.bound),
+        dict(one.store.prepared),
         free,
-        dict(one.ledger.revisions),
-        where(one.book.table),
+        dict(one.store.revisions),
+        where(one.reservations.table),
     )
 
 
@@ -195,59 +193,55 @@ WRITING = [
 ]
 
 
-def attempted(one: Side, held: list[Reservation], gang: bool) -> list[BindEvent]:
-    return run(one.binder.bind_gang(held, 1)) if gang else [run(one.binder.bind(held[0]))]
+async def attempt_bind(one: SchedulerInstance, held: list[Reservation], gang: bool) -> list[BindEvent]:
+    return await one.binder.bind_gang(held, 1) if gang else [await one.binder.bind(held[0])]
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_a_step_that_prepares_and_then_breaks_is_one_failure_and_leaves_no_trace(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
-    one = side(mode, 1000)
+async def test_error_after_prepare_rolls_back(mode: BindingMode, step: str, gang: bool) -> None:
+    one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 300)
-    one.ledger.breaks[step] = OSError("connection reset")
-    events = attempted(one, [held], gang)
+    one.store.breaks[step] = OSError("connection reset")
+    events = await attempt_bind(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason, each.is_retriable) for each in events] == [
         ("failed", "OSError: connection reset", True)
     ]
-    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+    assert (where(one.reservations.table), one.store.bound, one.store.prepared, one.store.locks) == (
         {},
         {},
         {},
         {},
     )
-    assert len(one.book) == 0
+    assert len(one.reservations) == 0
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-def test_a_step_that_binds_and_then_breaks_has_bound_it(mode: BindingMode, step: str, gang: bool) -> None:
-    """The answer is lost, not the binding: a node may run it by now."""
-    one = side(mode, 1000)
+async def test_error_after_commit_keeps_the_binding(mode: BindingMode, step: str, gang: bool) -> None:
+    """The answer is lost, not the binding: the node may already run the workload."""
+    one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 300)
-    one.ledger.breaks[step] = OSError("connection reset")
-    events = attempted(one, [held], gang)
+    one.store.breaks[step] = OSError("connection reset")
+    events = await attempt_bind(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason) for each in events] == [("bound", "")]
-    assert (where(one.book.table), list(one.ledger.bound), one.ledger.prepared) == (
+    assert (where(one.reservations.table), list(one.store.bound), one.store.prepared) == (
         {"w": "n0"},
         [held.id],
         {},
     )
-    assert (len(one.book), one.book.in_flight, one.ledger.locks) == (0, set(), {})
+    assert (len(one.reservations), one.reservations.in_flight, one.store.locks) == (0, set(), {})
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING)
-def test_who_is_cancelled_while_preparing_undoes_what_was_written(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
-    one = side(mode, 1000)
+async def test_cancellation_during_prepare_rolls_back(mode: BindingMode, step: str, gang: bool) -> None:
+    one = scheduler_instance(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
-    one.ledger.breaks[step] = asyncio.CancelledError()
+    one.store.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
+        await attempt_bind(one, held, gang)
     left = {} if gang else {"b": "n0"}
-    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared, one.ledger.locks) == (
+    assert (where(one.reservations.table), one.store.bound, one.store.prepared, one.store.locks) == (
         left,
         {},
         {},
@@ -259,27 +253,25 @@ def test_who_is_cancelled_while_preparing_undoes_what_was_written(
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), WRITING)
-def test_who_is_cancelled_once_it_is_bound_stays_bound(mode: BindingMode, step: str, gang: bool) -> None:
-    one = side(mode, 1000)
+async def test_cancellation_after_commit_keeps_the_binding(mode: BindingMode, step: str, gang: bool) -> None:
+    one = scheduler_instance(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
-    one.ledger.breaks[step] = asyncio.CancelledError()
+    one.store.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
-    assert where(one.book.table) == {"a": "n0", "b": "n0"}
-    assert len(one.ledger.bound) == (2 if gang else 1)
+        await attempt_bind(one, held, gang)
+    assert where(one.reservations.table) == {"a": "n0", "b": "n0"}
+    assert len(one.store.bound) == (2 if gang else 1)
     assert [each.outcome for each in one.events] == ["bound"] * (2 if gang else 1)
-    assert not one.ledger.locks
+    assert not one.store.locks
 
 
 @pytest.mark.parametrize(("mode", "step", "gang"), PREPARING + WRITING)
-def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
-    mode: BindingMode, step: str, gang: bool
-) -> None:
-    one = side(mode, 1000)
+async def test_cancellation_during_rollback_emits_one_event(mode: BindingMode, step: str, gang: bool) -> None:
+    one = scheduler_instance(mode, 1000)
     held = [one.reserve(name, 300) for name in "ab"]
-    one.ledger.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
+    one.store.breaks = {step: OSError("reset"), "abort_all": asyncio.CancelledError()}
     with pytest.raises(asyncio.CancelledError):
-        attempted(one, held, gang)
+        await attempt_bind(one, held, gang)
     assert [each.workload.partition("/")[2] or each.workload for each in one.events] == ["a", "b"][
         : 2 if gang else 1
     ]
@@ -289,89 +281,91 @@ def test_who_is_cancelled_while_undoing_a_failure_is_told_of_once(
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_room_of_a_binding_that_is_being_written_is_nobody_elses(mode: BindingMode) -> None:
-    """Neither when its time is over nor when its owner wants it back: it may be bound by then."""
-    one = side(mode, 1000)
+async def test_in_flight_binding_keeps_its_capacity(mode: BindingMode) -> None:
+    """Neither expiry nor withdrawal frees the capacity, since the binding may already be committed."""
+    one = scheduler_instance(mode, 1000)
     held = one.reserve("w", 600)
     there: list[dict[str, str]] = []
 
     def lose() -> None:
         one.pass_time(99.0)
-        one.book.withdraw(held.id)
-        assert one.book.expire(one.time) == []
-        there.append(where(one.book.table))
+        one.reservations.withdraw(held.id)
+        assert one.reservations.expire(one.time) == []
+        there.append(where(one.reservations.table))
 
-    one.ledger.meanwhile = {"try_commit": lose, "commit_all": lose}
-    assert run(one.binder.bind(held)).outcome == "bound"
+    one.store.meanwhile = {"try_commit": lose, "commit_all": lose}
+    assert (await one.binder.bind(held)).outcome == "bound"
     assert there == [{"w": "n0"}]
-    assert where(one.book.table) == {"w": "n0"}
-    assert (one.book.expire(999.0), len(one.book)) == ([], 0)
+    assert where(one.reservations.table) == {"w": "n0"}
+    assert (one.reservations.expire(999.0), len(one.reservations)) == ([], 0)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_what_was_withdrawn_before_it_is_written_is_not_bound(mode: BindingMode) -> None:
-    one = Side(ledger(1000), "a", (1000,), mode, knows=False)
+def test_reservation_withdrawn_before_write_is_not_bound(mode: BindingMode) -> None:
+    one = SchedulerInstance(binding_store(1000), "a", (1000,), mode, knows=False)
     held = one.reserve("w", 300)
     attempt = one.binder.bind(held)
     attempt.send(None)
-    one.book.withdraw(held.id)
-    assert where(one.book.table) == {"w": "n0"}
+    one.reservations.withdraw(held.id)
+    assert where(one.reservations.table) == {"w": "n0"}
     event = interleave({"a": attempt}, lambda: "a")["a"]
     assert (event.outcome, event.reason) == ("failed", f"reservation {held.id} was withdrawn")
-    assert (where(one.book.table), one.ledger.bound, one.ledger.prepared) == ({}, {}, {})
+    assert (where(one.reservations.table), one.store.bound, one.store.prepared) == ({}, {}, {})
 
 
-def test_rolling_back_what_is_bound_by_then_keeps_it() -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000)
+async def test_rollback_keeps_a_committed_binding() -> None:
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000)
     held = one.reserve("w", 300)
-    one.ledger.fails = {"abort_all"}
-    one.ledger.breaks["try_commit"] = OSError("reset")
-    assert run(one.binder.bind(held)).outcome == "failed"
-    one.ledger.fails.clear()
-    assert not run(one.binder.rollback(held)), "the answer was lost, and it is bound"
-    assert (where(one.book.table), len(one.book), one.book.expire(999.0)) == ({"w": "n0"}, 0, [])
+    one.store.fails = {"abort_all"}
+    one.store.breaks["try_commit"] = OSError("reset")
+    assert (await one.binder.bind(held)).outcome == "failed"
+    one.store.fails.clear()
+    assert not await one.binder.rollback(held), "the answer was lost, and it is bound"
+    assert (where(one.reservations.table), len(one.reservations), one.reservations.expire(999.0)) == (
+        {"w": "n0"},
+        0,
+        [],
+    )
 
 
-def test_an_attempt_that_nobody_goes_on_with_keeps_the_room_until_it_expires() -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000)
+def test_abandoned_attempt_holds_capacity_until_expiry() -> None:
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000)
     attempt = one.binder.bind(one.reserve("w", 300))
     attempt.send(None)
     attempt.close()
-    assert where(one.book.table) == {"w": "n0"}
-    assert one.book.expire(1000.0)
+    assert where(one.reservations.table) == {"w": "n0"}
+    assert one.reservations.expire(1000.0)
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_binding_once_more_fails_and_undoes_nothing(mode: BindingMode) -> None:
-    one = side(mode, 1000)
+async def test_second_bind_of_reservation_fails_harmlessly(mode: BindingMode) -> None:
+    one = scheduler_instance(mode, 1000)
     reservation = one.reserve("w", 600)
-    first = run(one.binder.bind(reservation))
-    before = told(one)
-    second = run(one.binder.bind(reservation))
-    (third,) = run(one.binder.bind_gang([reservation], 1))
+    first = await one.binder.bind(reservation)
+    before = state_of(one)
+    second = await one.binder.bind(reservation)
+    (third,) = await one.binder.bind_gang([reservation], 1)
     assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
     assert second.reason == "no reservation a-1: it was bound, released or never made"
     assert not second.is_retriable
     assert one.events == [first, second, third]
-    assert told(one) == before
+    assert state_of(one) == before
     assert list(before[0]) == ["a-1"]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("ahead", range(1, 6))
-def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_attempt_alone(
-    mode: BindingMode, ahead: int
-) -> None:
-    one = side(mode, 1000)
+def test_concurrent_bind_does_not_disturb_first_attempt(mode: BindingMode, ahead: int) -> None:
+    one = scheduler_instance(mode, 1000)
     reservation = one.reserve("w", 600)
     turns = iter("a" * ahead + "b" * 9)
     events = interleave(
         {"a": one.binder.bind(reservation), "b": one.binder.bind(reservation)}, lambda: next(turns, "a")
     )
     assert (events["a"].outcome, events["b"].outcome) == ("bound", "failed")
-    assert list(one.ledger.bound) == ["a-1"]
-    assert one.ledger.free["n0"]["cpu"] == 400
-    assert where(one.book.table) == {"w": "n0"}
+    assert list(one.store.bound) == ["a-1"]
+    assert one.store.free["n0"]["cpu"] == 400
+    assert where(one.reservations.table) == {"w": "n0"}
 
 
 @many
@@ -380,18 +374,18 @@ def test_binding_the_same_reservation_while_it_is_being_bound_leaves_the_first_a
     gang=st.booleans(),
     turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=20),
 )
-def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mind(
+def test_concurrent_rollback_keeps_store_and_table_equal(
     mode: BindingMode, gang: bool, turns: list[str]
 ) -> None:
-    one, whose = side(mode, 1000), cycle(turns)
+    one, whose = scheduler_instance(mode, 1000), cycle(turns)
     reservation = one.reserve("w", 600)
     binding = one.binder.bind_gang([reservation], 1) if gang else one.binder.bind(reservation)
     interleave({"a": binding, "b": one.binder.rollback(reservation)}, lambda: next(whose))
     (event,) = one.events
     is_bound = event.outcome == "bound"
-    assert one.ledger.free["n0"]["cpu"] == (400 if is_bound else 1000)
-    assert len(one.ledger.bound) == len(one.book.table.placements) == is_bound
-    assert not one.ledger.prepared
+    assert one.store.free["n0"]["cpu"] == (400 if is_bound else 1000)
+    assert len(one.store.bound) == len(one.reservations.table.placements) == is_bound
+    assert not one.store.prepared
 
 
 @many
@@ -401,20 +395,25 @@ def test_rolling_back_while_binding_ends_with_the_ledger_and_the_table_of_one_mi
     sizes=st.lists(st.tuples(st.integers(0, 1), st.integers(100, 900)), min_size=1, max_size=6),
     turns=st.lists(st.sampled_from("ab"), min_size=1, max_size=40),
 )
-def test_two_interleaved_binders_never_book_a_node_twice(
+def test_interleaved_binders_never_overcommit_a_node(
     modes: tuple[BindingMode, BindingMode], knows: bool, sizes: list[tuple[int, int]], turns: list[str]
 ) -> None:
-    shared = ledger(1000)
-    sides = {name: Side(shared, name, (1000,), mode, knows) for name, mode in zip("ab", modes, strict=True)}
+    shared = binding_store(1000)
+    schedulers = {
+        name: SchedulerInstance(shared, name, (1000,), mode, knows)
+        for name, mode in zip("ab", modes, strict=True)
+    }
     whose = cycle(turns)
 
     async def bind_all(name: str) -> int:
         tried = 0
         for number, (owner, cpu) in enumerate(sizes):
             if "ab"[owner] == name:
-                made = sides[name].book.reserve(ask(sides[name].book.table, f"{name}{number}", cpu), 0, 0.0)
+                made = schedulers[name].reservations.reserve(
+                    ask(schedulers[name].reservations.table, f"{name}{number}", cpu), 0, 0.0
+                )
                 if isinstance(made, Reservation):
-                    await sides[name].binder.bind(made)
+                    await schedulers[name].binder.bind(made)
                     tried += 1
         return tried
 
@@ -422,14 +421,14 @@ def test_two_interleaved_binders_never_book_a_node_twice(
     assert shared.free["n0"]["cpu"] >= 0
     assert not shared.prepared
     assert not shared.locks
-    for name, each in sides.items():
+    for name, each in schedulers.items():
         assert len(each.events) == tried[name]
-        check_capacity(each.book.table)
+        check_capacity(each.reservations.table)
         bound = {
             request.workload for request in shared.bound.values() if request.reservation.startswith(name)
         }
         assert (
             bound
             == {event.workload for event in each.events if event.outcome == "bound"}
-            == set(each.book.table.placements)
+            == set(each.reservations.table.placements)
         )

@@ -1,8 +1,8 @@
-"""A group is bound whole or not at all, whatever happens on the way."""
+"""Tests of `bind_gang`: a gang is bound whole or not at all, whatever fails."""
 
 import pytest
-from build.book import Side, interleave, run, side
-from build.small import where
+from build.binding_store import SchedulerInstance, interleave, scheduler_instance
+from build.small_clusters import where
 
 from lattice.scheduling.cycle.binder import BindingMode
 from lattice.scheduling.cycle.reservations import Reservation
@@ -15,50 +15,50 @@ from lattice.scheduling.cycle.reservations import Reservation
         pytest.param(3, ["failed", "failed", "failed"], id="too few: none leaves a trace"),
     ],
 )
-def test_a_group_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
-    one.ledger.revisions["n2"] = 5
+async def test_gang_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> None:
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000, 1000, 1000)
+    one.store.revisions["n2"] = 5
     reservations = [one.reserve(f"w{row}", 300, row) for row in range(3)]
-    events = run(one.binder.bind_gang(reservations, least))
+    events = await one.binder.bind_gang(reservations, least)
     assert [event.outcome for event in events] == outcomes
     assert one.events == events
-    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
-    assert not one.ledger.prepared
+    assert len(one.store.bound) == outcomes.count("bound") == len(where(one.reservations.table))
+    assert not one.store.prepared
     if least == 3:
         assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
 
 
-def gang_of(one: Side, size: int) -> list[Reservation]:
+def gang_of(one: SchedulerInstance, size: int) -> list[Reservation]:
     return [one.reserve(f"w{row}", 300, row) for row in range(size)]
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-def test_a_group_whose_commit_is_not_answered_is_bound_as_a_whole_if_it_was_made(least: int) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    one.ledger.fails = {"after commit_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), least))
+async def test_gang_with_unanswered_commit_is_bound_whole(least: int) -> None:
+    one = scheduler_instance(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    one.store.fails = {"after commit_all"}
+    events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["bound"] * 3
-    assert (len(one.ledger.bound), len(where(one.book.table)), len(one.book)) == (3, 3, 0)
+    assert (len(one.store.bound), len(where(one.reservations.table)), len(one.reservations)) == (3, 3, 0)
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
-def test_a_group_whose_commit_fails_is_not_bound_at_all(least: int) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    one.ledger.fails = {"commit_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), least))
+async def test_gang_with_failed_commit_is_not_bound(least: int) -> None:
+    one = scheduler_instance(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    one.store.fails = {"commit_all"}
+    events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["failed"] * 3
     assert all("store is away" in event.reason and event.is_retriable for event in events)
-    assert (one.ledger.bound, one.ledger.prepared, where(one.book.table)) == ({}, {}, {})
+    assert (one.store.bound, one.store.prepared, where(one.reservations.table)) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
-def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
-    one.ledger.fails = {step, "abort_all"}
-    events = run(one.binder.bind_gang(gang_of(one, 3), 3))
+async def test_gang_is_whole_in_store_when_abort_fails(step: str) -> None:
+    one = scheduler_instance(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+    one.store.fails = {step, "abort_all"}
+    events = await one.binder.bind_gang(gang_of(one, 3), 3)
     assert [event.outcome for event in events] == ["failed"] * 3
-    assert len(one.ledger.bound) in (0, 3)
-    assert len(where(one.book.table)) == 3, "the room stays held until it expires"
+    assert len(one.store.bound) in (0, 3)
+    assert len(where(one.reservations.table)) == 3, "the room stays held until it expires"
 
 
 @pytest.mark.parametrize(
@@ -77,36 +77,34 @@ def test_a_group_is_whole_in_the_ledger_even_if_undoing_fails_too(step: str) -> 
         pytest.param("node", 2, id="its node"),
     ],
 )
-def test_a_member_of_a_group_may_be_lost_on_the_way(
-    lost: str, when: int, least: int, outcomes: list[str]
-) -> None:
-    one = side(BindingMode.TWO_PHASE, 1000, 1000, 1000)
+def test_gang_member_lost_during_bind(lost: str, when: int, least: int, outcomes: list[str]) -> None:
+    one = scheduler_instance(BindingMode.TWO_PHASE, 1000, 1000, 1000)
     gang = gang_of(one, 3)
     step = one.binder.bind_gang(gang, least)
-    while len(one.ledger.prepared) < when:
+    while len(one.store.prepared) < when:
         step.send(None)
     if lost == "record":
-        one.ledger._take(one.ledger.prepared.pop(gang[1].id), -1)
+        one.store._take(one.store.prepared.pop(gang[1].id), -1)
     elif lost == "reservation":
-        one.book.release(gang[1].id)
+        one.reservations.release(gang[1].id)
     else:
-        one.book.table.remove_node("n1")
+        one.reservations.table.remove_node("n1")
     events = interleave({"a": step}, lambda: "a")["a"]
     assert [event.outcome for event in events] == outcomes
-    assert len(one.ledger.bound) == outcomes.count("bound") == len(where(one.book.table))
-    assert not one.ledger.prepared
-    assert [left["cpu"] for left in one.ledger.free.values()] == [
+    assert len(one.store.bound) == outcomes.count("bound") == len(where(one.reservations.table))
+    assert not one.store.prepared
+    assert [left["cpu"] for left in one.store.free.values()] == [
         1000 - 300 * (outcome == "bound") for outcome in outcomes
     ]
 
 
-def test_a_reservation_twice_in_a_group_counts_once() -> None:
-    one = side(BindingMode.TWO_PHASE, 1000)
+async def test_duplicate_reservation_in_gang_counts_once() -> None:
+    one = scheduler_instance(BindingMode.TWO_PHASE, 1000)
     reservation = one.reserve("w", 300)
-    events = run(one.binder.bind_gang([reservation, reservation], 1))
+    events = await one.binder.bind_gang([reservation, reservation], 1)
     assert [event.outcome for event in events] == ["bound", "failed"]
     assert events[1].reason == "reservation a-1 is being bound already"
-    assert one.ledger.free["n0"]["cpu"] == 700
+    assert one.store.free["n0"]["cpu"] == 700
     other = one.reserve("v", 300)
-    assert [event.outcome for event in run(one.binder.bind_gang([other, other], 2))] == ["failed", "failed"]
-    assert (list(one.ledger.bound), one.ledger.prepared) == (["a-1"], {})
+    assert [event.outcome for event in await one.binder.bind_gang([other, other], 2)] == ["failed", "failed"]
+    assert (list(one.store.bound), one.store.prepared) == (["a-1"], {})

@@ -1,8 +1,9 @@
-"""Which bindings go into one commit: within its limits, each node once in a wave, nobody left out."""
+"""Property test of commit batches: every commit is within its limits, a wave names each node once, and no
+binding is left out."""
 
 from collections import Counter
 
-from build.small import ask, nodes
+from build.small_clusters import ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ def placed(name: str, node: str) -> ScheduledWorkload:
     singly=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 500_000)), max_size=150),
     gangs=st.lists(st.lists(st.integers(0, 6), min_size=1, max_size=20), max_size=5),
 )
-def test_every_commit_is_within_its_limits_and_no_wave_names_a_node_twice(
+def test_commits_respect_limits_and_waves_repeat_no_node(
     singly: list[tuple[int, int]], gangs: list[list[int]]
 ) -> None:
     alone = [placed(f"w{number}", f"n{node}") for number, (node, _) in enumerate(singly)]

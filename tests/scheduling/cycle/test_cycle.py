@@ -1,12 +1,14 @@
-"""One cycle: decided, selected, reserved; gangs whole, victims first; grouped the same as one at a time."""
+"""Tests of a scheduling cycle: filter, score, select, reserve, preempt and bind; gangs whole, and batches
+that equal single decisions."""
 
 import asyncio
+from random import Random
 from typing import Any
 
 import pytest
-from build.book import BookLedger, ledger
-from build.proofs import many
-from build.small import ask, check_capacity, dice, nodes, packing, put, spreading, where
+from build.binding_store import FakeBindingStore, binding_store
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, packing, put, spreading, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -49,7 +51,7 @@ def reasons(cycle: CycleResult) -> dict[str, str]:
     return {each.ask.name.removeprefix("default/"): each.reason for each in cycle.unschedulable}
 
 
-def test_a_batch_is_placed_and_reserved() -> None:
+def test_batch_is_scheduled_and_reserved() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle([[ask(table, "a", 800)], [ask(table, "b", 400)]], now=10.0)
     assert placed(cycle) == where(table) == {"a": "n0", "b": "n1"}
@@ -57,7 +59,7 @@ def test_a_batch_is_placed_and_reserved() -> None:
     assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.scheduled)
 
 
-def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
+def test_unschedulable_workload_has_reason_and_wake_events() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle(
         [[ask(table, "a", 2000)], [ask(table, "b", 100, node_selector=(("zone", "z9"),))]], 0.0
@@ -69,7 +71,7 @@ def test_who_fits_nowhere_is_told_why_and_what_could_help() -> None:
     assert ClusterEvent.NODE_CHANGED in wakes["default/b"]
 
 
-def test_expired_reservations_make_room_first() -> None:
+def test_cycle_expires_reservations_first() -> None:
     table = nodes(1000)
     one = scheduler(table)
     one.cycle([[ask(table, "a", 1000)]], 0.0)
@@ -79,7 +81,7 @@ def test_expired_reservations_make_room_first() -> None:
     assert [each.workload for each in late.expired] == ["default/a"]
 
 
-def test_one_that_has_its_place_already_is_not_placed_again() -> None:
+def test_placed_workload_is_not_scheduled_again() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a")])
     cycle = scheduler(table).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
@@ -87,7 +89,7 @@ def test_one_that_has_its_place_already_is_not_placed_again() -> None:
     assert placed(cycle) == {"b": "n0"}
 
 
-def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() -> None:
+def test_reservation_rejects_overcommit_of_lax_profile() -> None:
     table = nodes(100)
     cycle = scheduler(table, Profile("careless", (), ())).cycle([[ask(table, "a", 500)]], 0.0)
     assert reasons(cycle) == {"a": "node n0 has 100m cpu free, 500m needed"}
@@ -104,7 +106,7 @@ def test_a_profile_that_lets_through_what_does_not_fit_is_stopped_by_number() ->
             [500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"
         ),
         pytest.param([500], 3, 0, 0, "its group waits for 2 more: minMember is 3", id="not all are here yet"),
-        pytest.param([500], 3, 2, 1, "", id="those that run already count"),
+        pytest.param([500], 3, 2, 1, "", id="running members count"),
     ],
 )
 def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str) -> None:
@@ -118,7 +120,7 @@ def test_gangs(sizes: list[int], least: int, running: int, seated: int, why: str
     assert not why or cycle.unschedulable[0].reason.startswith(why)
 
 
-def test_victims_leave_first_and_their_room_is_kept() -> None:
+def test_victims_are_evicted_and_their_capacity_is_kept() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low1", 500), ask(table, "low2", 500)])
     cycle = scheduler(table, evicts=True).cycle(
@@ -130,10 +132,10 @@ def test_victims_leave_first_and_their_room_is_kept() -> None:
     assert where(table) == {"high": "n0"}
 
 
-def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
+async def test_later_workload_waits_for_terminating_victims() -> None:
     table = nodes(1000, 300)
     put(table, "n0", [ask(table, "low", 1000)])
-    one = bound_by(scheduler(table, evicts=True), ledger(1000, 300), BindingMode.OPTIMISTIC)
+    one = bound_by(scheduler(table, evicts=True), binding_store(1000, 300), BindingMode.OPTIMISTIC)
     first = one.cycle([[ask(table, "high", 500, 5)]], 0.0)
     assert [(each.victims, each.waits_for) for each in first.scheduled] == [
         (("default/low",), ("default/low",))
@@ -143,24 +145,23 @@ def test_who_comes_later_waits_for_those_who_are_still_leaving() -> None:
         "default/mid": ("default/low",),
         "default/else": (),
     }
-    assert [[event.workload for event in asyncio.run(one.bind(cycle))] for cycle in (first, second)] == [
+    assert [[event.workload for event in await one.bind(cycle)] for cycle in (first, second)] == [
         [],
         ["default/else"],
     ]
     one.finish_eviction("default/low", "n1")
-    assert asyncio.run(one.bind(first)) == []
+    assert await one.bind(first) == []
     one.finish_eviction("default/low", "n0")
     events = [
-        [(event.workload, event.outcome) for event in asyncio.run(one.bind(cycle))]
-        for cycle in (first, second)
+        [(event.workload, event.outcome) for event in await one.bind(cycle)] for cycle in (first, second)
     ]
     assert events == [[("default/high", "bound")], [("default/mid", "bound")]]
-    assert [asyncio.run(one.bind(cycle)) for cycle in (first, second)] == [[], []]
+    assert [await one.bind(cycle) for cycle in (first, second)] == [[], []]
     third = one.cycle([[ask(table, "last", 100)]], 2.0)
     assert [each.waits_for for each in third.scheduled] == [()]
 
 
-def test_nobody_waits_for_those_who_left_with_their_node() -> None:
+def test_victims_of_removed_node_are_not_waited_for() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 1000)])
     one = scheduler(table, evicts=True)
@@ -173,7 +174,7 @@ def test_nobody_waits_for_those_who_left_with_their_node() -> None:
     assert placed.waits_for == ()
 
 
-def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_changes() -> None:
+def test_disruption_budget_blocks_preemption_until_eased() -> None:
     table, queue = nodes(1000), SchedulingQueue()
     put(table, "n0", [ask(table, "low", 800, service="s")])
     one = scheduler(table, evicts=True, s=0)
@@ -191,7 +192,7 @@ def test_who_is_held_back_by_a_limit_on_disruption_is_told_and_woken_when_it_cha
     assert placed(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
 
 
-def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
+def test_budget_is_no_wake_event_when_not_the_blocker() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 800, service="s")])
     (refused,) = scheduler(table, evicts=True, s=0).cycle([[ask(table, "high", 1200, 5)]], 0.0).unschedulable
@@ -199,7 +200,7 @@ def test_who_is_not_held_back_by_a_limit_does_not_wait_for_one() -> None:
     assert ClusterEvent.DISRUPTION_LIMITS_EASED not in refused.wakes_on
 
 
-def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() -> None:
+def test_reservation_rejects_overcommitted_gang_whole() -> None:
     table = nodes(1000)
     members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
     cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
@@ -207,13 +208,13 @@ def test_a_gang_that_a_profile_lets_through_is_stopped_by_number_as_a_whole() ->
     assert (placed(cycle), reasons(cycle), where(table)) == ({}, {"m0": why, "m1": why}, {})
 
 
-def test_without_a_preemptor_nobody_is_evicted() -> None:
+def test_no_eviction_without_preemptor() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "low", 1000)])
     assert list(reasons(scheduler(table).cycle([[ask(table, "high", 700, 5)]], 0.0))) == ["high"]
 
 
-def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
+def test_disruption_budget_holds_over_whole_cycle() -> None:
     table = nodes(1000, 1000, 1000)
     for number in range(3):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
@@ -228,10 +229,10 @@ def test_limits_on_disruption_hold_over_the_whole_cycle() -> None:
     ("limit", "seated", "evicted"),
     [
         pytest.param(9, 3, 3, id="a gang may evict if that seats enough of it"),
-        pytest.param(2, 0, 0, id="and evicts nobody if it does not"),
+        pytest.param(2, 0, 0, id="a gang evicts nothing if too few members fit"),
     ],
 )
-def test_a_gang_evicts_for_all_or_for_none(limit: int, seated: int, evicted: int) -> None:
+def test_gang_preempts_for_all_members_or_none(limit: int, seated: int, evicted: int) -> None:
     table = nodes(1000, 1000, 1000)
     for number in range(3):
         put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
@@ -244,43 +245,43 @@ def test_a_gang_evicts_for_all_or_for_none(limit: int, seated: int, evicted: int
     check_capacity(table)
 
 
-def bound_by(one: CompositeScheduler, book: BookLedger, mode: BindingMode) -> CompositeScheduler:
-    one.binder = Binder(book, one.reservations, lambda: 0.0, mode, dict.fromkeys(book.free, 0))
+def bound_by(one: CompositeScheduler, store: FakeBindingStore, mode: BindingMode) -> CompositeScheduler:
+    one.binder = Binder(store, one.reservations, lambda: 0.0, mode, dict.fromkeys(store.free, 0))
     return one
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-def test_a_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
+async def test_cycle_is_bound_in_every_mode(mode: BindingMode) -> None:
     table = nodes(1000, 1000)
-    one = bound_by(scheduler(table, spreading()), ledger(1000, 1000), mode)
+    one = bound_by(scheduler(table, spreading()), binding_store(1000, 1000), mode)
     gang = [ask(table, f"m{number}", 100, group="g", least=2) for number in range(2)]
     cycle = one.cycle([[ask(table, "a"), ask(table, "b")], gang], 0.0)
-    events = asyncio.run(one.bind(cycle))
+    events = await one.bind(cycle)
     assert [event.outcome for event in events] == ["bound"] * 4
     assert all(each.state == "bound" for each in table.placements.values())
 
 
-def test_after_a_conflict_the_next_cycle_selects_anew() -> None:
-    table, book = nodes(1000, 900), ledger(1000, 900)
-    one = bound_by(scheduler(table, spreading()), book, BindingMode.OPTIMISTIC)
+async def test_next_cycle_reselects_after_conflict() -> None:
+    table, store = nodes(1000, 900), binding_store(1000, 900)
+    one = bound_by(scheduler(table, spreading()), store, BindingMode.OPTIMISTIC)
     queue = SchedulingQueue()
     queue.add(ask(table, "mine", 800))
-    book.revisions["n0"], book.free["n0"] = 4, {"cpu": 100, "workloads": 9}
+    store.revisions["n0"], store.free["n0"] = 4, {"cpu": 100, "workloads": 9}
     first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
-    (event,) = asyncio.run(one.bind(first))
+    (event,) = await one.bind(first)
     assert (event.node, event.outcome, event.is_retriable) == ("n0", "failed", True)
     assert where(table) == {}
     queue.requeue_failed("default/mine", 0.0)
     put(table, "n0", [ask(table, "theirs", 900)])
     second = one.cycle(queue.pop_batch(1.0, 9), 1.0)
-    (event,) = asyncio.run(one.bind(second))
+    (event,) = await one.bind(second)
     assert (event.node, event.outcome) == ("n1", "bound")
 
 
-def test_a_profile_composes_its_scheduler() -> None:
+def test_compose_builds_scheduler_from_profile() -> None:
     table = nodes(1000, 1000)
     spec = ProfileSpec("mine", {"BinPacking": 1.0}, tie_breaker="round-robin", reservation_timeout=7.0)
-    one = compose(spec, table, dice(1), "me")
+    one = compose(spec, table, Random(1), "me")
     assert (one.selector.tie_breaker, one.profile.name) == (TieBreaker.ROUND_ROBIN, "mine")
     cycle = one.cycle([[ask(table, "a")]], 1.0)
     assert (cycle.scheduled[0].reservation.id, cycle.scheduled[0].reservation.expires_at) == ("me-1", 8.0)
@@ -298,7 +299,7 @@ FREE = st.lists(st.integers(100, 900), min_size=1, max_size=5)
     evicts=st.booleans(),
     there=st.integers(0, 6),
 )
-def test_grouped_is_the_same_as_one_at_a_time(
+def test_grouped_scheduling_equals_one_at_a_time(
     free: list[int], runs: list[tuple[int, int]], packs: bool, evicts: bool, there: int
 ) -> None:
     results = []
@@ -327,12 +328,12 @@ STEP = st.tuples(
 
 @many
 @given(st.lists(STEP, max_size=14), st.sampled_from(list(BindingMode)), st.sampled_from(list(TieBreaker)))
-def test_capacity_is_never_exceeded_whatever_the_sequence(
+def test_capacity_is_never_exceeded_in_any_sequence(
     steps: list[tuple[str, int, int, int]], mode: BindingMode, tie: TieBreaker
 ) -> None:
     table = nodes(1000, 700, 300, gpus=(2, 0, 1))
-    one = bound_by(scheduler(table, evicts=True, a=2), ledger(1000, 700, 300), mode)
-    one.selector = Selector(tie, dice(5))
+    one = bound_by(scheduler(table, evicts=True, a=2), binding_store(1000, 700, 300), mode)
+    one.selector = Selector(tie, Random(5))
     made: list[Any] = []
     for now, (what, size, priority, count) in enumerate(steps):
         more = (
@@ -368,7 +369,7 @@ def test_capacity_is_never_exceeded_whatever_the_sequence(
         check_capacity(table)
 
 
-def test_the_useful_names_are_found_in_one_place() -> None:
+def test_package_exports_public_names() -> None:
     wanted = "Filter Score Profile Reason Decision decide Selector TieBreaker Selection Reservation Reservations Binder BindingMode"
     wanted += " BindRequest BindEvent BindingStore CompositeScheduler CycleResult SchedulingQueue Preemptor NodeTable WorkloadAsk"
     wanted += " ProfileSpec compile_preset parse_profile compose summarize as_json"

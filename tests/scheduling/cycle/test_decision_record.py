@@ -1,4 +1,5 @@
-"""What is kept of a decision: the best three, counts per reason, what the nearest node lacks, and never more than 2 KB."""
+"""Tests of decision records: the top three candidates, counts per reason, the shortfall of the nearest node,
+within 2 KB."""
 
 from collections.abc import Sequence
 
@@ -26,7 +27,7 @@ PROFILE = preset("balanced")
 COMPILED = compile_profile(PROFILE)
 
 
-def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() -> None:
+def test_chosen_record_has_top_three_and_rejection_counts() -> None:
     table = nodes(*(a_node(f"n{number}", {"cpu": number, "memory": "16Gi"}) for number in range(6)))
     (kept,) = chosen_records(decide(ask(table, a_workload({"cpu": 2})), table, COMPILED), PROFILE, 7)
     assert len(kept["best"]) == 3
@@ -35,7 +36,7 @@ def test_of_a_choice_the_best_three_are_kept_with_what_ruled_out_the_others() ->
     assert (kept["profile"], kept["revision"]) == ("balanced", 7)
 
 
-def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
+def test_batch_records_equal_single_records() -> None:
     kept: dict[str, DecisionRecord] = {}
 
     def tell(asks: Sequence[WorkloadAsk], found: Decision | BatchResult) -> None:
@@ -63,7 +64,7 @@ def test_of_those_decided_together_each_is_told_as_of_its_own_turn() -> None:
         alone.assume(one, decision.chosen)
 
 
-def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_missing() -> None:
+def test_rejected_record_names_nearest_node_and_shortfall() -> None:
     table = nodes(
         a_node("far", {"cpu": 1, "memory": "1Gi"}, is_cordoned=True),
         a_node("near", {"cpu": 1, "memory": "16Gi"}),
@@ -77,12 +78,12 @@ def test_of_a_refusal_the_node_that_lacks_least_is_named_with_need_have_and_miss
     }
 
 
-def test_without_nodes_there_is_no_nearest() -> None:
+def test_rejected_record_without_nodes_has_no_nearest() -> None:
     table = nodes()
     assert "nearest" not in rejected_record(decide(ask(table), table, COMPILED), PROFILE, 1)
 
 
-def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
+def test_input_digest_ignores_workload_name() -> None:
     table = nodes(a_node())
     same, other = ask(table, name="default/a"), ask(table, name="default/b")
     assert input_digest(same, PROFILE) == input_digest(other, PROFILE)
@@ -91,7 +92,7 @@ def test_the_digest_is_of_what_was_asked_and_not_of_who_asked() -> None:
 
 
 @given(st.lists(st.text("ä€x", min_size=1, max_size=1000), unique=True, min_size=1, max_size=6))
-def test_it_is_never_larger_than_allowed(names: list[str]) -> None:
+def test_record_stays_within_size_limit(names: list[str]) -> None:
     table = nodes(*(a_node(name) for name in names))
     fits, fails = (decide(ask(table, a_workload({"cpu": cpu})), table, COMPILED) for cpu in (1, 99))
     assert len(encode(next(chosen_records(fits, PROFILE, 1)))) <= MAX_RECORD_BYTES

@@ -1,11 +1,10 @@
-"""A group is seated all or nothing, and told how many would fit and why the next does not."""
-
-import asyncio
+"""Tests of gangs: assigned all or nothing, preempted whole, and a reason for the first member that does not
+fit."""
 
 import pytest
-from build.book import ledger
-from build.proofs import many
-from build.small import ask, check_capacity, nodes, packing, put, where
+from build.binding_store import binding_store
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, packing, put, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +27,7 @@ from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 
 
-def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:
+def assign(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:
     profile = profile or packing()
 
     def find(member: WorkloadAsk) -> Assignment | NoFeasibleNode:
@@ -49,14 +48,14 @@ def seated(table: NodeTable, sizes: list[int], least: int, profile: Profile | No
     [
         pytest.param([500, 500, 500], 3, 3, 3, id="all fit"),
         pytest.param([500, 500, 500, 500], 3, 3, 3, id="enough fit; the rest waits"),
-        pytest.param([500, 500, 500, 500], 4, 0, 3, id="one too few: nobody is seated"),
+        pytest.param([500, 500, 500, 500], 4, 0, 3, id="one too few: no member is assigned"),
         pytest.param([900, 900, 500], 2, 2, 2, id="a small one fits where a large one did not"),
-        pytest.param([2000], 0, 0, 0, id="nobody fits: there is nothing to seat"),
+        pytest.param([2000], 0, 0, 0, id="no member fits: nothing is assigned"),
     ],
 )
-def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
+def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) -> None:
     table = nodes(1000, 500)
-    together = seated(table, sizes, least)
+    together = assign(table, sizes, least)
     assert (len(together.assignments), together.fitting_count, len(together.rejections)) == (
         seats,
         fitting,
@@ -65,8 +64,8 @@ def test_all_or_nothing(sizes: list[int], least: int, seats: int, fitting: int) 
     assert where(table) == {}
 
 
-def test_the_next_one_says_why_it_does_not_fit() -> None:
-    together = seated(nodes(1000, 500), [500, 500, 500, 500], 4)
+def test_first_unfit_member_has_a_reason() -> None:
+    together = assign(nodes(1000, 500), [500, 500, 500, 500], 4)
     assert together.rejections[0].reason == "0 of 2 nodes: 2 without 500m cpu free"
 
 
@@ -77,14 +76,14 @@ def test_the_next_one_says_why_it_does_not_fit() -> None:
     least=st.integers(0, 8),
     there=st.integers(0, 300),
 )
-def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(
+def test_gang_assignment_leaves_table_unchanged(
     free: list[int], sizes: list[int], least: int, there: int
 ) -> None:
     table = nodes(*free)
     if there and there <= free[0]:
         put(table, "n0", [ask(table, "there", there)])
     before = (where(table), [table.allocated(number).tolist() for number in range(len(table.resources))])
-    together = seated(table, sizes, least)
+    together = assign(table, sizes, least)
     assert (
         where(table),
         [table.allocated(number).tolist() for number in range(len(table.resources))],
@@ -96,11 +95,11 @@ def test_a_group_takes_all_its_seats_or_leaves_everything_as_it_was(
     check_capacity(table)
 
 
-# --- a gang that has to make way ---
+# --- preempted gangs ---
 
 
 def gang_of(table: NodeTable, count: int, least: int, cpu: int = 600) -> list[WorkloadAsk]:
-    """One member on each node."""
+    """Place one member on each node."""
     members = [ask(table, f"g{number}", cpu, 1, group="g", least=least) for number in range(count)]
     for number, member in enumerate(members):
         put(table, f"n{number}", [member])
@@ -111,7 +110,7 @@ def evicting(table: NodeTable, **limits: int) -> CompositeScheduler:
     return CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing(), limits))
 
 
-def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() -> None:
+def test_preempting_one_member_evicts_whole_gang() -> None:
     table = nodes(1000, 1000, 1000)
     gang_of(table, 3, least=3)
     cycle = evicting(table).cycle([[ask(table, "high", 900, 5)]], 0.0)
@@ -120,19 +119,19 @@ def test_all_members_leave_their_nodes_for_one_that_needs_only_one_of_these() ->
     check_capacity(table)
 
 
-def test_what_comes_to_a_node_that_a_mate_leaves_waits_until_it_is_gone() -> None:
+async def test_workload_on_node_of_evicted_member_waits_for_it() -> None:
     table = nodes(1000, 1000)
     gang_of(table, 2, least=2)
     one = evicting(table)
-    one.binder = Binder(ledger(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
+    one.binder = Binder(binding_store(1000, 1000), one.reservations, lambda: 0.0, BindingMode.OPTIMISTIC)
     cycle = one.cycle([[ask(table, "high", 900, 5)], [ask(table, "low", 900)]], 0.0)
     high, low = cycle.scheduled
     assert high.waits_for == high.victims == ("default/g0", "default/g1")
     assert (low.victims, low.waits_for) == ((), (f"default/g{low.node[1:]}",))
-    assert asyncio.run(one.bind(cycle)) == []
+    assert await one.bind(cycle) == []
 
 
-def test_members_that_had_to_go_come_back_together() -> None:
+def test_evicted_gang_members_are_rescheduled_together() -> None:
     table, queue = nodes(1000, 1000, 1000), SchedulingQueue()
     members = gang_of(table, 2, least=2)
     one = evicting(table)
@@ -154,7 +153,7 @@ def test_members_that_had_to_go_come_back_together() -> None:
 
 
 @pytest.mark.parametrize("priorities", [(9, 0, 9), (9, 9, 0), (0, 9, 9)])
-def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_was(
+def test_strong_member_preempts_after_weaker_one_fails(
     priorities: tuple[int, ...],
 ) -> None:
     table = nodes(1000, 1000)
@@ -168,7 +167,7 @@ def test_a_member_that_may_displace_others_is_not_refused_because_a_weaker_one_w
     assert [name for name, _ in cycle.evictions] == ["default/there"]
 
 
-def test_a_gang_takes_the_places_of_another() -> None:
+def test_gang_preempts_lower_priority_gang() -> None:
     table = nodes(1000, 1000, 1000)
     gang_of(table, 3, least=3)
     strong = [ask(table, f"s{number}", 700, 5, group="strong", least=3) for number in range(3)]
@@ -197,7 +196,7 @@ MEMBER = st.tuples(
         max_size=4,
     ),
 )
-def test_a_gang_is_whole_or_gone_whoever_comes(
+def test_gang_is_whole_or_evicted_after_preemption(
     there: list[tuple[int, int, int, str]], least: int, comes: list[tuple[int, tuple[int, int], bool]]
 ) -> None:
     table = nodes(1000, 800, 1000)

@@ -1,4 +1,4 @@
-"""Profiles as users write them, and the ones that come with the product."""
+"""Tests of profiles: parsing, validation, presets and weights."""
 
 import json
 from decimal import Decimal
@@ -24,7 +24,7 @@ from lattice.scheduling.cycle.profile import (
 )
 
 
-def test_a_profile_is_read_from_what_a_user_wrote() -> None:
+def test_parse_profile() -> None:
     given = {
         "name": "mine",
         "scores": {"BinPacking": 2, "Price": 0.5},
@@ -234,7 +234,7 @@ def test_a_profile_is_read_from_what_a_user_wrote() -> None:
         ),
     ],
 )
-def test_what_is_wrong_with_a_profile_is_said(change: dict[str, Any], message: str) -> None:
+def test_invalid_profile_is_rejected(change: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_profile({"name": "mine", "scores": {"Price": 1}, **change})
     assert message in str(caught.value)
@@ -243,21 +243,21 @@ def test_what_is_wrong_with_a_profile_is_said(change: dict[str, Any], message: s
 
 
 @pytest.mark.parametrize("name", ["", "  "])
-def test_a_profile_has_a_name(name: str) -> None:
+def test_profile_requires_a_name(name: str) -> None:
     with pytest.raises(Invalid, match="profile/profile: name: must not be empty"):
         parse_profile({"name": name, "scores": {"Price": 1}})
     with pytest.raises(Invalid, match="name: must not be empty"):
         ProfileSpec(name, {"Price": 1.0})
 
 
-def test_the_least_weight_still_counts() -> None:
+def test_minimum_weight_still_counts() -> None:
     spec = parse_profile({"name": "light", "scores": {"Price": MIN_WEIGHT}})
     assert [weight for _, weight in compile_profile(spec).scores_by_reach["fixed"]] == [
         pytest.approx(MIN_WEIGHT)
     ]
 
 
-def test_everything_that_is_wrong_is_said_at_once() -> None:
+def test_all_profile_errors_are_reported_together() -> None:
     with pytest.raises(Invalid) as caught:
         parse_profile({"scores": {"X": 1, "Price": -2}, "binding": "no", "zzz": 1})
     assert [cause.field for cause in caught.value.causes] == ["zzz", "scores.X", "scores.Price", "binding"]
@@ -297,7 +297,7 @@ ODD = ProfileSpec(
 
 
 @pytest.mark.parametrize("spec", [*PRESETS.values(), ODD], ids=lambda spec: spec.name)
-def test_a_profile_written_out_is_read_back_the_same(spec: ProfileSpec) -> None:
+def test_profile_round_trips_through_yaml_and_json(spec: ProfileSpec) -> None:
     written = as_written(spec)
     texts = (yaml.safe_dump(written), json.dumps(written))
     read = [parse_profile(document.value) for text in texts for document in manifest.load_documents(text)]
@@ -310,7 +310,7 @@ def test_a_profile_written_out_is_read_back_the_same(spec: ProfileSpec) -> None:
 
 
 @pytest.mark.parametrize("given", [{}, None, [], "balanced", 3])
-def test_what_is_no_profile_at_all_is_told_what_one_looks_like(given: Any) -> None:
+def test_non_profile_is_rejected_with_known_scores(given: Any) -> None:
     with pytest.raises(Invalid) as caught:
         parse_profile(given)
     assert "profile/profile" in str(caught.value)
@@ -321,7 +321,7 @@ def test_what_is_no_profile_at_all_is_told_what_one_looks_like(given: Any) -> No
     assert "apiVersion" not in str(caught.value)
 
 
-def test_a_profile_made_in_code_is_checked_too() -> None:
+def test_profile_spec_is_validated_in_code() -> None:
     with pytest.raises(Invalid, match="seed: must be from"):
         ProfileSpec("mine", {"Price": 1.0}, seed=1 << 64)
     with pytest.raises(Invalid, match='no score "Nope"'):
@@ -341,15 +341,13 @@ def test_a_profile_made_in_code_is_checked_too() -> None:
         ),
     ],
 )
-def test_what_there_is_to_choose_from_is_listed_once_and_only_where_that_helps(
-    change: dict[str, Any], fix: str
-) -> None:
+def test_fix_lists_choices_only_where_helpful(change: dict[str, Any], fix: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_profile({"scores": {"Price": 1}, **change})
     assert caught.value.fix == fix
 
 
-def test_an_unknown_preset_lists_the_known_ones() -> None:
+def test_unknown_preset_lists_known_presets() -> None:
     with pytest.raises(NotFound) as caught:
         preset("fastest")
     assert "balanced, high-availability, resource-efficiency, gpu, lowest-utilisation, fullest-first" in str(
@@ -365,7 +363,7 @@ def test_an_unknown_preset_lists_the_known_ones() -> None:
         ("resource-efficiency", {"BalancedResources": 0.5, "TightestFit": 2, "PreferredNodes": 1}),
     ],
 )
-def test_presets_weigh_as_the_seed_says(name: str, weights: dict[str, float]) -> None:
+def test_preset_weights(name: str, weights: dict[str, float]) -> None:
     found = PRESETS[name].scores
     assert {plugin: found[plugin] for plugin in weights} == weights
     assert set(found) - set(weights) <= {
@@ -386,7 +384,7 @@ def test_presets_weigh_as_the_seed_says(name: str, weights: dict[str, float]) ->
         pytest.param("balanced", "n2", id="balanced spreads a service softly"),
     ],
 )
-def test_presets_choose_as_their_names_say(name: str, chosen: str) -> None:
+def test_preset_choices_match_their_names(name: str, chosen: str) -> None:
     table = nodes(a_node("n1"), a_node("n2"))
     place(table, a_workload({"cpu": 1, "memory": "4Gi"}, service="s"), "n1")
     assert (
@@ -397,7 +395,7 @@ def test_presets_choose_as_their_names_say(name: str, chosen: str) -> None:
     )
 
 
-def test_a_weight_change_reorders_as_predicted() -> None:
+def test_weight_change_reorders_candidates() -> None:
     table = nodes(a_node("cheap", price=1), a_node("full", price=2))
     place(table, a_workload(), "full")
     for weights, chosen in (
@@ -409,6 +407,6 @@ def test_a_weight_change_reorders_as_predicted() -> None:
         )
 
 
-def test_every_plugin_can_be_named_and_names_itself() -> None:
+def test_plugins_are_registered_under_their_own_name() -> None:
     assert all(each.name == name for name, each in (*FILTERS.items(), *SCORES.items()))
     compile_profile(ProfileSpec("all", dict.fromkeys(SCORES, 1.0)))

@@ -1,8 +1,8 @@
-"""Room is held from reserving until it is confirmed, released or its time is over."""
+"""Tests of reservations: capacity is held until a reservation is confirmed, released or expired."""
 
 import pytest
-from build.proofs import many
-from build.small import ask, check_capacity, nodes, where
+from build.property_settings import many
+from build.small_clusters import ask, check_capacity, nodes, where
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,7 +31,7 @@ def test_expiry_is_inclusive(now: float, expired: bool) -> None:
     assert where(book.table) == ({} if expired else {"a": "n0"})
 
 
-def test_a_reservation_says_what_it_holds() -> None:
+def test_reservation_records_its_resources() -> None:
     book = Reservations(nodes(1000, gpus=(2,)), holder="s1")
     reservation = book.reserve(ask(book.table, "a", 250, gpu=500), 0, 5.0)
     assert reservation == Reservation(
@@ -39,12 +39,12 @@ def test_a_reservation_says_what_it_holds() -> None:
     )
 
 
-def test_ids_are_unique() -> None:
+def test_reservation_ids_are_unique() -> None:
     books = [Reservations(nodes(1000), holder=name) for name in ("a", "b")]
     assert len({held(book, f"w{number}", 10).id for book in books for number in range(20)}) == 40
 
 
-def test_confirming_keeps_the_room_for_good() -> None:
+def test_confirm_binds_the_placement() -> None:
     book = Reservations(nodes(1000))
     reservation = held(book, "a")
     assert book.confirm(reservation.id, 29.9) == reservation
@@ -53,7 +53,7 @@ def test_confirming_keeps_the_room_for_good() -> None:
     assert book.table.placements["default/a"].state == "bound"
 
 
-def test_confirming_too_late_is_refused_and_gives_the_room_back() -> None:
+def test_confirm_after_expiry_is_rejected_and_released() -> None:
     book = Reservations(nodes(1000))
     reservation = held(book, "a")
     assert book.confirm(reservation.id, 30.0) == ReservationRejection(
@@ -63,7 +63,7 @@ def test_confirming_too_late_is_refused_and_gives_the_room_back() -> None:
     assert "no reservation" in book.confirm(reservation.id, 0.0).reason  # type: ignore[union-attr]
 
 
-def test_releasing_twice_is_releasing_once() -> None:
+def test_release_is_idempotent() -> None:
     book = Reservations(nodes(1000))
     reservation = held(book, "a", 600)
     assert book.release(reservation.id)
@@ -90,13 +90,15 @@ def test_releasing_twice_is_releasing_once() -> None:
         ),
     ],
 )
-def test_no_room_is_refused(first: dict[str, object], second: dict[str, object], why: str) -> None:
+def test_reserve_without_capacity_is_rejected(
+    first: dict[str, object], second: dict[str, object], why: str
+) -> None:
     book = Reservations(nodes(1000, gpus=(1,)))
     assert isinstance(book.reserve(ask(book.table, "a", **first), 0, 0.0), Reservation)  # type: ignore[arg-type]
     assert book.reserve(ask(book.table, "b", **second), 0, 0.0) == ReservationRejection("default/b", why)  # type: ignore[arg-type]
 
 
-def test_a_workload_is_reserved_once_and_a_lost_node_holds_nothing() -> None:
+def test_workload_is_reserved_once_and_not_on_removed_node() -> None:
     book = Reservations(nodes(1000, 1000))
     reservation = held(book, "a")
     assert book.reserve(ask(book.table, "a"), 1, 0.0) == ReservationRejection(
@@ -107,7 +109,7 @@ def test_a_workload_is_reserved_once_and_a_lost_node_holds_nothing() -> None:
     assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection("default/b", "the node is gone")
 
 
-def test_an_old_reservation_does_not_touch_a_later_placement_of_the_same_workload() -> None:
+def test_expired_reservation_keeps_later_placement() -> None:
     book = Reservations(nodes(1000))
     old = held(book, "a", now=0.0)
     book.table.forget("default/a")
@@ -129,7 +131,7 @@ STEPS = st.lists(
 
 @many
 @given(STEPS)
-def test_capacity_is_never_exceeded_whatever_happens(steps: list[tuple[str, int, int, int]]) -> None:
+def test_capacity_is_never_exceeded_in_any_sequence(steps: list[tuple[str, int, int, int]]) -> None:
     book = Reservations(nodes(1000, 500, 800, gpus=(1, 0, 2)), timeout=5)
     known: list[Reservation] = []
     for now, (what, which, row, size) in enumerate(steps):

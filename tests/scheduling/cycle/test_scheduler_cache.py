@@ -1,4 +1,5 @@
-"""The table and the queue follow what is stored: told the same twice nothing changes, and every change wakes whom it may help."""
+"""Tests of the scheduler cache: the table and the queue follow stored objects, updates are idempotent, and
+changes wake the workloads they may help."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -21,11 +22,11 @@ from lattice.scheduling.table.node_table import NodeTable
 NOW = ClockReading(0.0, datetime(2026, 1, 1, tzinfo=UTC))
 
 
-def a_roster(*nodes: LatticeNode) -> SchedulerCache:
-    roster = SchedulerCache(compose(preset("balanced"), NodeTable()))
+def a_cache(*nodes: LatticeNode) -> SchedulerCache:
+    cache = SchedulerCache(compose(preset("balanced"), NodeTable()))
     for node in nodes:
-        roster.update_node(node.metadata.name, node, NOW.monotonic)
-    return roster
+        cache.update_node(node.metadata.name, node, NOW.monotonic)
+    return cache
 
 
 def named(node: LatticeNode, uid: str) -> LatticeNode:
@@ -38,63 +39,63 @@ def bound(name: str, node: str = "n1", uid: str = "", **status: Any) -> LatticeW
     return msgspec.structs.replace(workload, status=changed)
 
 
-def free(roster: SchedulerCache, node: str = "n1") -> int:
-    return int(roster.table.free(roster.table.resource_index["cpu"])[roster.table.row_of[node]])
+def free(cache: SchedulerCache, node: str = "n1") -> int:
+    return int(cache.table.free(cache.table.resource_index["cpu"])[cache.table.row_of[node]])
 
 
-def test_what_is_bound_takes_room_and_what_is_gone_gives_it_back() -> None:
-    roster = a_roster(a_node("n1"))
+def test_bound_workload_is_counted_until_deleted() -> None:
+    cache = a_cache(a_node("n1"))
     for _ in range(2):
-        roster.update_workload("default/w", bound("w"), NOW)
-        assert free(roster) == 3000
+        cache.update_workload("default/w", bound("w"), NOW)
+        assert free(cache) == 3000
     for _ in range(2):
-        roster.update_workload("default/w", None, NOW)
-        assert free(roster) == 4000
+        cache.update_workload("default/w", None, NOW)
+        assert free(cache) == 4000
 
 
-def test_a_bound_workload_whose_needs_changed_takes_the_new_room() -> None:
-    roster = a_roster(a_node("n1"))
-    roster.update_workload("default/w", bound("w"), NOW)
+def test_changed_requests_of_bound_workload_are_counted() -> None:
+    cache = a_cache(a_node("n1"))
+    cache.update_workload("default/w", bound("w"), NOW)
     larger = msgspec.structs.replace(a_workload("w", 2500), status=bound("w").status)
-    roster.update_workload("default/w", larger, NOW)
-    assert free(roster) == 1500
+    cache.update_workload("default/w", larger, NOW)
+    assert free(cache) == 1500
 
 
-def test_a_workload_bound_to_a_node_that_comes_later_counts_once_it_is_there() -> None:
-    roster = a_roster()
-    roster.update_workload("default/w", bound("w", uid="u1"), NOW)
-    assert roster.update_node("n1", named(a_node("n1"), "u2"), NOW.monotonic) == ["default/w"]
-    roster.update_workload("default/w", bound("w", uid="u1"), NOW)
-    assert free(roster) == 4000, "another machine of the same name"
-    again = roster.update_node("n1", named(a_node("n1"), "u1"), NOW.monotonic)
+def test_workload_bound_before_its_node_is_counted_later() -> None:
+    cache = a_cache()
+    cache.update_workload("default/w", bound("w", uid="u1"), NOW)
+    assert cache.update_node("n1", named(a_node("n1"), "u2"), NOW.monotonic) == ["default/w"]
+    cache.update_workload("default/w", bound("w", uid="u1"), NOW)
+    assert free(cache) == 4000, "another machine of the same name"
+    again = cache.update_node("n1", named(a_node("n1"), "u1"), NOW.monotonic)
     assert again == ["default/w"]
-    roster.update_workload("default/w", bound("w", uid="u1"), NOW)
-    assert free(roster) == 3000
+    cache.update_workload("default/w", bound("w", uid="u1"), NOW)
+    assert free(cache) == 3000
 
 
-def test_what_is_prepared_takes_room_until_it_is_bound_or_given_up() -> None:
+def test_prepared_reservation_is_counted_until_bound() -> None:
     held = ReservationRecord(node="n1", uid="", reservation="dead-1", until="2026-01-01T00:00:30+00:00")
     waiting = a_workload("w")
     status = msgspec.structs.replace(
         waiting.status, decision={RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
     )
-    roster = a_roster(a_node("n1"))
-    roster.update_workload("default/w", waiting, NOW)
-    roster.update_workload("default/w", msgspec.structs.replace(waiting, status=status), NOW)
-    assert (free(roster), "default/w" in roster.queue) == (3000, False)
-    roster.update_workload("default/w", waiting, NOW)
-    assert (free(roster), "default/w" in roster.queue) == (4000, True)
-    roster.update_workload("default/w", msgspec.structs.replace(waiting, status=status), NOW)
-    roster.update_workload("default/w", msgspec.structs.replace(waiting, status=bound("w").status), NOW)
-    assert (free(roster), roster.table.placements["default/w"].state, roster.reservation_records) == (
+    cache = a_cache(a_node("n1"))
+    cache.update_workload("default/w", waiting, NOW)
+    cache.update_workload("default/w", msgspec.structs.replace(waiting, status=status), NOW)
+    assert (free(cache), "default/w" in cache.queue) == (3000, False)
+    cache.update_workload("default/w", waiting, NOW)
+    assert (free(cache), "default/w" in cache.queue) == (4000, True)
+    cache.update_workload("default/w", msgspec.structs.replace(waiting, status=status), NOW)
+    cache.update_workload("default/w", msgspec.structs.replace(waiting, status=bound("w").status), NOW)
+    assert (free(cache), cache.table.placements["default/w"].state, cache.reservation_records) == (
         3000,
         "bound",
         {},
     )
 
 
-def held(node: str) -> LatticeWorkload:
-    """Prepared there by somebody else."""
+def reserved_elsewhere(node: str) -> LatticeWorkload:
+    """A workload reserved on the node by another scheduler."""
     record = ReservationRecord(
         node=node, uid="", reservation=f"theirs-{node}", until="2026-01-01T00:00:30+00:00"
     )
@@ -106,8 +107,8 @@ def held(node: str) -> LatticeWorkload:
 
 STATES = {
     "nowhere": (a_workload("w"), ""),
-    "prepared on n1": (held("n1"), "n1"),
-    "prepared on n2": (held("n2"), "n2"),
+    "prepared on n1": (reserved_elsewhere("n1"), "n1"),
+    "prepared on n2": (reserved_elsewhere("n2"), "n2"),
     "bound to n1": (bound("w", "n1"), "n1"),
     "bound to n2": (bound("w", "n2"), "n2"),
 }
@@ -115,31 +116,29 @@ STATES = {
 
 @pytest.mark.parametrize("after", STATES)
 @pytest.mark.parametrize("before", STATES)
-def test_whatever_was_missed_in_between_it_takes_room_where_it_is_and_nowhere_else(
-    before: str, after: str
-) -> None:
-    roster = a_roster(a_node("n1"), a_node("n2"))
-    roster.update_workload("default/w", STATES[before][0], NOW)
-    roster.update_workload("default/w", STATES[after][0], NOW)
-    assert {node: 4000 - free(roster, node) for node in ("n1", "n2")} == {
+def test_workload_is_counted_on_its_latest_node_only(before: str, after: str) -> None:
+    cache = a_cache(a_node("n1"), a_node("n2"))
+    cache.update_workload("default/w", STATES[before][0], NOW)
+    cache.update_workload("default/w", STATES[after][0], NOW)
+    assert {node: 4000 - free(cache, node) for node in ("n1", "n2")} == {
         node: 1000 if node == STATES[after][1] else 0 for node in ("n1", "n2")
     }
-    assert ("default/w" in roster.reservation_records) == after.startswith("prepared")
+    assert ("default/w" in cache.reservation_records) == after.startswith("prepared")
 
 
-def test_news_that_change_nothing_it_asks_for_leave_its_place_in_the_queue() -> None:
-    roster = a_roster(a_node("n1"))
-    roster.update_workload("default/w", a_workload("w"), NOW)
-    assert roster.queue.pop(0.0)
-    roster.queue.requeue_unschedulable("default/w", [ClusterEvent.NODE_ADDED], 0.0)
+def test_status_update_keeps_queue_position() -> None:
+    cache = a_cache(a_node("n1"))
+    cache.update_workload("default/w", a_workload("w"), NOW)
+    assert cache.queue.pop(0.0)
+    cache.queue.requeue_unschedulable("default/w", [ClusterEvent.NODE_ADDED], 0.0)
     touched = a_workload("w")
     touched = msgspec.structs.replace(
         touched, status=msgspec.structs.replace(touched.status, last_log="hello")
     )
-    roster.update_workload("default/w", touched, NOW)
-    assert roster.queue.pop(0.0) is None
-    roster.update_workload("default/w", a_workload("w", 500), NOW)
-    assert roster.queue.pop(0.0), "it asks for less: that may fit"
+    cache.update_workload("default/w", touched, NOW)
+    assert cache.queue.pop(0.0) is None
+    cache.update_workload("default/w", a_workload("w", 500), NOW)
+    assert cache.queue.pop(0.0), "it asks for less: that may fit"
 
 
 def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
@@ -181,44 +180,44 @@ def ready(node: LatticeNode, *, is_ready: bool) -> LatticeNode:
         pytest.param(a_node("n1"), a_node("n1", status={"workloads": 7}), set(), id="only counted"),
     ],
 )
-def test_a_changed_node_wakes_those_it_may_help(
+def test_node_change_wakes_matching_events(
     before: LatticeNode | None, after: LatticeNode | None, wakes: set[ClusterEvent]
 ) -> None:
-    roster = a_roster(*([before] if before else []))
+    cache = a_cache(*([before] if before else []))
     for change in ClusterEvent:
         name = f"default/{change.name}"
-        roster.queue.add(roster.table.ask_of(a_workload(change.name)))
-        roster.queue.pop(0.0)
-        roster.queue.requeue_unschedulable(name, [change], 0.0)
-    roster.update_node("n1", after, 10.0)
-    woken = {ask.name.removeprefix("default/") for run in roster.queue.pop_batch(10.0, 99) for ask in run}
+        cache.queue.add(cache.table.ask_of(a_workload(change.name)))
+        cache.queue.pop(0.0)
+        cache.queue.requeue_unschedulable(name, [change], 0.0)
+    cache.update_node("n1", after, 10.0)
+    woken = {ask.name.removeprefix("default/") for run in cache.queue.pop_batch(10.0, 99) for ask in run}
     assert woken == {change.name for change in wakes}
 
 
-def test_a_node_that_cannot_be_counted_is_left_out_and_said_so() -> None:
-    roster = a_roster(a_node("n1"))
-    roster.update_node("n1", a_node("n1", labels={"lattice.dev/price-per-hour": "cheap"}), NOW.monotonic)
-    assert list(roster.problems) == ["node n1"]
-    assert "n1" not in roster.table.row_of
-    roster.update_node("n1", a_node("n1"), NOW.monotonic)
-    assert roster.problems == {}
-    assert free(roster) == 4000
+def test_unparsable_node_is_excluded_and_reported() -> None:
+    cache = a_cache(a_node("n1"))
+    cache.update_node("n1", a_node("n1", labels={"lattice.dev/price-per-hour": "cheap"}), NOW.monotonic)
+    assert list(cache.problems) == ["node n1"]
+    assert "n1" not in cache.table.row_of
+    cache.update_node("n1", a_node("n1"), NOW.monotonic)
+    assert cache.problems == {}
+    assert free(cache) == 4000
 
 
-def test_a_node_that_gives_more_than_it_has_is_counted_for_what_it_has_and_said_so() -> None:
-    roster = a_roster(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
-    assert free(roster) == 1000
-    assert "gives workloads 64 cpu, more than the 1 it has for them" in roster.problems["node n1"]
-    roster.update_node("n1", a_node("n1"), NOW.monotonic)
-    assert roster.problems == {}
+def test_allocatable_above_capacity_is_capped_and_reported() -> None:
+    cache = a_cache(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
+    assert free(cache) == 1000
+    assert "gives workloads 64 cpu, more than the 1 it has for them" in cache.problems["node n1"]
+    cache.update_node("n1", a_node("n1"), NOW.monotonic)
+    assert cache.problems == {}
 
 
-def test_gpus_are_those_that_were_written_down() -> None:
-    roster = a_roster(a_node("n1", status={"gpus": [{"model": "T4"}, {"model": "T4"}]}))
+def test_recorded_gpu_assignment_is_restored() -> None:
+    cache = a_cache(a_node("n1", status={"gpus": [{"model": "T4"}, {"model": "T4"}]}))
     workload = a_workload("w", requests={"gpu": "500m"})
     container = msgspec.structs.replace(workload.spec.containers["main"], resources=None)
     spec = msgspec.structs.replace(workload.spec, containers={"main": container})
     status = msgspec.structs.replace(workload.status, binding=Binding(node="n1"), decision={"gpus": [1]})
-    roster.update_workload("default/w", msgspec.structs.replace(workload, spec=spec, status=status), NOW)
-    assert roster.table.placements["default/w"].gpus == (1,)
-    assert roster.table.gpus.free(0).tolist() == [1000, 500]
+    cache.update_workload("default/w", msgspec.structs.replace(workload, spec=spec, status=status), NOW)
+    assert cache.table.placements["default/w"].gpus == (1,)
+    assert cache.table.gpus.free(0).tolist() == [1000, 500]

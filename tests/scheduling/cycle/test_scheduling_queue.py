@@ -1,12 +1,13 @@
-"""Who is next: priority, then first come; failures wait, the unschedulable sleep until something they named."""
+"""Tests of the scheduling queue: priority and arrival order, back-off, and unschedulable workloads that wake
+on their events."""
 
 from collections.abc import Hashable
 from math import inf
 from typing import Any
 
 import pytest
-from build.proofs import many
-from build.small import ask, nodes
+from build.property_settings import many
+from build.small_clusters import ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,7 +20,7 @@ GROWN, GONE = "node grew", "workload gone"
 READY = ClusterEvent.NODE_READY
 
 
-def one(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
+def an_ask(name: str, priority: int = 0, cpu: int = 100, **more: Any) -> WorkloadAsk:
     return ask(TABLE, name, cpu, priority, **more)
 
 
@@ -34,8 +35,8 @@ def names(batch: list[list[WorkloadAsk]]) -> list[list[str]]:
     return [[each.name.removeprefix("default/") for each in run] for run in batch]
 
 
-def test_priority_first_then_first_come() -> None:
-    waiting = queue(one("a"), one("b", 5), one("c"), one("d", 5))
+def test_queue_orders_by_priority_then_arrival() -> None:
+    waiting = queue(an_ask("a"), an_ask("b", 5), an_ask("c"), an_ask("d", 5))
     assert names(waiting.pop_batch(0.0, 9)) == [["b", "d"], ["a", "c"]]
 
 
@@ -43,27 +44,29 @@ def test_priority_first_then_first_come() -> None:
     ("asks", "most", "runs"),
     [
         pytest.param(
-            [one("a"), one("b"), one("c", cpu=200), one("d")],
+            [an_ask("a"), an_ask("b"), an_ask("c", cpu=200), an_ask("d")],
             9,
             [["a", "b"], ["c"], ["d"]],
             id="only neighbours go together",
         ),
-        pytest.param([one("a", 1), one("b", 0)], 9, [["a"], ["b"]], id="another priority is another run"),
-        pytest.param([one("a"), one("b"), one("c")], 2, [["a", "b"]], id="no more than asked for"),
         pytest.param(
-            [one("a", group="g"), one("b"), one("c", 0, 200, group="g")],
+            [an_ask("a", 1), an_ask("b", 0)], 9, [["a"], ["b"]], id="another priority is another run"
+        ),
+        pytest.param([an_ask("a"), an_ask("b"), an_ask("c")], 2, [["a", "b"]], id="no more than asked for"),
+        pytest.param(
+            [an_ask("a", group="g"), an_ask("b"), an_ask("c", 0, 200, group="g")],
             1,
             [["a"], ["c"]],
             id="a gang comes whole, even beyond that",
         ),
     ],
 )
-def test_batches(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> None:
+def test_pop_batch(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> None:
     assert names(queue(*asks).pop_batch(0.0, most)) == runs
 
 
-def test_back_off_doubles_up_to_half_a_minute() -> None:
-    waiting, now, waits = queue(one("a")), 0.0, []
+def test_backoff_doubles_up_to_30_seconds() -> None:
+    waiting, now, waits = queue(an_ask("a")), 0.0, []
     for _ in range(9):
         assert waiting.pop(now)
         waiting.requeue_failed("default/a", now)
@@ -75,10 +78,10 @@ def test_back_off_doubles_up_to_half_a_minute() -> None:
     assert waits == [1, 2, 4, 8, 16, 30, 30, 30, 30]
 
 
-def test_a_key_is_worked_on_once_at_a_time_and_comes_again_if_it_changed() -> None:
-    waiting = queue(one("a"))
+def test_changed_key_is_requeued_after_done() -> None:
+    waiting = queue(an_ask("a"))
     assert waiting.pop(0.0)
-    waiting.add(one("a", cpu=300))
+    waiting.add(an_ask("a", cpu=300))
     assert waiting.pop(0.0) is None
     waiting.done("default/a")
     again = waiting.pop(0.0)
@@ -88,28 +91,28 @@ def test_a_key_is_worked_on_once_at_a_time_and_comes_again_if_it_changed() -> No
     assert len(waiting) == 0
 
 
-def test_one_that_changed_meanwhile_does_not_wait_for_the_failure_of_its_old_self() -> None:
-    waiting = queue(one("a"))
+def test_changed_workload_skips_unschedulable_wait() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
-    waiting.add(one("a", cpu=300))
+    waiting.add(an_ask("a", cpu=300))
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(0.0)
 
 
-def test_one_removed_while_worked_on_is_gone_afterwards_and_can_come_again() -> None:
-    waiting = queue(one("a"))
+def test_workload_removed_in_progress_can_be_added_again() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     assert waiting.remove("default/a")
     assert not waiting.remove("default/a")
     assert len(waiting) == 0
-    waiting.add(one("a"))
+    waiting.add(an_ask("a"))
     assert waiting.pop(0.0) is None
     waiting.requeue_failed("default/a", 0.0)
     assert waiting.pop(0.0)
 
 
-def test_the_unschedulable_sleep_until_what_they_named() -> None:
-    waiting = queue(one("a"))
+def test_unschedulable_workload_wakes_on_its_events_only() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     assert waiting.pop(100.0) is None
@@ -119,8 +122,8 @@ def test_the_unschedulable_sleep_until_what_they_named() -> None:
     assert waiting.pop(100.0)
 
 
-def test_waking_early_does_not_cut_the_back_off_short() -> None:
-    waiting = queue(one("a"))
+def test_wake_does_not_shorten_backoff() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
     waiting.wake(GROWN, 0.2)
@@ -128,9 +131,9 @@ def test_waking_early_does_not_cut_the_back_off_short() -> None:
     assert waiting.pop(1.0)
 
 
-def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
-    """At 61 seconds, the seventh time: its wait is over at 91."""
-    waiting, now = queue(one("a")), 0.0
+def queue_after_failures(*wakes_on: Hashable) -> SchedulingQueue:
+    """A queue at 61 seconds, after the seventh failure; the back-off ends at 91."""
+    waiting, now = queue(an_ask("a")), 0.0
     for failures in range(7):
         assert waiting.pop(now)
         waiting.requeue_unschedulable("default/a", wakes_on, now)
@@ -140,23 +143,23 @@ def often_failed(*wakes_on: Hashable) -> SchedulingQueue:
     return waiting
 
 
-def test_a_node_that_comes_does_not_wait_for_those_who_have_failed_often() -> None:
-    waiting = often_failed(GONE, READY)
+def test_node_ready_shortens_a_long_backoff() -> None:
+    waiting = queue_after_failures(GONE, READY)
     waiting.wake(READY, 61.5)
     assert waiting.pop(65.9) is None, "some seconds after it failed"
     assert waiting.pop(66.0)
 
 
-def test_a_node_that_comes_is_heard_also_by_one_whom_something_else_has_woken_and_who_waits() -> None:
-    waiting = often_failed(GONE, READY)
+def test_node_ready_shortens_backoff_of_woken_workload() -> None:
+    waiting = queue_after_failures(GONE, READY)
     waiting.wake(GONE, 70.0)
     assert waiting.pop(80.0) is None
     waiting.wake(READY, 80.0)
     assert waiting.pop(80.0)
 
 
-def test_however_often_somebody_is_tried_again_the_queue_does_not_grow() -> None:
-    waiting = queue(*(one(f"w{number}") for number in range(10)))
+def test_repeated_retries_do_not_grow_the_queue() -> None:
+    waiting = queue(*(an_ask(f"w{number}") for number in range(10)))
     for now in range(0, 3000, 5):
         while (asked := waiting.pop(float(now))) is not None:
             waiting.requeue_unschedulable(asked.name, {READY}, float(now))
@@ -164,32 +167,32 @@ def test_however_often_somebody_is_tried_again_the_queue_does_not_grow() -> None
     assert len(waiting._backoff_heap) < 100
 
 
-def test_a_change_while_it_was_worked_on_is_not_missed() -> None:
-    waiting = queue(one("a"))
+def test_event_during_scheduling_is_not_missed() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.wake(GROWN, 0.1)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.2)
     assert waiting.next_ready_at() == pytest.approx(1.2)
 
 
-def test_nobody_sleeps_for_ever() -> None:
-    waiting = queue(one("a"))
+def test_unschedulable_workload_is_retried_periodically() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", set(), 7.0)
     assert waiting.pop(306.9) is None
     assert waiting.pop(307.0)
 
 
-def test_a_new_version_wakes_it() -> None:
-    waiting = queue(one("a"))
+def test_updated_workload_wakes() -> None:
+    waiting = queue(an_ask("a"))
     waiting.pop(0.0)
     waiting.requeue_unschedulable("default/a", {GROWN}, 0.0)
-    waiting.add(one("a", cpu=1))
+    waiting.add(an_ask("a", cpu=1))
     assert waiting.pop(0.0)
 
 
-class Slow:
-    """The same rules, said as plainly as possible: look at everybody every time."""
+class NaiveQueue:
+    """A naive model of the queue that scans all entries every time."""
 
     def __init__(self) -> None:
         self.arrived: dict[str, int] = {}
@@ -252,7 +255,7 @@ class Slow:
                 self._woken(entry, change, now)
 
     def _woken(self, entry: dict[str, Any], change: Hashable, now: float) -> None:
-        """Of several that were missed the one that wakes earliest counts."""
+        """Of several missed events the one with the earliest wake time counts."""
         soonest = min(entry["failed"] + 5.0 if change is READY else inf, entry["not_before"])
         entry["at"] = min(entry["at"], max(now, soonest))
         entry["wakes"] = set() if change is READY else {each for each in entry["wakes"] if each is READY}
@@ -271,18 +274,18 @@ ACTIONS = st.lists(
 
 @many
 @given(ACTIONS)
-def test_the_queue_agrees_with_looking_at_everybody_every_time(
+def test_queue_agrees_with_naive_model(
     actions: list[tuple[str, int, int, set[str]]],
 ) -> None:
-    fast, slow, now = SchedulingQueue(), Slow(), 0.0
+    fast, slow, now = SchedulingQueue(), NaiveQueue(), 0.0
     out: set[str] = set()
     for what, which, number, changes in actions:
         name = f"default/w{which}"
         if what == "wait":
             now += [0.5, 3.0, 200.0][number]
         elif what == "add":
-            fast.add(one(f"w{which}", number))
-            slow.add(one(f"w{which}", number))
+            fast.add(an_ask(f"w{which}", number))
+            slow.add(an_ask(f"w{which}", number))
         elif what == "pop":
             popped = fast.pop(now)
             assert popped == slow.pop(now)

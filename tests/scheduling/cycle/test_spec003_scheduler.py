@@ -1,14 +1,15 @@
-"""The phases put together: exchangeable, in order, safe beside others, and each attempt told once."""
+"""Tests of spec 003 on the composed scheduler: replaceable phases, order, safe concurrency, and one event per
+attempt."""
 
-import asyncio
 from dataclasses import dataclass
+from random import Random
 from typing import Any
 
 import pytest
-from build.book import Side, ledger, side
+from build.binding_store import SchedulerInstance, binding_store, scheduler_instance
 from build.node_tables import a_node, a_workload, near
 from build.node_tables import nodes as table_of
-from build.small import ask, dice, nodes, packing, put, where
+from build.small_clusters import ask, nodes, packing, put, where
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
@@ -20,38 +21,38 @@ from lattice.scheduling.cycle.profile import FILTERS, ProfileSpec, compile_prese
 FIT: Any = (FILTERS["Fit"],)
 
 
-def test_round_robin_without_scores_deals_workloads_out_in_turn() -> None:
+def test_round_robin_without_scores_distributes_evenly() -> None:
     table = nodes(1000, 1000, 1000)
-    one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, dice(1))
+    one = compose(ProfileSpec("simple", {}, tie_breaker="round-robin"), table, Random(1))
     cycle = one.cycle([[ask(table, f"w{number}", 100) for number in range(6)]], 0.0)
     assert sorted(each.node for each in cycle.scheduled) == ["n0", "n0", "n1", "n1", "n2", "n2"]
 
 
-def test_without_nodes_everybody_is_told_that_there_are_none() -> None:
+def test_without_nodes_the_reason_says_so() -> None:
     table = nodes()
-    cycle = compose(ProfileSpec("simple", {}), table, dice(1)).cycle(
+    cycle = compose(ProfileSpec("simple", {}), table, Random(1)).cycle(
         [[ask(table, "a"), ask(table, "b")]], 0.0
     )
     assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: there are none"] * 2
 
 
 @dataclass
-class TakesTheSecond(Selector):
-    """A selector of somebody else's."""
+class RunnerUpSelector(Selector):
+    """A custom selector that chooses the runner-up."""
 
     def select(self, decision: Decision) -> Selection:
         return Selection(decision.runner_up, 50.0)
 
 
-def test_the_selector_can_be_exchanged() -> None:
+def test_selector_is_replaceable() -> None:
     table = nodes(1000, 4000)
-    cycle = CompositeScheduler(packing(), Reservations(table), TakesTheSecond()).cycle(
+    cycle = CompositeScheduler(packing(), Reservations(table), RunnerUpSelector()).cycle(
         [[ask(table, "a", 500)]], 0.0
     )
     assert [(each.node, each.score) for each in cycle.scheduled] == [("n1", 50.0)]
 
 
-def test_the_filters_of_the_profile_rule_out() -> None:
+def test_profile_filters_reject_nodes() -> None:
     table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
     asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
@@ -64,7 +65,7 @@ def test_the_filters_of_the_profile_rule_out() -> None:
     assert cycle.unschedulable[0].reason == "0 of 3 nodes: 3 with a workload app=web in the same zone"
 
 
-def test_the_scores_of_the_profile_decide() -> None:
+def test_profile_scores_decide() -> None:
     table = table_of(
         a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
     )
@@ -75,9 +76,9 @@ def test_the_scores_of_the_profile_decide() -> None:
     assert sorted(each.node for each in cycle.scheduled) == ["a", "b", "c", "d"]
 
 
-def test_the_selected_one_is_taken() -> None:
+def test_selected_node_is_reserved() -> None:
     table = nodes(*[1000] * 4)
-    rows = [Selector(TieBreaker.RANDOM, dice(seed)) for seed in range(8)]
+    rows = [Selector(TieBreaker.RANDOM, Random(seed)) for seed in range(8)]
     taken = set()
     for number, selector in enumerate(rows):
         cycle = CompositeScheduler(Profile("indifferent", FIT, ()), Reservations(table), selector).cycle(
@@ -87,51 +88,53 @@ def test_the_selected_one_is_taken() -> None:
     assert len(taken) > 1
 
 
-def test_weighted_random_without_scores_reaches_everybody() -> None:
-    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, dice(3))
+def test_weighted_random_without_scores_reaches_all_nodes() -> None:
+    table, selector = nodes(*[1000] * 3), Selector(TieBreaker.WEIGHTED_RANDOM, Random(3))
     decision = decide(ask(table, "any"), table, Profile("indifferent", FIT, ()))
     assert {selector.select(decision).row for _ in range(50)} == {0, 1, 2}
 
 
-def test_what_is_placed_is_bound() -> None:
+async def test_scheduled_workload_is_bound() -> None:
     table, told = nodes(1000), list[BindEvent]()
     reservations = Reservations(table)
-    binder = Binder(ledger(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append)
+    binder = Binder(
+        binding_store(1000), reservations, lambda: 5.0, BindingMode.OPTIMISTIC, {"n0": 0}, told.append
+    )
     one = CompositeScheduler(packing(), reservations, binder=binder)
-    events = asyncio.run(one.bind(one.cycle([[ask(table, "a", 100)]], 5.0)))
+    events = await one.bind(one.cycle([[ask(table, "a", 100)]], 5.0))
     assert told == events
     assert [(event.workload, event.node, event.outcome, event.at) for event in events] == [
         ("default/a", "n0", "bound", 5.0)
     ]
 
 
-def test_our_own_write_on_top_of_unknown_ones_is_not_mistaken_for_knowing_them() -> None:
-    one = Side(ledger(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
-    one.ledger.revisions["n0"] = 7
-    assert asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome == "bound"
+async def test_own_write_does_not_set_unknown_node_revision() -> None:
+    one = SchedulerInstance(binding_store(1000), "a", (1000,), BindingMode.PESSIMISTIC, knows=False)
+    one.store.revisions["n0"] = 7
+    assert (await one.binder.bind(one.reserve("w", 100))).outcome == "bound"
     assert one.binder.node_revisions == {}, "what else is on the node has not been heard of"
 
 
-def test_the_mode_is_obeyed() -> None:
+async def test_binding_mode_is_used() -> None:
     seen = []
     for mode in BindingMode:
-        one = side(mode, 1000)
-        one.ledger.locks["n0"] = "other-1"
-        seen.append(asyncio.run(one.binder.bind(one.reserve("w", 100))).outcome)
+        one = scheduler_instance(mode, 1000)
+        one.store.locks["n0"] = "other-1"
+        seen.append((await one.binder.bind(one.reserve("w", 100))).outcome)
     assert seen == ["bound", "failed", "bound"]
 
 
-def test_each_attempt_is_an_event_of_its_own() -> None:
-    one = side(BindingMode.OPTIMISTIC, 1000)
-    one.ledger.revisions["n0"] = 7
+async def test_each_bind_attempt_emits_its_own_event() -> None:
+    one = scheduler_instance(BindingMode.OPTIMISTIC, 1000)
+    one.store.revisions["n0"] = 7
     for time in (1.0, 2.0):
         one.time = time
-        asyncio.run(one.binder.bind(one.reserve("w", 100)))
+        await one.binder.bind(one.reserve("w", 100))
     assert [event.id for event in one.events] == ["default/w.a-1", "default/w.a-2"]
     assert [event.at for event in one.events] == [1.0, 2.0]
 
 
-def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
+def test_equal_priority_is_never_preempted() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a", 250), ask(table, "b", 250), ask(table, "equal", 500, 5)])
     one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))
@@ -140,7 +143,7 @@ def test_equals_are_never_victims_even_if_fewer_would_do() -> None:
     assert where(table) == {"equal": "n0", "new": "n0"}
 
 
-def test_a_batch_keeps_its_order() -> None:
+def test_cycle_keeps_batch_order() -> None:
     table = nodes(1000)
     one = CompositeScheduler(packing(), Reservations(table))
     cycle = one.cycle(
@@ -156,10 +159,10 @@ def test_a_batch_keeps_its_order() -> None:
     ("cpus", "gone"),
     [
         pytest.param((1000,), ["low"], id="room is made on the only node"),
-        pytest.param((1000, 1000), [], id="nobody goes while there is room elsewhere"),
+        pytest.param((1000, 1000), [], id="no eviction while another node has capacity"),
     ],
 )
-def test_preemption_comes_last(cpus: tuple[int, ...], gone: list[str]) -> None:
+def test_preemption_is_the_last_resort(cpus: tuple[int, ...], gone: list[str]) -> None:
     table = nodes(*cpus)
     put(table, "n0", [ask(table, "low", 800)])
     one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))

@@ -1,16 +1,16 @@
-"""Deciding everything offline: who goes where, how full it gets, and what is said about the rest."""
+"""Tests of offline simulation: placements, utilisation, reasons of unschedulable workloads, and warnings."""
 
 import msgspec
 import pytest
-from build.offline import GIB, a_node, a_workload, near, odd, reasons, simulated, with_gpus
+from build.simulation import GIB, a_node, a_workload, near, reasons, run_simulation, warnings_of, with_gpus
 
 from lattice.errors import NotFound
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.input_checks import node_problems, workload_problems
 
 
-def test_everything_that_fits_is_placed_and_counted():
-    report = simulated([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
+def test_feasible_workloads_are_placed_and_counted():
+    report = run_simulation([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
     assert sorted(report.placements) == [f"default/w{i}" for i in range(4)]
     assert sorted(report.placements.values()) == ["n1", "n1", "n2", "n2"], "balanced spreads"
     cpu = next(each for each in report.usage if each.resource == "cpu")
@@ -18,32 +18,32 @@ def test_everything_that_fits_is_placed_and_counted():
     assert (report.node_count, report.decided_count, report.unschedulable) == (2, 4, ())
 
 
-def test_those_refused_for_one_reason_are_told_together():
-    report = simulated([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
+def test_unschedulable_workloads_are_grouped_by_reason():
+    report = run_simulation([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
     assert len(report.placements) == 1
     (only,) = report.unschedulable
     assert len(only.names) == 4
     assert only.reason == "0 of 1 node: 1 without 3 cpu free"
 
 
-def test_the_important_go_first_whatever_the_order_given():
+def test_higher_priority_is_placed_first():
     nodes = [a_node("n1", cpu=1000)]
-    report = simulated(
+    report = run_simulation(
         nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)]
     )
     assert report.placements == {"default/high": "n1"}
 
 
-def test_sums_over_all_nodes_are_exact_however_large():
+def test_usage_sums_are_exact_for_large_amounts():
     many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
-    report = simulated(
+    report = run_simulation(
         many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
     )
     usage = next(each for each in report.usage if each.resource == "memory")
     assert (usage.total, usage.used_after) == (1100 << 53, 1100 << 53)
 
 
-def test_ports_are_not_given_out_beyond_the_range_of_the_node():
+def test_ports_are_limited_by_port_range_of_node():
     node = a_node(
         "n",
         status={
@@ -55,7 +55,7 @@ def test_ports_are_not_given_out_beyond_the_range_of_the_node():
         a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}})
         for n in range(5)
     ]
-    report = simulated([node], asking)
+    report = run_simulation([node], asking)
     assert len(report.placements) == 2
     assert set(reasons(report).values()) == {"0 of 1 node: 1 without a free port"}
 
@@ -76,10 +76,10 @@ def test_ports_are_not_given_out_beyond_the_range_of_the_node():
         pytest.param([("4", "1Gi")] * 2, "", id="a full node would do if it were empty"),
     ],
 )
-def test_who_would_not_even_fit_on_an_empty_node_is_told(asked, told):
+def test_workload_larger_than_any_node_is_warned_about(asked, told):
     nodes = [a_node("broad", cpu=4000, memory=GIB), a_node("tall", cpu=1000, memory=32 * GIB)]
-    report = simulated(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
-    assert odd(report) == ([f"workload {told}"] if told else [])
+    report = run_simulation(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
+    assert warnings_of(report) == ([f"workload {told}"] if told else [])
 
 
 def needing(name, *others, **more):
@@ -118,33 +118,35 @@ def needing(name, *others, **more):
         pytest.param(
             [needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})],
             "",
-            id="somebody else will do",
+            id="another workload satisfies the affinity",
         ),
         pytest.param(
-            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for somebody unknown"
+            [needing("a", "b"), needing("b", "gone")], "", id="one of them waits for an unknown workload"
         ),
     ],
 )
-def test_who_waits_in_a_circle_is_told(workloads, told):
+def test_affinity_cycle_is_warned_about(workloads, told):
     how = ": none can be the first; with the same spec.group they are placed together"
-    assert odd(simulated([a_node("n1")], workloads)) == ([f"workload {told}{how}"] if told else [])
+    assert warnings_of(run_simulation([a_node("n1")], workloads)) == (
+        [f"workload {told}{how}"] if told else []
+    )
 
 
-def test_the_advice_against_a_circle_works():
+def test_gang_resolves_affinity_cycle():
     group = {"group": {"name": "g", "minMember": 2}}
-    assert not simulated(
+    assert not run_simulation(
         [a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
     ).unschedulable
 
 
-def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
+def test_report_has_qos_classes_and_node_utilisation():
     limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
     workloads = [
         a_workload("g", on="n1", **limits),
         a_workload("b", cpu="3", on="n2"),
         a_workload("e", cpu="0", memory="0", on="n1"),
     ]
-    report = simulated([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
+    report = run_simulation([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
     assert {name: qos.name for name, qos in report.qos.items()} == {
         "default/g": "Guaranteed",
         "default/b": "Burstable",
@@ -153,14 +155,14 @@ def test_every_workload_has_a_class_of_service_and_every_node_a_utilisation():
     assert report.node_utilisation == {"n1": 0.25, "n2": 0.75, "n3": 0.0}
 
 
-def test_a_number_of_gpus_alone_is_told_not_to_count():
-    (told,) = odd(simulated([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
+def test_gpu_capacity_without_listed_gpus_is_warned_about():
+    (told,) = warnings_of(run_simulation([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
     assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
 
 
-def test_who_is_displaced_is_told_with_by_whom():
+def test_preempted_workload_names_its_preemptor():
     workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
-    report = simulated([a_node("n1")], workloads, explained_workload="default/high")
+    report = run_simulation([a_node("n1")], workloads, explained_workload="default/high")
     assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         "default/low": ("n1", "default/high")
     }
@@ -170,9 +172,9 @@ def test_who_is_displaced_is_told_with_by_whom():
     assert (report.explanation["chosen"], report.explanation["displaced"]) == ("n1", ["default/low"])
 
 
-def test_a_member_explained_says_what_became_of_its_group():
+def test_gang_member_explanation_includes_gang_outcome():
     gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
-    report = simulated([a_node("n1")], gang, explained_workload="default/g0")
+    report = run_simulation([a_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
     assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
@@ -183,9 +185,9 @@ def test_a_member_explained_says_what_became_of_its_group():
     }
 
 
-def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
+def test_gang_member_is_explained_beside_placed_members():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
-    report = simulated(
+    report = run_simulation(
         [a_node("n1"), a_node("n2", unschedulable=True)], gang, explained_workload="default/g2"
     )
     assert sorted(report.placements) == ["default/g0", "default/g1"]
@@ -193,13 +195,13 @@ def test_a_member_of_a_half_seated_group_is_explained_beside_the_others():
     assert report.explanation["refused"]["n1"] == [{"what": "cpu", "need": "2", "have": "0", "missing": "2"}]
 
 
-def test_whoever_is_displaced_is_explained():
+def test_preempted_workload_is_explained():
     workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
-    told = simulated([a_node("n1")], workloads, explained_workload="default/old").explanation
+    told = run_simulation([a_node("n1")], workloads, explained_workload="default/old").explanation
     assert told["chosen"] is None
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
-    elsewhere = simulated(
+    elsewhere = run_simulation(
         [a_node("n1"), a_node("n2", cpu=1000)],
         [a_workload("old", on="n1"), workloads[1]],
         explained_workload="default/old",
@@ -209,12 +211,12 @@ def test_whoever_is_displaced_is_explained():
     assert elsewhere["summary"].endswith("; default/high displaced it from n1")
 
 
-def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
+def test_each_preemption_takes_fewest_victims():
     bound = [
         a_workload("a", cpu="4", priority=1, on="n1"),
         *(a_workload(name, cpu="2", on="n2") for name in "bc"),
     ]
-    report = simulated([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
+    report = run_simulation([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
     assert {name: each.preempted_by for name, each in report.preempted.items()} == {
         "default/a": "default/high",
         "default/b": "default/a",
@@ -222,28 +224,28 @@ def test_the_fewest_are_displaced_by_each_whatever_these_displace_in_turn():
     }
 
 
-def test_a_group_without_members_to_spare_goes_as_a_whole():
+def test_gang_at_min_member_is_preempted_whole():
     gang = [
         a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
     ]
-    report = simulated([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
+    report = run_simulation([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
     assert sorted(report.preempted) == ["default/g0", "default/g1"]
 
 
-def test_equal_reasons_are_one_entry_in_the_order_given():
+def test_equal_reasons_are_one_entry_in_input_order():
     workloads = [
         a_workload("a", cpu="9"),
         a_workload("b", cpu="5", memory="2Gi"),
         a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
     ]
-    report = simulated([a_node("n1")], workloads)
+    report = run_simulation([a_node("n1")], workloads)
     assert [each.names for each in report.unschedulable] == [("default/a", "default/c"), ("default/b",)]
 
 
-def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
+def test_nodes_without_gpu_and_with_busy_gpus_are_distinct():
     nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
     held = [a_workload("old", requests={"gpu": 1}, on="n3")]
-    report = simulated(
+    report = run_simulation(
         nodes, [*held, a_workload("new", requests={"gpu": 2})], explained_workload="default/new"
     )
     assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
@@ -275,14 +277,14 @@ def test_nodes_without_any_gpu_are_told_apart_from_those_whose_gpus_are_busy():
         pytest.param({"requests": {"gpu": "500m"}}, "", id="a part of one will do when it is free"),
     ],
 )
-def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, told):
+def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     ports = [{"name": f"p{number}"} for number in range(asked.pop("ports", 0))]
     wanted = a_workload("w", containers={"main": {"command": ["run"], "ports": ports}}, **asked)
     narrow = {"portRange": {"first": 30000, "last": 30000}}
     gpus = a_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
     others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
     holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
-    found = odd(simulated([gpus, others], [*holders, wanted]))
+    found = warnings_of(run_simulation([gpus, others], [*holders, wanted]))
     assert found == (
         [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
     )
@@ -333,14 +335,16 @@ def test_who_would_not_even_find_gpus_or_ports_on_an_empty_node_is_told(asked, t
         ),
     ],
 )
-def test_figures_of_a_node_that_cannot_be_right_are_told(status, told):
-    assert odd(simulated([a_node("n1", status=status)], [])) == ([f"node n1 {told}"] if told else [])
+def test_implausible_node_figures_are_warned_about(status, told):
+    assert warnings_of(run_simulation([a_node("n1", status=status)], [])) == (
+        [f"node n1 {told}"] if told else []
+    )
 
 
-def test_half_a_gang_is_never_left():
+def test_preemption_never_leaves_partial_gang():
     gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
     others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
-    report = simulated(
+    report = run_simulation(
         [a_node("n1", cpu=6000)],
         [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
     )
@@ -352,7 +356,7 @@ def test_half_a_gang_is_never_left():
     assert left_over == [*(f"default/g{number}" for number in range(3)), "default/huge"]
 
 
-def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
+def test_preempted_gang_is_replaced_together():
     rules = {"name": "g", "minMember": 2}
     gang = [
         msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}"))
@@ -360,7 +364,7 @@ def test_a_gang_that_has_to_go_from_several_nodes_finds_new_ones_together():
     ]
     late = a_workload("g2", cpu="4", group=rules)
     machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
-    report = simulated(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
+    report = run_simulation(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
     assert report.placements["default/high"] == "n0"
     assert {name: each.node for name, each in report.preempted.items()} == {
         "default/g0": "n0",
@@ -379,55 +383,57 @@ def on(node):
     [
         pytest.param({"x": "y", "y": "x"}, {"n2"}, id="two that need each other"),
         pytest.param({"x": "y", "y": "z", "z": "x"}, {"n2"}, id="three in a circle"),
-        pytest.param({"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs somebody else"),
+        pytest.param(
+            {"x": "y", "y": "x", "z": "nobody"}, set(), id="one of them needs a workload outside the gang"
+        ),
     ],
 )
-def test_a_gang_whose_members_need_one_another_is_seated_together(needs, placed):
+def test_gang_with_mutual_affinity_is_placed_together(needs, placed):
     gang = [
         a_workload(
             name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)}
         )
         for name, other in needs.items()
     ]
-    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
+    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
     assert set(report.placements.values()) == placed
     assert len(report.placements) in (0, len(needs))
 
 
-def test_a_circle_that_fits_nowhere_says_so():
+def test_infeasible_affinity_cycle_has_a_reason():
     gang = [
         a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2})
         for name, other in (("x", "y"), ("y", "x"))
     ]
-    report = simulated([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
+    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
     assert "it must be near others of its own group" in reasons(report)["default/x"]
 
 
-def test_what_lasts_is_told_before_room():
+def test_permanent_reasons_are_listed_before_capacity():
     nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
-    assert reasons(simulated(nodes, [a_workload("a")])) == {
+    assert reasons(run_simulation(nodes, [a_workload("a")])) == {
         "default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"
     }
 
 
-def test_a_node_of_another_model_is_told_before_a_busy_one():
+def test_gpu_model_mismatch_is_listed_before_busy_gpus():
     nodes = [with_gpus("n1"), with_gpus("n2"), a_node("n3")]
     workloads = [
         a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
         for number in range(3)
     ]
-    (reason,) = reasons(simulated(nodes, workloads)).values()
+    (reason,) = reasons(run_simulation(nodes, workloads)).values()
     assert reason == "0 of 3 nodes: 1 without a GPU of model t4; 2 without 1 gpu free"
 
 
-def test_what_should_not_run_is_not_placed():
-    report = simulated([a_node("n1")], [a_workload("a", desiredState="Stopped")])
+def test_stopped_workload_is_not_placed():
+    report = run_simulation([a_node("n1")], [a_workload("a", desiredState="Stopped")])
     assert (report.stopped_count, report.placements) == (1, {})
 
 
 @pytest.mark.parametrize("nodes", [[], [a_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"])
-def test_no_room_is_an_answer(nodes):
-    report = simulated(nodes, [a_workload("a")])
+def test_no_capacity_is_reported_not_raised(nodes):
+    report = run_simulation(nodes, [a_workload("a")])
     assert report.placements == {}
     assert reasons(report)["default/a"].startswith(f"0 of {len(nodes)} node")
 
@@ -485,8 +491,8 @@ def test_no_room_is_an_answer(nodes):
         pytest.param([a_workload("a", cpu="900k")], [], id="more than any node has"),
     ],
 )
-def test_what_cannot_be_met_is_refused_with_a_reason_never_placed_wrongly(workloads, placed):
-    report = simulated([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
+def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
+    report = run_simulation([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
     assert sorted(report.placements) == placed
     if placed:
         assert report.placements == {"default/a": "n1"}
@@ -526,12 +532,12 @@ def test_what_cannot_be_met_is_refused_with_a_reason_never_placed_wrongly(worklo
         pytest.param(a_node("n"), "", id="an ordinary node"),
     ],
 )
-def test_nodes_that_nobody_can_decide_with(node, problem):
+def test_node_problems(node, problem):
     assert problem in "".join(map(str, node_problems(node)))
     assert bool(problem) == bool(list(node_problems(node)))
 
 
-def test_containers_that_ask_for_too_much_all_together():
+def test_container_requests_beyond_any_node_are_a_problem():
     half = {"command": ["run"], "resources": {"requests": {"memory": "0.8Ei"}}}
     value = msgspec.to_builtins(a_workload("a"))
     value["spec"] = {"containers": {"a": half, "b": half}}
@@ -539,30 +545,30 @@ def test_containers_that_ask_for_too_much_all_together():
     assert "of memory all together, more than any node has" in str(problem)
 
 
-def test_the_order_of_the_nodes_does_not_matter_and_the_seed_does():
+def test_node_order_is_irrelevant_and_seed_is_not():
     nodes = [a_node(f"n{i}") for i in range(12)]
     workloads = [a_workload(f"w{i}") for i in range(6)]
-    first = simulated(nodes, workloads).placements
-    assert simulated(nodes[::-1], workloads).placements == first
-    assert any(simulated(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
+    first = run_simulation(nodes, workloads).placements
+    assert run_simulation(nodes[::-1], workloads).placements == first
+    assert any(run_simulation(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
 
 
-def test_equal_ones_together_go_where_one_at_a_time_would():
+def test_batched_workloads_are_placed_as_singly():
     nodes = [a_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
-    together = simulated(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
+    together = run_simulation(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
     labelled = [
         a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
-    ]  # no two have one shape
-    alone = simulated(nodes, labelled)
+    ]  # every shape is distinct
+    alone = run_simulation(nodes, labelled)
     assert together.placements == alone.placements
     assert [len(each.names) for each in together.unschedulable] == (
         [60 - len(alone.placements)] if alone.unschedulable else []
     )
 
 
-def test_explaining_one_lists_every_node():
+def test_explanation_lists_every_node():
     nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
-    report = simulated(nodes, [a_workload("a")], explained_workload="default/a")
+    report = run_simulation(nodes, [a_workload("a")], explained_workload="default/a")
     assert report.explanation is not None
     assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
     assert report.explanation["ranked"][0]["parts"]
@@ -578,14 +584,14 @@ def test_explaining_one_lists_every_node():
         pytest.param("default/old", "is on node n1 already: nothing is decided", id="bound already"),
     ],
 )
-def test_only_what_is_decided_can_be_explained(name, problem):
+def test_explaining_undecided_workload_is_not_found(name, problem):
     with pytest.raises(NotFound, match=problem):
-        simulated([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
+        run_simulation([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
 
 
-def test_progress_and_time_are_told():
+def test_progress_and_duration_are_reported():
     told, ticks = [], iter(range(10))
-    report = simulated(
+    report = run_simulation(
         [a_node("n1")],
         [a_workload("a"), a_workload("b")],
         on_progress=told.append,
@@ -605,10 +611,10 @@ def test_progress_and_time_are_told():
         pytest.param([{"limits": {"cpu": "2"}}, {}], 500, id="none does"),
     ],
 )
-def test_requests_of_containers_win_over_those_of_the_workload(containers, asked):
+def test_container_requests_override_workload_requests(containers, asked):
     value = msgspec.to_builtins(a_workload("a", cpu="500m"))
     value["spec"]["containers"] = {
         f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
     }
-    report = simulated([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
+    report = run_simulation([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == asked

@@ -1,66 +1,70 @@
-"""Deciding offline beside what is bound already, even where it should not be."""
+"""Tests of offline simulation with bound workloads, including overcommitted nodes."""
 
 import pytest
-from build.offline import GIB, a_node, a_workload, odd, reasons, simulated, with_gpus
+from build.simulation import GIB, a_node, a_workload, reasons, run_simulation, warnings_of, with_gpus
 
 from lattice.errors import NotFound
 
 
-def test_the_bound_are_on_their_nodes_from_the_start():
-    report = simulated(
+def test_bound_workloads_occupy_their_nodes():
+    report = run_simulation(
         [a_node("n1", cpu=1000), a_node("n2", cpu=1000)], [a_workload("new"), a_workload("old", on="n1")]
     )
     assert (report.placements, report.bound_count) == ({"default/new": "n2"}, 1)
     assert next(each.used_before for each in report.usage if each.resource == "cpu") == 1000
 
 
-def test_the_bound_may_already_be_too_many():
-    report = simulated(
+def test_bound_workloads_may_overcommit_a_node():
+    report = run_simulation(
         [a_node("n1", cpu=1000)], [a_workload("a", on="n1"), a_workload("b", on="n1"), a_workload("c")]
     )
     assert report.bound_count == 2
     assert "without 1 cpu free" in reasons(report)["default/c"]
 
 
-def test_a_binding_to_an_unknown_node_is_refused():
+def test_binding_to_unknown_node_is_not_found():
     with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not among those given"):
-        simulated([a_node("n1")], [a_workload("a", on="gone")])
+        run_simulation([a_node("n1")], [a_workload("a", on="gone")])
 
 
-def test_a_binding_that_no_gpu_can_honour_is_left_out_and_told():
-    report = simulated([with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"])
-    (told,) = odd(report)
+def test_bound_workload_without_gpu_room_is_left_out():
+    report = run_simulation(
+        [with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"]
+    )
+    (told,) = warnings_of(report)
     expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
     assert told == f"{expected} (free of each: 0): it is left out"
     assert report.bound_count == 1
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
 
-def test_bound_ones_that_cannot_even_be_counted_are_left_out_and_told():
+def test_bound_workload_beyond_counting_is_left_out():
     huge = "8Pi"
     bound = [a_workload(f"w{number}", cpu="1m", memory=huge, on="n1") for number in range(514)]
-    report = simulated([a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)])
-    left_out = [told for told in odd(report) if "left out" in told]
+    report = run_simulation(
+        [a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)]
+    )
+    left_out = [told for told in warnings_of(report) if "left out" in told]
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
     assert "memory taken, more than can be counted: it is left out" in left_out[0]
     assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
-def test_bound_gpu_shares_are_seated_largest_first():
+def test_bound_gpu_shares_are_assigned_largest_first():
     shares = ["300m", "400m", "700m", "600m"]
     bound = [
         a_workload(f"w{number}", cpu="100m", requests={"gpu": share}, on="n1")
         for number, share in enumerate(shares)
     ]
-    report = simulated([with_gpus("n1", 2)], bound)
-    assert (odd(report), report.bound_count) == ([], 4)
+    report = run_simulation([with_gpus("n1", 2)], bound)
+    assert (warnings_of(report), report.bound_count) == ([], 4)
 
 
-def test_what_the_bound_take_too_much_is_told_once_for_each_node():
+def test_overcommitted_node_is_warned_about_once():
     bound = [a_workload(f"w{number}", cpu="3", memory="20Gi", on="n1") for number in range(2)]
-    report = simulated([a_node("n1"), a_node("n2")], bound)
-    (told,) = odd(report)
+    report = run_simulation([a_node("n1"), a_node("n2")], bound)
+    (told,) = warnings_of(report)
     over, *consequences = told.split("; ")
     assert over == "node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"
     assert consequences == [
@@ -69,7 +73,7 @@ def test_what_the_bound_take_too_much_is_told_once_for_each_node():
     ]
 
 
-def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
+def test_overcommitted_node_lists_eviction_order():
     limits = {"limits": {"cpu": "1", "memory": "20Gi"}}
     bound = [
         a_workload("guaranteed", memory="20Gi", on="n1", **limits),
@@ -77,15 +81,15 @@ def test_on_an_overfull_node_best_effort_and_low_priority_go_first():
         a_workload("burstable", memory="20Gi", on="n1"),
         a_workload("cpu-only", memory="0", on="n1"),
     ]
-    report = simulated([a_node("n1", cpu=9000)], bound)
-    assert odd(report)[0].endswith(
+    report = run_simulation([a_node("n1", cpu=9000)], bound)
+    assert warnings_of(report)[0].endswith(
         "; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed"
     )
 
 
-def test_slots_and_ports_end_nobody():
-    told = odd(
-        simulated(
+def test_overcommitted_slots_evict_no_workload():
+    told = warnings_of(
+        run_simulation(
             [a_node("n1", status={"allocatable": {"cpu": 4000, "memory": 32 * GIB, "workloads": 1}})],
             two_on("n1"),
         )
@@ -109,9 +113,11 @@ def two_on(node):
         pytest.param([{"key": "broken", "operator": "Exists"}], "", id="tolerated"),
     ],
 )
-def test_who_must_leave_a_tainted_node_is_told(tolerations, when):
+def test_taint_eviction_is_warned_about(tolerations, when):
     node = a_node("n1", taints=[{"key": "broken", "effect": "NoExecute"}])
-    told = odd(
-        simulated([node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})])
+    told = warnings_of(
+        run_simulation(
+            [node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})]
+        )
     )
     assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])

@@ -1,4 +1,4 @@
-"""Filters and scores that count other workloads: affinity, anti-affinity, spread."""
+"""Tests of filters and scores that count other workloads: affinity, anti-affinity, spread."""
 
 import pytest
 from build.node_tables import (
@@ -6,12 +6,12 @@ from build.node_tables import (
     a_spread,
     a_workload,
     ask,
-    likes_workloads,
     near,
     nodes,
     place,
     ruled_out,
     scores,
+    workload_preference,
 )
 
 from lattice.kinds.constraint import WorkloadTerm
@@ -28,11 +28,11 @@ WEB = a_workload(labels={"app": "web"})
 
 
 def two_zones() -> NodeTable:
-    """a1 and a2 in zone a, b1 in zone b, c1 in none."""
+    """Nodes a1 and a2 in zone a, b1 in zone b, c1 in no zone."""
     return nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"), a_node("c1"))
 
 
-def test_affinity_allows_the_whole_domain_of_a_match() -> None:
+def test_affinity_allows_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
     found = ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))
@@ -42,7 +42,7 @@ def test_affinity_allows_the_whole_domain_of_a_match() -> None:
     }
 
 
-def test_affinity_by_node_allows_the_node_only() -> None:
+def test_affinity_by_node_allows_only_that_node() -> None:
     table = two_zones()
     place(table, DB, "a1")
     assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("node", app="db"),)))) == {
@@ -52,7 +52,7 @@ def test_affinity_by_node_allows_the_node_only() -> None:
     }
 
 
-def test_affinity_needs_every_term() -> None:
+def test_affinity_requires_every_term() -> None:
     table = two_zones()
     place(table, DB, "a1")
     place(table, WEB, "b1")
@@ -68,13 +68,13 @@ def test_affinity_needs_every_term() -> None:
     }
 
 
-def test_affinity_looks_into_its_own_namespace_only() -> None:
+def test_affinity_is_limited_to_own_namespace() -> None:
     table = two_zones()
     place(table, a_workload(labels={"app": "db"}, namespace="other"), "a1")
     assert len(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))) == 4
 
 
-def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
+def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
     group = a_workload(labels={"app": "db"}, near=(near("zone", app="db"),))
     table = two_zones()
     assert set(ruled_out(WorkloadAffinity(), table, group)) == {"c1"}
@@ -82,7 +82,7 @@ def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
     assert set(ruled_out(WorkloadAffinity(), table, group)) == {"a1", "a2", "c1"}
 
 
-def test_affinity_to_somebody_else_who_is_not_there_is_a_no() -> None:
+def test_affinity_to_absent_workload_rejects_all_nodes() -> None:
     assert (
         len(
             ruled_out(
@@ -107,14 +107,14 @@ def test_affinity_to_somebody_else_who_is_not_there_is_a_no() -> None:
         pytest.param(TopologySpread(), a_workload(service="s", spread=(a_spread("rack"),)), id="spread"),
     ],
 )
-def test_a_topology_key_that_no_node_has_is_said_and_never_passes(plugin: object, demands: object) -> None:
+def test_unknown_topology_key_rejects_all_nodes(plugin: object, demands: object) -> None:
     found = ruled_out(plugin, two_zones(), demands)  # type: ignore[arg-type]
     assert found == {
         key: ["without topology key rack, which no node has"] for key in ["a1", "a2", "b1", "c1"]
     }
 
 
-def test_anti_affinity_keeps_out_of_the_whole_domain() -> None:
+def test_anti_affinity_rejects_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(near("zone", app="db"),)))
@@ -125,7 +125,7 @@ def test_anti_affinity_keeps_out_of_the_whole_domain() -> None:
     }
 
 
-def test_who_must_keep_apart_does_not_go_where_there_is_no_domain() -> None:
+def test_anti_affinity_rejects_node_without_domain() -> None:
     loner = a_workload(labels={"app": "db"}, far=(near("zone", app="db"),))
     table = two_zones()
     assert ruled_out(WorkloadAntiAffinity(), table, loner) == {"c1": ["without topology key zone"]}
@@ -134,7 +134,7 @@ def test_who_must_keep_apart_does_not_go_where_there_is_no_domain() -> None:
     assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}, "who is in no domain keeps nobody away"
 
 
-def test_anti_affinity_of_who_is_there_keeps_others_out_too() -> None:
+def test_anti_affinity_of_placed_workload_is_symmetric() -> None:
     table = two_zones()
     place(table, a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
@@ -146,7 +146,7 @@ def test_anti_affinity_of_who_is_there_keeps_others_out_too() -> None:
     assert ruled_out(WorkloadAntiAffinity(), table, WEB) == {}
 
 
-def test_anti_affinity_against_everybody_names_nobody_in_particular() -> None:
+def test_anti_affinity_with_empty_selector_text() -> None:
     table = two_zones()
     place(table, DB, "b1")
     everybody = WorkloadTerm(selector=LabelSelector(), topology_key="node")
@@ -155,7 +155,7 @@ def test_anti_affinity_against_everybody_names_nobody_in_particular() -> None:
     }
 
 
-def test_anti_affinity_is_silent_while_nobody_repels_anybody() -> None:
+def test_anti_affinity_without_terms_rejects_nothing() -> None:
     table = two_zones()
     place(table, DB, "a1")
     assert WorkloadAntiAffinity().filter(ask(table, WEB), table) == {}
@@ -188,13 +188,13 @@ def test_topology_spread(a: int, b: int, skew: int, refused: list[str]) -> None:
     assert sorted(found) == refused
 
 
-def test_spread_by_selector_counts_whom_it_selects() -> None:
+def test_spread_counts_workloads_matching_selector() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
     place(table, DB, "a1")
     wanted = a_workload(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert (
         ruled_out(TopologySpread(), table, wanted) == {}
-    )  # it is not counted itself, so nothing gets less even
+    )  # the workload itself is not counted, so the skew stays
     itself = a_workload(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert list(ruled_out(TopologySpread(), table, itself)) == ["a1"]
 
@@ -207,7 +207,7 @@ def test_spread_by_selector_counts_whom_it_selects() -> None:
         pytest.param({"labels": {"disk": "hdd"}}, id="not selected"),
     ],
 )
-def test_zones_that_it_could_not_use_anyway_do_not_count_as_empty(facts: dict[str, object]) -> None:
+def test_spread_ignores_unusable_zones(facts: dict[str, object]) -> None:
     table = nodes(
         a_node("a1", zone="a", labels={"disk": "ssd"}),
         a_node("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}),
@@ -217,7 +217,7 @@ def test_zones_that_it_could_not_use_anyway_do_not_count_as_empty(facts: dict[st
     assert "a1" not in ruled_out(TopologySpread(), table, wanted)
 
 
-def test_spread_tells_the_counts() -> None:
+def test_spread_shortfall_includes_counts() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
     wanted = a_workload(service="s", spread=(a_spread("zone"),))
     place(table, wanted, "a1")
@@ -230,7 +230,7 @@ def test_spread_tells_the_counts() -> None:
     )
 
 
-def test_replicas_of_a_service_prefer_nodes_and_zones_with_fewer() -> None:
+def test_service_spread_prefers_nodes_and_zones_with_fewer() -> None:
     table = nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"))
     service = a_workload(service="s")
     place(table, service, "a1")
@@ -238,34 +238,36 @@ def test_replicas_of_a_service_prefer_nodes_and_zones_with_fewer() -> None:
     assert not ServiceSpread().applies(ask(table, a_workload()))
 
 
-def test_without_zones_a_service_is_spread_over_nodes() -> None:
+def test_service_spread_without_zones_uses_nodes() -> None:
     table = nodes(a_node("n1"), a_node("n2"))
     place(table, a_workload(service="s"), "n1")
     assert scores(ServiceSpread(), table, a_workload(service="s")) == {"n1": 0.5, "n2": 1.0}
 
 
-def test_liked_neighbours_draw_and_disliked_ones_repel_the_more_the_more_there_are() -> None:
+def test_preferred_affinity_scales_with_match_count() -> None:
     table = two_zones()
     place(table, DB, "a1", "a2", "b1")
     drawn = scores(
-        PreferredAffinity(), table, a_workload(near_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAffinity(), table, a_workload(near_preferences=(workload_preference(10, "zone", app="db"),))
     )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
     repelled = scores(
-        PreferredAntiAffinity(), table, a_workload(far_preferences=(likes_workloads(10, "zone", app="db"),))
+        PreferredAntiAffinity(),
+        table,
+        a_workload(far_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
 
-def test_preferences_count_by_weight() -> None:
+def test_workload_preferences_count_by_weight() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    both = (likes_workloads(30, "zone", app="db"), likes_workloads(10, "nowhere", app="db"))
+    both = (workload_preference(30, "zone", app="db"), workload_preference(10, "nowhere", app="db"))
     assert scores(PreferredAffinity(), table, a_workload(near_preferences=both))["a1"] == 0.375
     assert scores(PreferredAntiAffinity(), table, a_workload(far_preferences=both))["a1"] == 0.625
 
 
-def test_soft_spread_prefers_the_emptiest_domain_and_refuses_nobody() -> None:
+def test_soft_spread_prefers_emptiest_domain_without_reject() -> None:
     table = two_zones()
     wanted = a_workload(service="s", spread=(a_spread("zone", soft=True),))
     place(table, wanted, "a1", "a2")

@@ -1,4 +1,5 @@
-"""Whoever sleeps is woken by everything that could let it in: for each filter a no, one change, and a yes."""
+"""Tests of wake events: for each filter a rejection, a change that makes a node feasible, and the event that
+wakes the workload."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from build.node_tables import (
     requirement,
     ruled_out,
 )
-from build.proofs import many
+from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,7 +113,7 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
 
 
 def one_node_cases() -> Iterator[Case]:
-    """The node becomes what is wanted, or another one comes that is."""
+    """The node changes to fit the workload, or another node that fits is added."""
     for name, wants, bad, changes in ONE_NODE:
         for change, good in changes.items():
             yield Case(
@@ -153,7 +154,7 @@ PLAIN = a_workload(labels={"app": "a"})
 
 
 def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
-    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each of these."""
+    """Nodes x1 and x2 in zone x, y1 in zone y, and a workload on each named node."""
 
     def made() -> NodeTable:
         table = nodes(
@@ -330,26 +331,26 @@ TWO_ZONES = [
 CASES = [*one_node_cases(), *TWO_ZONES]
 
 
-def welcome(case: Case, table: NodeTable) -> set[str]:
+def feasible_nodes(case: Case, table: NodeTable) -> set[str]:
     return set(table.row_of) - set(ruled_out(FILTERS[case.filter], table, case.wants))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_turns_a_no_into_a_yes_wakes(case: Case) -> None:
+def test_filter_wakes_on_change_that_makes_node_feasible(case: Case) -> None:
     table = case.table()
-    before = welcome(case, table)
+    before = feasible_nodes(case, table)
     case.apply(table)
-    assert welcome(case, table) - before, "it is no help"
+    assert feasible_nodes(case, table) - before, "it is no help"
     assert case.change in FILTERS[case.filter].wakes_on
 
 
-def test_no_filter_names_a_change_that_is_no_help() -> None:
+def test_filters_wake_on_helpful_changes_only() -> None:
     assert {name: set(each.wakes_on) for name, each in FILTERS.items()} == {
         name: {case.change for case in CASES if case.filter == name} for name in FILTERS
     }
 
 
-def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
+def test_loss_of_emptiest_zone_wakes_spread_workload() -> None:
     table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), SchedulingQueue()
     place(table, SPREAD, "x")
     asked = ask(table, SPREAD)
@@ -365,7 +366,7 @@ def test_a_sleeper_is_woken_when_the_emptiest_zone_is_lost() -> None:
 
 
 def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent]:
-    """What is said to have happened when a node was that and is this."""
+    """The events of a node's change from `before` to `after`."""
     if before is None or after is None:
         return {ClusterEvent.NODE_ADDED if before is None else ClusterEvent.NODE_UNAVAILABLE}
     could, can = (each.is_ready and not each.is_cordoned and not each.is_draining for each in (before, after))
@@ -430,7 +431,7 @@ NAMES = ("n0", "n1", "n2", "n3")
         st.integers(0, 4),
     ),
 )
-def test_nothing_that_helps_goes_unheard(
+def test_every_helpful_change_is_a_wake_event(
     there: tuple[NodeInfo, ...],
     placed: list[tuple[str, Demands]],
     wants: Demands,
@@ -448,7 +449,7 @@ def test_nothing_that_helps_goes_unheard(
 
 
 def apply(table: NodeTable, news: str | NodeInfo | tuple[str, Demands] | int) -> set[ClusterEvent]:
-    """One piece of news: a node goes, comes or changes, a workload comes or goes."""
+    """Apply one change: a node is removed, added or changed, or a workload is added or removed."""
     match news:
         case str():
             table.remove_node(news)

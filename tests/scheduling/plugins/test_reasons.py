@@ -1,4 +1,4 @@
-"""Every no says what was needed, what is there instead and what is missing, whichever filter says it."""
+"""Tests of reasons: every filter's rejection has need, have and missing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -33,15 +33,15 @@ from lattice.scheduling.table.node_table import NodeTable
 
 PORT = a_workload(host_ports=((8080, "TCP"),))
 WEB = a_workload(labels={"app": "web"})
-KEPT = a_workload(node_selector={"disk": "ssd"})
+NEEDS_SSD = a_workload(node_selector={"disk": "ssd"})
 
 
-def alone(node: NodeInfo) -> Callable[[], NodeTable]:
+def one_node_table(node: NodeInfo) -> Callable[[], NodeTable]:
     return lambda: nodes(node)
 
 
-def crowd(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTable]:
-    """a1 and a2 in zone a, b1 in zone b, c1 in none; such workloads on some of them."""
+def zoned_table(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTable]:
+    """Nodes a1 and a2 in zone a, b1 in zone b, c1 in no zone, with such workloads on the named ones."""
 
     def table() -> NodeTable:
         found = nodes(
@@ -64,12 +64,12 @@ REPELS_WEB = a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),))
 SPREAD = a_workload(service="s", spread=(a_spread("zone"),))
 OPEN = "open to new workloads"
 
-# By filter: how the nodes look, what is asked for, which node is looked at (the first if none is named), what it says.
+# filter, case, table, demands, node (the first if empty), and the text of its reasons
 CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] = [
     (
         "Ready",
         "not ready",
-        alone(a_node(is_ready=False)),
+        one_node_table(a_node(is_ready=False)),
         a_workload(),
         "n1",
         ["node: need ready, have not ready"],
@@ -77,7 +77,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "cordoned",
-        alone(a_node(is_cordoned=True)),
+        one_node_table(a_node(is_cordoned=True)),
         a_workload(),
         "n1",
         [f"node: need {OPEN}, have cordoned"],
@@ -85,7 +85,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "draining",
-        alone(a_node(is_draining=True)),
+        one_node_table(a_node(is_draining=True)),
         a_workload(),
         "n1",
         [f"node: need {OPEN}, have draining"],
@@ -93,7 +93,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "InCluster",
         "another cluster",
-        alone(a_node(cluster="west")),
+        one_node_table(a_node(cluster="west")),
         a_workload(cluster="east"),
         "n1",
         ["cluster: need east, have west"],
@@ -101,7 +101,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "InCluster",
         "no cluster",
-        alone(a_node()),
+        one_node_table(a_node()),
         a_workload(cluster="east"),
         "n1",
         ["cluster: need east, have none"],
@@ -109,7 +109,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Kept",
         "a reserve",
-        alone(a_node(labels={RESERVE_LABEL: "dc"})),
+        one_node_table(a_node(labels={RESERVE_LABEL: "dc"})),
         a_workload(),
         "n1",
         ["reserve: need a service that it is for, have a workload of no service"],
@@ -117,16 +117,23 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "NodeSelector",
         "another value",
-        alone(a_node(labels={"disk": "hdd"})),
-        KEPT,
+        one_node_table(a_node(labels={"disk": "hdd"})),
+        NEEDS_SSD,
         "n1",
         ["label: need disk=ssd, have disk=hdd"],
     ),
-    ("NodeSelector", "no label", alone(a_node()), KEPT, "n1", ["label: need disk=ssd, have no label disk"]),
+    (
+        "NodeSelector",
+        "no label",
+        one_node_table(a_node()),
+        NEEDS_SSD,
+        "n1",
+        ["label: need disk=ssd, have no label disk"],
+    ),
     (
         "NodeAffinity",
         "some are there, some are not",
-        alone(a_node(zone="c")),
+        one_node_table(a_node(zone="c")),
         a_workload(
             node_terms=(
                 node_term(requirement("zone", "In", "a", "b")),
@@ -139,7 +146,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Taints",
         "nothing tolerated",
-        alone(a_node(taints=(a_taint("gpu", value="true"),))),
+        one_node_table(a_node(taints=(a_taint("gpu", value="true"),))),
         a_workload(tolerations=(a_toleration("other", "Exists"),)),
         "n1",
         ["toleration: need gpu=true:NoSchedule, have none"],
@@ -147,7 +154,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Taints",
         "nearly tolerated",
-        alone(a_node(taints=(a_taint("gpu", value="true"),))),
+        one_node_table(a_node(taints=(a_taint("gpu", value="true"),))),
         a_workload(
             tolerations=(a_toleration("gpu", value="yes"), a_toleration("gpu", "Exists", effect="NoExecute"))
         ),
@@ -157,7 +164,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Taints",
         "everything tolerated of another effect",
-        alone(a_node(taints=(a_taint("gpu"),))),
+        one_node_table(a_node(taints=(a_taint("gpu"),))),
         a_workload(tolerations=(a_toleration("", "Exists", effect="NoExecute"),)),
         "n1",
         ["toleration: need gpu:NoSchedule, have any:NoExecute"],
@@ -165,7 +172,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Runtime",
         "another runtime",
-        alone(a_node(runtimes=frozenset({"process"}))),
+        one_node_table(a_node(runtimes=frozenset({"process"}))),
         a_workload(runtime="container"),
         "n1",
         ["runtime: need container, have process"],
@@ -173,7 +180,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "MachineImage",
         "another image",
-        alone(a_node(image="B-3")),
+        one_node_table(a_node(image="B-3")),
         a_workload(image=Image(pattern="A-*")),
         "n1",
         ["machine image: need A-*, have B-3"],
@@ -181,7 +188,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "MachineImage",
         "too old",
-        alone(a_node(image="A-2.8.0")),
+        one_node_table(a_node(image="A-2.8.0")),
         a_workload(image=Image(min_version="2.9")),
         "n1",
         ["machine image version: need 2.9 or later, have 2.8 (A-2.8.0)"],
@@ -189,7 +196,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "MachineImage",
         "unknown",
-        alone(a_node()),
+        one_node_table(a_node()),
         a_workload(image=Image(min_version="2.9")),
         "n1",
         ["machine image version: need 2.9 or later, have unknown"],
@@ -197,7 +204,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Licence",
         "another",
-        alone(a_node(licences=frozenset({"lite"}))),
+        one_node_table(a_node(licences=frozenset({"lite"}))),
         a_workload(licences=("max", "pro")),
         "n1",
         ["licence: need max or pro, have lite"],
@@ -205,7 +212,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "VolumeZone",
         "another zone",
-        alone(a_node(zone="a")),
+        one_node_table(a_node(zone="a")),
         a_workload(volumes=(Volume(name="v", zone="b"),)),
         "n1",
         ["volume v: need zone=b, have zone=a"],
@@ -213,7 +220,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "VolumeZone",
         "no region",
-        alone(a_node()),
+        one_node_table(a_node()),
         a_workload(volumes=(Volume(name="v", region="r"),)),
         "n1",
         ["volume v: need region=r, have no region"],
@@ -221,7 +228,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Fit",
         "too little",
-        alone(a_node(room={"cpu": 1})),
+        one_node_table(a_node(room={"cpu": 1})),
         a_workload({"cpu": 3}),
         "n1",
         ["cpu: need 3, have 1, missing 2"],
@@ -229,7 +236,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Gpu",
         "too few",
-        alone(a_node(gpus=("t4",))),
+        one_node_table(a_node(gpus=("t4",))),
         a_workload(gpu=2),
         "n1",
         ["gpu: need 2, have 1, missing 1"],
@@ -237,7 +244,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Gpu",
         "another model",
-        alone(a_node(gpus=("t4",))),
+        one_node_table(a_node(gpus=("t4",))),
         a_workload(gpu=1, models=("a100",)),
         "n1",
         ["gpu model: need a100, have t4"],
@@ -245,7 +252,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Gpu",
         "none at all",
-        alone(a_node()),
+        one_node_table(a_node()),
         a_workload(gpu=1, models=("a100",)),
         "n1",
         ["gpu model: need a100, have none"],
@@ -253,7 +260,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "HostPorts",
         "in use",
-        crowd(PORT, "a1"),
+        zoned_table(PORT, "a1"),
         PORT,
         "a1",
         ["host port: need 8080/TCP free, have in use by default/placed-0"],
@@ -261,7 +268,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAffinity",
         "elsewhere",
-        crowd(WEB, "b1", "b1"),
+        zoned_table(WEB, "b1", "b1"),
         a_workload(near=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere, missing 1"],
@@ -269,7 +276,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAffinity",
         "nowhere",
-        crowd(WEB),
+        zoned_table(WEB),
         a_workload(near=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none anywhere, missing 1"],
@@ -277,7 +284,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAffinity",
         "in no zone",
-        crowd(WEB, "b1"),
+        zoned_table(WEB, "b1"),
         a_workload(near=(near("zone", app="web"),)),
         "c1",
         ["topology key: need zone, have no zone"],
@@ -285,7 +292,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAffinity",
         "no such key",
-        crowd(WEB, "b1"),
+        zoned_table(WEB, "b1"),
         a_workload(near=(near("rack", app="web"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
@@ -293,7 +300,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAntiAffinity",
         "one of them is there",
-        crowd(WEB, "b1"),
+        zoned_table(WEB, "b1"),
         a_workload(far=(near("zone", app="web"),)),
         "b1",
         ["workloads app=web in zone b: need none, have 1: default/placed-0, missing 1 fewer"],
@@ -301,7 +308,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAntiAffinity",
         "many are there",
-        crowd(WEB, "a1", "a1", "b1", "a2", "a2"),
+        zoned_table(WEB, "a1", "a1", "b1", "a2", "a2"),
         a_workload(far=(near("zone", app="web"),)),
         "a2",
         [
@@ -311,7 +318,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "WorkloadAntiAffinity",
         "kept away",
-        crowd(REPELS_WEB, "a1"),
+        zoned_table(REPELS_WEB, "a1"),
         WEB,
         "a2",
         ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
@@ -319,7 +326,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "TopologySpread",
         "too many here",
-        crowd(SPREAD, "a1", "a2", "a2", "b1"),
+        zoned_table(SPREAD, "a1", "a2", "a2", "b1"),
         SPREAD,
         "a1",
         ["skew over zone: need at most 1, have 3 (4 in zone a with this one, 1 in zone b), missing 2 fewer"],
@@ -327,7 +334,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "TopologySpread",
         "in no zone",
-        crowd(SPREAD),
+        zoned_table(SPREAD),
         SPREAD,
         "c1",
         ["topology key: need zone, have no zone"],
@@ -335,7 +342,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "TopologySpread",
         "no such key",
-        crowd(WEB),
+        zoned_table(WEB),
         a_workload(service="s", spread=(a_spread("rack"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
@@ -343,7 +350,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
 ]
 
 
-def test_no_filter_is_forgotten() -> None:
+def test_every_filter_has_a_case() -> None:
     told = {name for name, *_ in CASES}
     assert told == {each.name for each in compile_preset().filters} == set(FILTERS)
 
@@ -352,7 +359,7 @@ def test_no_filter_is_forgotten() -> None:
     ("plugin", "table", "demands", "node", "words"),
     [pytest.param(FILTERS[name], *rest, id=f"{name}: {about}") for name, about, *rest in CASES],
 )
-def test_a_no_says_need_have_and_missing(
+def test_reason_detail_has_need_have_and_missing(
     plugin: Any, table: Any, demands: Demands, node: str, words: list[str]
 ) -> None:
     made = table()
@@ -371,9 +378,7 @@ def test_a_no_says_need_have_and_missing(
         for name, about, table, demands, *_ in CASES
     ],
 )
-def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
-    plugin: Any, table: Any, demands: Demands
-) -> None:
+def test_batched_reason_details_equal_single_details(plugin: Any, table: Any, demands: Demands) -> None:
     made = table()
     for reason, mask in plugin.filter(ask(made, demands), made).items():
         rows = np.flatnonzero(mask)
@@ -382,7 +387,7 @@ def test_what_is_told_of_many_nodes_at_once_is_what_is_told_of_each(
 
 
 class Watched(NodeTable):
-    """Counts how often a whole column is looked at."""
+    """A table that counts reads of whole columns."""
 
     looks = 0
 
@@ -410,13 +415,13 @@ APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
         pytest.param(APART, id="too near, by node"),
         pytest.param(a_workload(labels={"app": "web"}), id="kept away, by node"),
         pytest.param(a_workload(far=(near("zone", app="web"),)), id="too near, by zone"),
-        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="nobody to be near to"),
+        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="no workload to be near to"),
         pytest.param(
             a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"
         ),
     ],
 )
-def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Demands) -> None:
+def test_column_reads_do_not_grow_with_node_count(demands: Demands) -> None:
     looks = []
     for count in (10, 40):
         table = Watched()
@@ -432,8 +437,8 @@ def test_columns_are_looked_at_as_often_for_few_nodes_as_for_many(demands: Deman
     assert looks[0] == looks[1] > 0
 
 
-def test_what_a_reason_shows_is_no_part_of_what_it_is() -> None:
-    """Many shapes share the answers of a filter, by its reasons."""
+def test_reason_equality_ignores_displayed_demands() -> None:
+    """Shapes share the cached answers of a filter by its reasons."""
     tainted = nodes(a_node(taints=(a_taint("gpu"),)))
     patient = a_workload(tolerations=(a_toleration("other", "Exists"),))
     first, second = (

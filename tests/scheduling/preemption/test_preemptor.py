@@ -1,9 +1,10 @@
-"""Victims are of lower priority, make room, are no more than needed and as cheap as can be."""
+"""Tests of the preemptor: victims have lower priority, free enough capacity, are no more than needed and as
+cheap as possible."""
 
 from typing import Any
 
 import pytest
-from build.small import ask, indifferent, nodes, packing, put, where
+from build.small_clusters import ask, indifferent, nodes, packing, put, where
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm
@@ -39,7 +40,7 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
             500,
             5,
             ["a"],
-            id="of two nodes the one with the less important victim",
+            id="the node with the lower-priority victim",
         ),
         pytest.param([(0, "a", 1000, 5), (1, "b", 1000, 6)], 500, 5, [], id="equal priority is not lower"),
         pytest.param(
@@ -61,14 +62,14 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
             500,
             5,
             [],
-            id="nobody goes where that makes no room",
+            id="no victims where eviction does not help",
         ),
         pytest.param(
             [(0, "a", 100, 0), (0, "b", 300, 0), (0, "c", 600, 0), (1, "d", 1000, 9)],
             600,
             5,
             ["c"],
-            id="nobody who does not help",
+            id="no victim that does not help",
         ),
         pytest.param(
             [(0, "a", 400, 2), (0, "b", 300, 1), (0, "c", 300, 1), (1, "d", 1000, 9)],
@@ -81,7 +82,7 @@ Small = tuple[int, str, int, int]  # node, name, cpu, priority
         pytest.param([(0, "a", 1000, 0), (1, "b", 1000, 0)], 1500, 9, [], id="larger than any node"),
     ],
 )
-def test_who_goes(there: list[Small], cpu: int, priority: int, gone: list[str]) -> None:
+def test_victim_selection(there: list[Small], cpu: int, priority: int, gone: list[str]) -> None:
     table = nodes(1000, 1000)
     for node, name, size, important in there:
         put(table, f"n{node}", [ask(table, name, size, important)])
@@ -90,7 +91,7 @@ def test_who_goes(there: list[Small], cpu: int, priority: int, gone: list[str]) 
     assert where(table) == before
 
 
-def test_of_equals_the_youngest_goes() -> None:
+def test_youngest_of_equal_victims_is_chosen() -> None:
     table = nodes(1000, 1000)
     for name, node in (("old", "n0"), ("young", "n0"), ("middle", "n1"), ("older", "n1")):
         put(table, node, [ask(table, name, 500)])
@@ -107,7 +108,7 @@ def test_of_equals_the_youngest_goes() -> None:
         pytest.param({"default/a": 0, "default/b": 2}, ["b1", "b2"], id="a limit that leaves just enough"),
     ],
 )
-def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
+def test_disruption_budget_limits_victims(left: dict[str, int], gone: list[str]) -> None:
     table = nodes(1000, 1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
     put(table, "n1", [ask(table, name, 500, service="b") for name in ("b1", "b2")])
@@ -123,14 +124,14 @@ def test_disruption_limits(left: dict[str, int], gone: list[str]) -> None:
         pytest.param(1, 600, ["g0", "g1"], id="two to spare"),
     ],
 )
-def test_a_gang_keeps_as_many_as_it_needs_or_none(least: int, cpu: int, gone: list[str]) -> None:
+def test_gang_keeps_min_member_or_is_preempted_whole(least: int, cpu: int, gone: list[str]) -> None:
     table = nodes(900)
     put(table, "n0", [ask(table, f"g{number}", 300, group="g", least=least) for number in range(3)])
     assert victims(preempt(table, ask(table, "new", cpu, 5))) == gone
 
 
 def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None:
-    """One member on each node."""
+    """Place one member on each node."""
     for number, priority in enumerate(priorities):
         put(table, f"n{number}", [ask(table, f"g{number}", 300, priority, group="g", least=least, **more)])
 
@@ -141,12 +142,12 @@ def gang_on(table: NodeTable, *priorities: int, least: int, **more: Any) -> None
         pytest.param((0, 0, 0), 2, {}, 1, id="one to spare, wherever"),
         pytest.param((0, 0, 0), 3, {}, 3, id="none to spare: all, on all nodes"),
         pytest.param((0, 0, 5), 3, {}, 0, id="one of equal priority saves them all"),
-        pytest.param((0, 0, 5), 2, {}, 1, id="but not the one to spare"),
+        pytest.param((0, 0, 5), 2, {}, 1, id="a surplus member may still be a victim"),
         pytest.param((0, 0, 0), 3, {"service": "limited"}, 0, id="a limit saves them all"),
         pytest.param((0, 0, 0), 2, {"service": "limited"}, 1, id="what the limit allows may be spared"),
     ],
 )
-def test_a_gang_over_many_nodes(
+def test_gang_over_many_nodes_is_preempted_whole(
     priorities: tuple[int, ...], least: int, more: dict[str, Any], gone: int
 ) -> None:
     table = nodes(300, 300, 300)
@@ -160,11 +161,11 @@ def test_a_gang_over_many_nodes(
     ("others", "gone"),
     [
         pytest.param([3, 3], ["a0", "a1"], id="two others rather than three of a gang"),
-        pytest.param([3, 3, 3], ["g0", "g1", "g2"], id="of as many the less important, wherever they are"),
+        pytest.param([3, 3, 3], ["g0", "g1", "g2"], id="among equal counts the lower priority, on any node"),
         pytest.param([0, 0, 0, 0], ["g0", "g1", "g2"], id="three of a gang rather than four others"),
     ],
 )
-def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
+def test_all_gang_members_count_as_victims(others: list[int], gone: list[str]) -> None:
     table = nodes(300, 300, 300, 300)
     gang_on(table, 1, 1, 1, least=3)
     put(
@@ -175,7 +176,7 @@ def test_all_of_a_gang_are_counted(others: list[int], gone: list[str]) -> None:
     assert victims(preempt(table, ask(table, "new", 300, 5))) == gone
 
 
-def test_stopped_ones_are_charged_to_their_service() -> None:
+def test_victims_are_charged_to_disruption_budget() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a1", 1000, service="a")])
     preemptor = Preemptor(table, packing(), disruptions_allowed={"default/a": 3})
@@ -192,15 +193,17 @@ def test_stopped_ones_are_charged_to_their_service() -> None:
             {"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, ["x"], id="a port is freed"
         ),
         pytest.param(
-            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a neighbour that it cannot bear leaves"
+            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a workload it has anti-affinity to is evicted"
         ),
         pytest.param(
-            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a neighbour that cannot bear it leaves"
+            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a workload with anti-affinity to it is evicted"
         ),
-        pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="nobody's leaving changes a label"),
+        pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="no eviction changes a label"),
     ],
 )
-def test_more_than_amounts(there: dict[str, Any], new: dict[str, Any], gone: list[str]) -> None:
+def test_preemption_frees_gpus_ports_and_anti_affinity(
+    there: dict[str, Any], new: dict[str, Any], gone: list[str]
+) -> None:
     table = nodes(1000, gpus=(1,))
     put(table, "n0", [ask(table, "bystander", 10), ask(table, "x", 10, **there)])
     taken = table.gpus.free(0).tolist()
@@ -208,13 +211,13 @@ def test_more_than_amounts(there: dict[str, Any], new: dict[str, Any], gone: lis
     assert table.gpus.free(0).tolist() == taken
 
 
-def test_members_of_its_own_group_never_give_way() -> None:
+def test_own_gang_members_are_never_victims() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "m1", 1000, 0, group="g")])
     assert preempt(table, ask(table, "m2", 1000, 5, group="g")) is None
 
 
-def test_sums_follow_new_nodes_and_resources() -> None:
+def test_preemptor_follows_new_nodes_and_resources() -> None:
     table, profile = nodes(1000), indifferent()
     preemptor = Preemptor(table, profile)
     put(table, "n0", [ask(table, "a", 1000, 3)])
@@ -228,7 +231,7 @@ def test_sums_follow_new_nodes_and_resources() -> None:
     assert victims(preemptor.find(new, decide(new, table, profile))) == ["b"]
 
 
-def test_one_of_very_many_nodes_helps() -> None:
+def test_only_helpful_node_among_many_is_found() -> None:
     table, port = nodes(*[100] * 400), ((80, "TCP"),)
     for row in range(400):
         put(
@@ -257,7 +260,7 @@ def test_one_of_very_many_nodes_helps() -> None:
         pytest.param([(5, 8), (3, 3), (3, 4), (2, 0), (2, 0)], 7, [0, 3], id="a dear one and a cheap one"),
     ],
 )
-def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
+def test_cheapest_pair_by_size_and_priority(there: list[tuple[int, int]], cpu: int, gone: list[int]) -> None:
     table = nodes(sum(size for size, _ in there))
     put(
         table,
@@ -268,7 +271,7 @@ def test_sizes_against_priorities(there: list[tuple[int, int]], cpu: int, gone: 
     assert sorted(victims(found)) == [f"w{number}" for number in gone]
 
 
-def test_a_port_of_the_range_that_is_freed_can_be_given_out() -> None:
+def test_preemption_frees_port_of_dynamic_range() -> None:
     table = NodeTable()
     table.put_node(NodeInfo("n0", {"cpu": 1000, "memory": 1}, {"node": "n0"}, port_range=(9000, 9001)))
     put(table, "n0", [ask(table, "fixed", 10, 1, host_ports=((9000, "TCP"),)), ask(table, "other", 10, 0)])

@@ -1,15 +1,17 @@
-"""The victims are the fewest, of these the cheapest, of these the youngest: found again by trying every set on every node."""
+"""Tests of victim search against an exhaustive search: the fewest victims, then the cheapest, then the
+youngest."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, product
+from random import Random
 from typing import Any
 
 import numpy as np
 import pytest
-from build.proofs import many
-from build.small import ask, dice, nodes, packing, put
+from build.property_settings import many
+from build.small_clusters import ask, nodes, packing, put
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -29,13 +31,13 @@ from lattice.scheduling.table.placement import Placement
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 
-thorough = settings(
+exhaustive_settings = settings(
     many,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
 )
 
 
-# --- the slow and obvious way ---
+# --- exhaustive search ---
 
 
 @dataclass
@@ -125,7 +127,7 @@ def has_gpus(facts: NodeInfo, here: list[Placement], need: GpuNeed) -> bool:
     )
 
 
-# --- small worlds ---
+# --- random clusters ---
 
 GPUS = ((), ("T4",), ("T4", "A100"), ("A100", "A100", "T4"))
 ROOMS = [
@@ -156,7 +158,7 @@ NET = [
     )
 ]
 SERVICES = ("", "", "s", "t")
-SOMEBODY = st.tuples(
+WORKLOADS = st.tuples(
     st.sampled_from((0, 0, 0, 1, 1, 2)),  # node
     st.sampled_from(SIZES),
     st.sampled_from(NEEDS),
@@ -177,7 +179,7 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
             NodeInfo(f"n{number}", totals, {"node": f"n{number}", "zone": f"z{number // 2}"}, gpus=gpus)
         )
         table.put_node(facts[-1])
-    new = draw(SOMEBODY)
+    new = draw(WORKLOADS)
     world = World(
         facts,
         [],
@@ -185,7 +187,7 @@ def worlds(draw: st.DrawFn) -> tuple[NodeTable, World]:
         draw(st.sampled_from(LIMITS)),
         {},
     )
-    for number, drawn in enumerate(draw(st.lists(SOMEBODY, min_size=7, max_size=11))):
+    for number, drawn in enumerate(draw(st.lists(WORKLOADS, min_size=7, max_size=11))):
         _, priority, age, gang = drawn[4]
         each = replace(asked(table, f"w{number}", drawn, priority), group=gang, min_member=least.get(gang, 0))
         row = drawn[0] % len(facts)
@@ -204,9 +206,9 @@ def asked(table: NodeTable, name: str, drawn: tuple[Any, ...], priority: int) ->
 
 
 @pytest.mark.timeout(3600)
-@thorough
+@exhaustive_settings
 @given(worlds())
-def test_as_cheap_as_the_cheapest_of_all_sets_on_all_nodes(made: tuple[NodeTable, World]) -> None:
+def test_victims_equal_exhaustive_search_optimum(made: tuple[NodeTable, World]) -> None:
     table, world = made
     ranks = {name: int(table.column("rank")[row]) for name, row in table.row_of.items()}
     decision = decide(world.new, table, packing())
@@ -249,8 +251,10 @@ def spread(key: str) -> tuple[Spread, ...]:
         ),
     ],
 )
-def test_filters_are_asked(there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]) -> None:
-    """The second node has no room for it, whoever goes, or is no better."""
+def test_victim_search_runs_all_filters(
+    there: dict[str, list[str]], wanted: dict[str, Any], gone: list[str]
+) -> None:
+    """The second node has no capacity with any victims, or is no better."""
     table = nodes(1000, 1000)
     for node, apps in there.items():
         put(
@@ -270,8 +274,8 @@ def test_filters_are_asked(there: dict[str, list[str]], wanted: dict[str, Any], 
     assert found.is_exact
 
 
-class Fussy:
-    """Bears only certain company."""
+class AcceptsOnly:
+    """A filter that accepts only certain workloads on its node."""
 
     name = "Fussy"
     scope = "row"
@@ -299,14 +303,14 @@ def rows_of(rows: Any) -> Sequence[int]:
     return found
 
 
-def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
+def test_victim_search_satisfies_custom_filter() -> None:
     table = nodes(1000)
     put(
         table,
         "n0",
         [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
     )
-    fussy: Any = Fussy(frozenset("013457"))
+    fussy: Any = AcceptsOnly(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     new = ask(table, "new", 100, 9)
     found = Preemptor(table, profile).find(new, decide(new, table, profile))
@@ -314,16 +318,14 @@ def test_a_filter_that_nobody_knows_is_asked_until_it_is_content() -> None:
     assert found.victim_names == ("default/w2", "default/w6")
 
 
-# --- the limit ---
+# --- step limit ---
 
 
 @pytest.mark.parametrize("steps", [0, 1, 40])
-def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
-    steps: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, dice_ = nodes(10_000, 10_000), dice(3)
+def test_truncated_search_is_feasible_and_marked_inexact(steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, rng = nodes(10_000, 10_000), Random(3)
     for node in ("n0", "n1"):
-        each = [ask(table, f"{node}.{n}", dice_.randint(100, 400), dice_.randint(0, 4)) for n in range(40)]
+        each = [ask(table, f"{node}.{n}", rng.randint(100, 400), rng.randint(0, 4)) for n in range(40)]
         put(table, node, each)
     new = ask(table, "new", 4000, 5)
     decision = decide(new, table, packing())
@@ -340,14 +342,14 @@ def test_a_search_cut_short_still_makes_room_and_says_that_it_is_not_proved(
     assert not proved or proved.cost <= found.cost
 
 
-def test_a_filter_is_asked_even_where_the_search_is_cut_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_search_satisfies_custom_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     table = nodes(800)
     put(
         table,
         "n0",
         [ask(table, f"w{number}", 100, number, labels=(("app", f"{number}"),)) for number in range(8)],
     )
-    fussy: Any = Fussy(frozenset("013457"))
+    fussy: Any = AcceptsOnly(frozenset("013457"))
     profile = Profile("fussy", (*packing().filters, fussy), ())
     monkeypatch.setattr(preempting, "MAX_STEPS_PER_NODE", 0)
     new = ask(table, "new", 100, 9)

@@ -1,11 +1,11 @@
-"""GPU fragmentation: where a workload should go so that what comes next finds GPUs it can use."""
+"""Tests of the GPU fragmentation score: placements keep GPUs usable for expected demand."""
 
 from collections import Counter
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from build.proofs import EXAMPLES, LONG, PATIENCE
+from build.property_settings import EXAMPLES, LONG, PROPERTY_TIMEOUT_S
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,13 +31,13 @@ from lattice.scheduling.table.gpu_demand import (
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
-pytestmark = pytest.mark.timeout(PATIENCE)
+pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 MODELS = ("T4", "G2")
 FITS = Profile("fits", (Fit(), Gpu()), ())  # type: ignore[arg-type]
 
 
 def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
-    """(cpu, GPUs, model) each; n0, n1 …"""
+    """Nodes n0, n1 … of (cpu, GPUs, model) each."""
     table = NodeTable(seed)
     for number, (cpu, gpus, model) in enumerate(nodes):
         table.put_node(
@@ -47,7 +47,7 @@ def cluster(*nodes: tuple[int, int, str], seed: int = 0) -> NodeTable:
 
 
 def asks(table: NodeTable, name: str, cpu: int, gpu: int = 0, models: tuple[str, ...] = ()) -> WorkloadAsk:
-    """gpu in thousandths."""
+    """An ask with gpu in thousandths."""
     need = None
     if gpu:
         need = GpuNeed(1, gpu, models) if gpu < 1000 else GpuNeed(gpu // 1000, 1000, models)
@@ -81,14 +81,14 @@ def profile() -> Profile:
             [(1, 8, 1000)],
             (14, 1000),
             "n1",
-            id="who needs much cpu goes where enough stays",
+            id="a CPU-heavy GPU workload goes where enough cpu stays",
         ),
         pytest.param(
             [(96, 8, "G2"), (96, 9, "G2")],
             [(1, 8, 8000)],
             (4, 1000),
             "n1",
-            id="eight free together are kept for who needs eight",
+            id="eight free GPUs together are kept for an eight-GPU workload",
         ),
         pytest.param(
             [(96, 2, "G2"), (96, 2, "G2")],
@@ -99,7 +99,7 @@ def profile() -> Profile:
         ),
     ],
 )
-def test_prefers(
+def test_fragmentation_score_preferences(
     nodes: list[tuple[int, int, str]], seen: list[tuple[int, int, int]], new: tuple[int, int], chosen: str
 ) -> None:
     table = cluster(*nodes)
@@ -109,24 +109,24 @@ def test_prefers(
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_who_takes_any_model_spares_the_scarce_one(seed: int) -> None:
+def test_workload_of_any_model_spares_scarce_model(seed: int) -> None:
     table = cluster((96, 4, "T4"), (96, 8, "G2"), (96, 8, "G2"), seed=seed)
     table.assume(asks(table, "picky", 8, 1000, ("T4",)), 0)
     table.assume(asks(table, "easy", 8, 1000), 1)
     assert decide(asks(table, "new", 8, 1000), table, profile()).name != "n0"
 
 
-def test_without_gpus_every_node_is_as_good() -> None:
+def test_nodes_without_gpus_score_equal() -> None:
     table = cluster((4, 0, ""), (8, 0, ""))
     assert set(GpuFragmentation().score(asks(table, "a", 1), table)) == {np.float32(0.5)}
 
 
-def test_before_anything_is_placed_it_decides_nevertheless() -> None:
+def test_empty_table_is_scored() -> None:
     table = cluster((8, 1, "T4"), (8, 2, "G2"))
     assert decide(asks(table, "a", 1, 1000), table, profile()).fits
 
 
-def test_a_part_that_nothing_fits_into_is_left_over() -> None:
+def test_leftover_of_gpu_shares() -> None:
     left = leftover_by_free([(GpuDemandClass(1, 1, 810, ()), 3), (GpuDemandClass(1, 1, 160, ()), 1)])
     assert left[150] == 150
     assert left[190] == pytest.approx(30, abs=0.1)
@@ -149,8 +149,10 @@ machines = st.lists(
 )
 
 
-def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]) -> NodeTable:
-    """Those of the placements for which there is room."""
+def table_with_placements(
+    nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
+) -> NodeTable:
+    """The table with the placements that fit."""
     table = cluster(*nodes)
     for number, (row, cpu, gpu, model) in enumerate(given_to):
         ask = asks(table, f"w{number}", cpu, gpu, (model,) if model and gpu else ())
@@ -159,10 +161,10 @@ def filled(nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int
     return table
 
 
-def slow_loss(
+def naive_loss(
     mix: GpuDemandModel, kinds: list[tuple[GpuDemandClass, int]], node: tuple[int, list[int], str]
 ) -> float:
-    """One node, one kind, one GPU at a time."""
+    """The expected loss of a node, computed one class and one GPU at a time."""
     cpu, gpus, model = node
     left = leftover_by_free(kinds)
     lost = sum(float(left[free]) for free in gpus)
@@ -182,15 +184,15 @@ def slow_loss(
 most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 some = settings(
     max_examples=EXAMPLES if LONG else EXAMPLES // 10, deadline=None
-)  # for those that build two tables and ask them about everything
+)  # for tests that build and compare two tables
 
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_the_loss_agrees_with_the_obvious_loop(
+def test_expected_loss_agrees_with_naive_loop(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
-    table = filled(nodes, given_to)
+    table = table_with_placements(nodes, given_to)
     kinds = most_frequent(
         Counter(filter(None, (demand_class_of(placement.ask) for placement in table.placements.values())))
     )
@@ -199,7 +201,7 @@ def test_the_loss_agrees_with_the_obvious_loop(
     states = GpuNodeStates(table.free(0).astype(np.float64), gpus, table.column("gpu_model").astype(np.int64))
     mix.update_weights(states, np.ones(table.count, np.int64))
     slow = [
-        slow_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
+        naive_loss(mix, kinds, (int(table.free(0)[row]), gpus[row].tolist(), nodes[row][2]))
         for row in range(table.count)
     ]
     assert mix.expected_loss(states) == pytest.approx(slow, abs=1e-6)
@@ -213,10 +215,10 @@ def test_the_loss_agrees_with_the_obvious_loop(
     cpu=st.sampled_from((0, 2, 4)),
     gpu=st.sampled_from((0, 300, 1000, 2000)),
 )
-def test_scores_are_shares_and_asking_twice_changes_nothing(
+def test_scores_are_within_bounds_and_repeatable(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
-    table, plugin = filled(nodes, given_to), GpuFragmentation()
+    table, plugin = table_with_placements(nodes, given_to), GpuFragmentation()
     ask = asks(table, "new", cpu, gpu)
     first = plugin.score(ask, table).copy()
     assert ((first >= 0) & (first <= 1)).all()
@@ -226,10 +228,10 @@ def test_scores_are_shares_and_asking_twice_changes_nothing(
 
 @most
 @given(nodes=machines, given_to=placements)
-def test_row_order_does_not_matter(
+def test_scores_are_independent_of_row_order(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
-    there, back = filled(nodes, given_to), cluster(*reversed(nodes))
+    there, back = table_with_placements(nodes, given_to), cluster(*reversed(nodes))
     for name, placement in there.placements.items():
         demands = placement.ask.demands
         back.assume(back.make_ask(name, demands), len(nodes) - 1 - placement.row)
@@ -244,10 +246,10 @@ def test_row_order_does_not_matter(
     cpu=st.sampled_from((0, 2)),
     gpu=st.sampled_from((0, 300, 1000, 2000)),
 )
-def test_what_is_scored_is_what_the_table_does(
+def test_scored_state_equals_state_after_placement(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]], cpu: int, gpu: int
 ) -> None:
-    table = filled(nodes, given_to)
+    table = table_with_placements(nodes, given_to)
     ask = asks(table, "new", cpu, gpu)
     decision = decide(ask, table, profile())
     if not decision.fits:
@@ -264,7 +266,7 @@ def test_what_is_scored_is_what_the_table_does(
     assert after.free_cpu[0] == table.free(0)[row]
 
 
-# What happens to a table: workloads come, on node `where`, and go; nodes change and are gone.
+# Events: workloads are placed on node `where` and removed; nodes change and are removed.
 changes = st.lists(
     st.tuples(
         st.sampled_from(("comes", "comes", "comes", "goes", "goes", "cordoned", "has GPUs", "is gone")),
@@ -282,8 +284,8 @@ crowds = st.sampled_from(
 )
 
 
-def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
-    """Twelve nodes, and so many small ones there already."""
+def table_with_small_workloads(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
+    """Twelve nodes with `crowd` small workloads."""
     table = cluster(*nodes * 3)
     for number in range(crowd):
         row = number % table.count
@@ -292,7 +294,7 @@ def begun(nodes: list[tuple[int, int, str]], crowd: int) -> NodeTable:
     return table
 
 
-def happens(table: NodeTable, number: int, step: Step) -> None:
+def apply_step(table: NodeTable, number: int, step: Step) -> None:
     what, where, cpu, gpu, model = step
     name = f"n{where}"
     if what == "goes":
@@ -318,7 +320,7 @@ def happens(table: NodeTable, number: int, step: Step) -> None:
         table.put_node(replace(facts, **changed))
 
 
-def asked_about(table: NodeTable) -> list[list[float]]:
+def sample_scores(table: NodeTable) -> list[list[float]]:
     plugin = GpuFragmentation()
     return [
         plugin.score(asks(table, "new", cpu, gpu), table).tolist()
@@ -333,14 +335,18 @@ def asked_about(table: NodeTable) -> list[list[float]]:
     steps=changes,
     idle=st.lists(st.sampled_from(("decide", "explain", "what if")), min_size=10, max_size=10),
 )
-def test_who_asks_in_between_changes_no_decision(
+def test_queries_in_between_change_no_decision(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], idle: list[str]
 ) -> None:
-    quiet, busy, used = begun(nodes, crowd), begun(nodes, crowd), profile()
+    quiet, busy, used = (
+        table_with_small_workloads(nodes, crowd),
+        table_with_small_workloads(nodes, crowd),
+        profile(),
+    )
     new = asks(busy, "new", 1, 500)
     for number, step in enumerate(steps):
-        happens(quiet, number, step)
-        happens(busy, number, step)
+        apply_step(quiet, number, step)
+        apply_step(busy, number, step)
         match idle[number % 10]:
             case "decide":
                 first = decide(new, busy, used).copy()
@@ -351,57 +357,55 @@ def test_who_asks_in_between_changes_no_decision(
                 with busy.what_if():
                     for later, other in enumerate(steps[:10]):
                         if other[0] in ("comes", "goes"):
-                            happens(busy, 1000 + later, other)
+                            apply_step(busy, 1000 + later, other)
                             decide(new, busy, used)
     last = [decide(asks(table, "new", 1, 500), table, used) for table in (quiet, busy)]
     assert last[0].name == last[1].name
     assert last[0].totals.tolist() == last[1].totals.tolist()
-    assert asked_about(quiet) == asked_about(busy)
+    assert sample_scores(quiet) == sample_scores(busy)
 
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_what_would_be_is_what_is_once_it_is_done(
+def test_what_if_scores_equal_scores_after_placement(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
-    imagined, real = begun(nodes, crowd), begun(nodes, crowd)
-    before = asked_about(imagined)
+    imagined, real = table_with_small_workloads(nodes, crowd), table_with_small_workloads(nodes, crowd)
+    before = sample_scores(imagined)
     placing = [step for step in steps if step[0] in ("comes", "goes")]
     with imagined.what_if():
         for number, step in enumerate(placing):
-            happens(imagined, number, step)
-            happens(real, number, step)
-        assert asked_about(imagined) == asked_about(real)
-    assert asked_about(imagined) == before == asked_about(begun(nodes, crowd))
+            apply_step(imagined, number, step)
+            apply_step(real, number, step)
+        assert sample_scores(imagined) == sample_scores(real)
+    assert sample_scores(imagined) == before == sample_scores(table_with_small_workloads(nodes, crowd))
 
 
 @some
 @given(nodes=machines, steps=changes)
-def test_a_table_built_anew_from_few_placements_scores_the_same(
-    nodes: list[tuple[int, int, str]], steps: list[Step]
-) -> None:
-    old = begun(nodes, 0)
+def test_rebuilt_small_table_scores_the_same(nodes: list[tuple[int, int, str]], steps: list[Step]) -> None:
+    old = table_with_small_workloads(nodes, 0)
     for number, step in enumerate(steps):
-        happens(old, number, step)
-    assert named_scores(restored(old)) == named_scores(old)
+        apply_step(old, number, step)
+    assert named_scores(rebuilt_table(old)) == named_scores(old)
 
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes)
-def test_following_changes_costs_the_same_as_looking_at_all_rows(
+def test_incremental_costs_equal_full_recomputation(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step]
 ) -> None:
-    table = begun(nodes, crowd)
+    table = table_with_small_workloads(nodes, crowd)
     landscape = FragmentationCache(table)
     ask = asks(table, "new", 2, 500)
     for number, step in enumerate(steps):
-        happens(table, number, step)
+        apply_step(table, number, step)
         landscape.update(table)
         assert (landscape.costs(ask) == FragmentationCache(table).costs(ask)).all()
 
 
-def restored(old: NodeTable) -> NodeTable:
-    """A table that is told of nodes and placements in another order."""
+def rebuilt_table(old: NodeTable) -> NodeTable:
+    """A table rebuilt from the same nodes and placements in another order."""
     new = NodeTable()
     for name in sorted(old.row_of, reverse=True):
         facts = old.node_infos[old.row_of[name]]
@@ -419,32 +423,32 @@ def restored(old: NodeTable) -> NodeTable:
 
 
 def named_scores(table: NodeTable) -> dict[str, list[float]]:
-    found = asked_about(table)
+    found = sample_scores(table)
     return {name: [scores[row] for scores in found] for name, row in table.row_of.items()}
 
 
 @some
 @given(nodes=machines, crowd=crowds, steps=changes, later=changes)
-def test_a_table_that_carries_the_lesson_over_goes_on_like_the_one_it_was_built_from(
+def test_copied_demand_model_continues_identically(
     nodes: list[tuple[int, int, str]], crowd: int, steps: list[Step], later: list[Step]
 ) -> None:
-    old = begun(nodes, crowd)
+    old = table_with_small_workloads(nodes, crowd)
     for number, step in enumerate(steps):
-        happens(old, number, step)
-    new = restored(old)
+        apply_step(old, number, step)
+    new = rebuilt_table(old)
     new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)
     for number, step in enumerate(later):
-        happens(old, 100 + number, step)
-        happens(new, 100 + number, step)
+        apply_step(old, 100 + number, step)
+        apply_step(new, 100 + number, step)
         assert named_scores(new) == named_scores(old)
 
 
-def test_without_carrying_it_over_the_lesson_may_be_another_once_placements_are_many() -> None:
-    old = begun([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
+def test_large_table_differs_without_copied_demand_model() -> None:
+    old = table_with_small_workloads([(8, 1, "T4")] * 4, RELEARN_EACH_CHANGE_UP_TO + 10)
     for number in range(3):
-        happens(old, number, ("comes", number, 1, 500, ""))
-    new = restored(old)
+        apply_step(old, number, ("comes", number, 1, 500, ""))
+    new = rebuilt_table(old)
     assert named_scores(new) != named_scores(old)
     new.gpu_demand.copy_progress_from(old.gpu_demand)
     assert named_scores(new) == named_scores(old)

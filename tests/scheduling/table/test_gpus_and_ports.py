@@ -1,9 +1,10 @@
-"""GPUs one by one and ports by number: what is taken is taken, whatever the node says it has, and comes back exactly."""
+"""Tests of GPUs counted individually and ports counted by number: allocations are exact, also when the node
+shrinks."""
 
 from typing import Any
 
 import pytest
-from build.small import recounted
+from build.small_clusters import check_sums
 
 from lattice.engine.decide import NO_ROW, decide
 from lattice.engine.explain import all_rejections, rejection_counts
@@ -24,7 +25,7 @@ def table(**facts: Any) -> NodeTable:
 
 
 def place(nodes: NodeTable, name: str, **demands: Any) -> bool:
-    """Whether it found room."""
+    """Place the workload if a node fits; return whether one did."""
     ask = nodes.make_ask(name, Demands(**demands))
     decision = decide(ask, nodes, PROFILE)
     if decision.fits:
@@ -36,28 +37,28 @@ def gpu(milli: int, *models: str) -> dict[str, Any]:
     return {"gpu": GpuNeed(1, milli, models)}
 
 
-def test_each_gpu_of_a_node_counts_for_its_own_model() -> None:
+def test_gpus_are_counted_by_model() -> None:
     nodes = table(gpus=(("a100", 1000), ("t4", 1000)))
     assert place(nodes, "one", **gpu(1000, "a100"))
     assert not place(nodes, "two", **gpu(1000, "a100"))
     assert place(nodes, "three", **gpu(1000, "t4"))
 
 
-def test_a_part_of_a_gpu_comes_from_a_model_that_was_named() -> None:
+def test_gpu_share_comes_from_named_model() -> None:
     nodes = table(gpus=(("a100", 500), ("t4", 1000)))
     assert not place(nodes, "one", **gpu(600, "a100"))
     assert place(nodes, "two", **gpu(500, "a100"))
     assert nodes.placements["two"].gpus == (0,)
 
 
-def test_the_fullest_gpu_that_still_fits_is_taken() -> None:
+def test_gpu_shares_are_packed_on_fullest_gpu() -> None:
     nodes = table(gpus=(("t4", 1000), ("t4", 1000)))
     assert place(nodes, "one", **gpu(300))
     assert place(nodes, "two", **gpu(300))
     assert nodes.placements["one"].gpus == nodes.placements["two"].gpus
 
 
-def test_a_gpu_that_shrinks_under_a_workload_gives_back_no_more_than_it_has() -> None:
+def test_shrunken_gpu_frees_no_more_than_its_size() -> None:
     nodes = table(gpus=(("t4", 1000),))
     assert place(nodes, "one", **gpu(600))
     nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, gpus=(("t4", 500),)))
@@ -66,7 +67,7 @@ def test_a_gpu_that_shrinks_under_a_workload_gives_back_no_more_than_it_has() ->
     assert place(nodes, "three", **gpu(500))
 
 
-def test_what_was_on_a_gpu_that_is_gone_can_still_be_forgotten_and_restored() -> None:
+def test_placement_on_removed_gpu_is_restored_after_what_if() -> None:
     nodes = table(gpus=(("t4", 1000), ("t4", 1000)))
     assert place(nodes, "one", **gpu(1000))
     assert place(nodes, "two", **gpu(1000))
@@ -79,7 +80,7 @@ def test_what_was_on_a_gpu_that_is_gone_can_still_be_forgotten_and_restored() ->
     assert not place(nodes, "three", **gpu(100))
 
 
-def test_a_chosen_port_cannot_be_taken_by_number() -> None:
+def test_allocated_dynamic_port_rejects_host_port() -> None:
     nodes = table(port_range=(1000, 1001))
     assert place(nodes, "chooses", ports=1)
     assert nodes.placements["chooses"].ports == (1000,)
@@ -87,7 +88,7 @@ def test_a_chosen_port_cannot_be_taken_by_number() -> None:
     assert place(nodes, "other", host_ports=((1001, "TCP"),))
 
 
-def test_a_fixed_port_inside_the_range_is_one_fewer_to_choose() -> None:
+def test_host_port_in_range_reduces_dynamic_ports() -> None:
     nodes = table(port_range=(80, 81))
     assert place(nodes, "fixed", host_ports=((80, "TCP"),))
     assert not place(nodes, "two", ports=2)
@@ -98,14 +99,14 @@ def test_a_fixed_port_inside_the_range_is_one_fewer_to_choose() -> None:
     assert nodes.placements["again"].ports == (80,)
 
 
-def test_a_port_asked_for_by_number_only_later_is_known_to_be_in_use() -> None:
+def test_dynamic_port_is_in_use_for_later_host_port() -> None:
     nodes = table(port_range=(30000, 30010))
     assert place(nodes, "chooses", ports=2)
     assert not place(nodes, "late", host_ports=((30001, "UDP"),))
 
 
 @pytest.mark.parametrize("name", ["ports", "workloads"])
-def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> None:
+def test_explicit_ports_request_adds_to_counted_ports(name: str) -> None:
     nodes = NodeTable()
     nodes.put_node(
         NodeInfo(
@@ -119,7 +120,7 @@ def test_a_request_that_names_what_we_count_ourselves_adds_to_it(name: str) -> N
     assert place(nodes, "modest", requests=((name, 5),), ports=1)
 
 
-def test_a_range_of_ports_that_moves_under_a_fixed_port_leaves_nothing_taken() -> None:
+def test_moved_port_range_releases_host_port() -> None:
     table = NodeTable()
     table.put_node(NodeInfo("a", {"cpu": 1000, "memory": 1}, {"node": "a"}, port_range=(80, 90)))
     table.assume(table.make_ask("default/w", Demands(host_ports=((80, "TCP"),))), 0)
@@ -192,7 +193,7 @@ TCP, UDP = ((30000, "TCP"),), ((30000, "UDP"),)
         ),
     ],
 )
-def test_ports_of_the_range_are_counted_by_number(
+def test_range_ports_are_counted_by_number(
     ports: tuple[int, int],
     room: dict[str, int],
     comes: list[Any],
@@ -208,13 +209,13 @@ def test_ports_of_the_range_are_counted_by_number(
         if fit[number] is not None:
             assert nodes.placements[f"w{number}"].ports == fit[number]
     assert int(nodes.free(nodes.resource_index["ports"])[0]) == free
-    recounted(nodes)
+    check_sums(nodes)
     for name in list(nodes.placements):
         nodes.forget(name)
-    recounted(nodes)
+    check_sums(nodes)
 
 
-def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports() -> None:
+def test_shrunken_port_range_rejects_host_ports() -> None:
     nodes = table(port_range=(90, 99))
     assert place(nodes, "chooses", ports=3)
     nodes.put_node(NodeInfo("a", {"cpu": 8000, "memory": 1 << 34}, {"node": "a"}, port_range=(80, 81)))
@@ -222,7 +223,7 @@ def test_a_range_that_shrank_under_what_was_chosen_has_no_room_for_fixed_ports()
     assert place(nodes, "outside", host_ports=((79, "TCP"),))
 
 
-def test_a_range_used_up_by_fixed_ports_says_so() -> None:
+def test_port_range_exhausted_by_host_ports_has_reason() -> None:
     nodes = table(port_range=(30000, 30000))
     decision = decide(nodes.make_ask("w", Demands(ports=1, host_ports=TCP)), nodes, compile_preset())
     assert [reason.summary() for reason, count in rejection_counts(decision)] == [
@@ -243,16 +244,16 @@ def test_a_range_used_up_by_fixed_ports_says_so() -> None:
         pytest.param({"gpu": GpuNeed(1, 1000)}, "node a has 0 gpu free, 1 needed", id="no GPU"),
     ],
 )
-def test_what_does_not_fit_is_not_assumed(demands: dict[str, Any], why: str) -> None:
+def test_assume_without_capacity_is_a_conflict(demands: dict[str, Any], why: str) -> None:
     nodes = table(port_range=(30000, 30001))
     nodes.assume(nodes.make_ask("there", Demands(host_ports=((80, "TCP"),))), 0)
     with pytest.raises(Conflict, match=why):
         nodes.assume(nodes.make_ask("new", Demands(**demands)), 0)
     assert list(nodes.placements) == ["there"]
-    recounted(nodes)
+    check_sums(nodes)
 
 
-def test_nothing_is_assumed_or_restored_on_a_node_that_is_gone() -> None:
+def test_assume_and_restore_reject_removed_node() -> None:
     nodes = table()
     was = nodes.assume(nodes.make_ask("w", Demands()), 0)
     assert nodes.remove_node("a") == [was]
@@ -264,7 +265,7 @@ def test_nothing_is_assumed_or_restored_on_a_node_that_is_gone() -> None:
     assert not nodes.placements
 
 
-def test_nodes_do_not_change_inside_what_if() -> None:
+def test_what_if_rejects_node_changes() -> None:
     nodes = table()
     nodes.assume(nodes.make_ask("w", Demands(requests=(("cpu", 1000),))), 0)
     with nodes.what_if():
@@ -273,10 +274,10 @@ def test_nodes_do_not_change_inside_what_if() -> None:
         with pytest.raises(Conflict, match="node b: nodes cannot change inside what_if"):
             nodes.put_node(NodeInfo("b", {"cpu": 1}, {"node": "b"}))
     assert (list(nodes.row_of), list(nodes.placements)) == (["a"], ["w"])
-    recounted(nodes)
+    check_sums(nodes)
 
 
-def test_amounts_beyond_measure_are_refused_before_anything_changes() -> None:
+def test_out_of_range_amounts_are_rejected_without_effect() -> None:
     nodes = table()
     with pytest.raises(Invalid, match=r"workload w: memory must be from 0 to 2\^53, got"):
         nodes.make_ask("w", Demands(requests=(("memory", (1 << 53) + 1),)))
@@ -289,4 +290,4 @@ def test_amounts_beyond_measure_are_refused_before_anything_changes() -> None:
     with pytest.raises(Invalid, match="memory taken, more than can be counted"):
         nodes.admit(one_more, 0)
     assert "last" not in nodes.placements
-    recounted(nodes)
+    check_sums(nodes)

@@ -1,4 +1,4 @@
-"""Ports by name: fixed ones as they are, the others from what was chosen, and back again."""
+"""Tests of named ports: fixed numbers are kept, the others are allocated, and allocations round-trip."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +13,7 @@ PORTS = st.lists(
 
 
 @given(given=st.dictionaries(st.sampled_from(["a", "b", "c"]), PORTS, max_size=3))
-def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(
+def test_named_ports_are_unique_and_round_trip(
     given: dict[str, list[tuple[str, int | None]]],
 ) -> None:
     containers = {
@@ -29,6 +29,6 @@ def test_every_port_has_a_name_of_its_own_and_what_was_chosen_is_found_again(
     assert dynamic_ports(containers, made) == numbers
 
 
-def test_a_name_that_two_containers_use_is_told_apart_by_the_container() -> None:
+def test_duplicate_port_name_is_prefixed_with_container() -> None:
     containers = {name: Container(command=("x",), ports=(Port(name="http"),)) for name in ("web", "proxy")}
     assert allocated_ports(containers, (30000, 30001)) == {"web.http": 30000, "proxy.http": 30001}

@@ -1,4 +1,4 @@
-"""Classes of service, eviction order, what can be squeezed, and sums over containers."""
+"""Tests of QoS classes, eviction order, compressible resources and sums over containers."""
 
 from typing import Any
 
@@ -54,16 +54,16 @@ FULL = {"cpu": 1, "memory": "1Gi"}
         pytest.param([({**FULL, "disk": "1Gi"}, FULL)], Qos.Guaranteed, id="disk has no say"),
     ],
 )
-def test_class_of_service(given: list[Given], expected: Qos) -> None:
+def test_qos_of(given: list[Given], expected: Qos) -> None:
     assert qos_of(WorkloadSpec(containers=containers(*given))) is expected
 
 
-def test_requests_of_the_workload_itself_count_only_if_its_containers_state_none() -> None:
+def test_workload_requests_count_if_containers_have_none() -> None:
     assert qos_of(WorkloadSpec(containers=containers(({}, {})), requests=FULL, limits=FULL)) is Qos.Guaranteed
     assert qos_of(WorkloadSpec(containers=containers((FULL, FULL)), requests={"cpu": 1})) is Qos.Guaranteed
 
 
-def test_best_effort_goes_first_then_burstable_then_guaranteed_low_priority_first() -> None:
+def test_eviction_order_by_qos_then_priority() -> None:
     who = [
         ("g", Qos.Guaranteed, 0),
         ("b9", Qos.Burstable, 9),
@@ -73,7 +73,7 @@ def test_best_effort_goes_first_then_burstable_then_guaranteed_low_priority_firs
     assert eviction_order(who) == ["e", "b1", "b9", "g"]
 
 
-def test_cpu_and_scratch_space_can_be_squeezed_and_memory_and_disk_cannot() -> None:
+def test_compressible_resources() -> None:
     assert [is_compressible(name) for name in ("cpu", "ephemeral-storage", "memory", "disk", "x/fpga")] == [
         True,
         True,
@@ -102,14 +102,14 @@ def test_fits(need: dict[str, int], free: dict[str, int], expected: bool) -> Non
     assert fits(need, free) is expected
 
 
-def test_utilisation_is_that_of_the_fullest_resource_within_bounds() -> None:
+def test_utilisation_is_that_of_fullest_resource() -> None:
     assert utilisation({"cpu": 1, "memory": 3}, {"cpu": 4, "memory": 4}) == 0.75
     assert utilisation({"cpu": 9}, {"cpu": 4}) == 1.0
     assert utilisation({"cpu": 1}, {"cpu": 0}) == 0.0
     assert utilisation({}, {}) == 0.0
 
 
-def test_containers_add_up_and_a_limit_that_one_lacks_is_unknown() -> None:
+def test_container_amounts_add_up_unless_limit_missing() -> None:
     two = containers(
         ({"cpu": 1, "memory": "1Gi"}, {"cpu": 2, "memory": "2Gi"}), ({"cpu": "500m"}, {"memory": "1Gi"})
     )
@@ -128,5 +128,5 @@ def test_containers_add_up_and_a_limit_that_one_lacks_is_unknown() -> None:
         ("x/fpga", 3, "3"),
     ],
 )
-def test_amounts_are_shown_as_people_write_them(resource: str, amount: int, text: str) -> None:
+def test_format_amount(resource: str, amount: int, text: str) -> None:
     assert format_amount(resource, amount) == text

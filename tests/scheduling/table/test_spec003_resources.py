@@ -1,4 +1,4 @@
-"""What nodes have and workloads ask for, from the manifest to the decision: every resource by its name."""
+"""Tests of spec 003 on resources: every resource from the manifest to the decision."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ Quantities = Mapping[str, Any]
 
 
 def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
-    """Ready, unless `status` says otherwise."""
+    """A node that is ready unless `status` overrides it."""
     told = {
         "capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity},
         "conditions": [{"type": "Ready", "status": "True"}],
@@ -34,7 +34,7 @@ def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
 
 
 def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
-    """(requests, limits) of each container."""
+    """A workload from (requests, limits) of each container."""
     made = {
         f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}}
         for n, (r, m) in enumerate(containers)
@@ -85,7 +85,7 @@ def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
         ),
     ],
 )
-def test_a_node_has_as_much_as_it_says_and_no_more(
+def test_node_capacity_limits_requests(
     resource: str, capacity: int, fitting: Any, more: Any, why: str
 ) -> None:
     node = a_node({resource: capacity})
@@ -102,7 +102,7 @@ def test_a_node_has_as_much_as_it_says_and_no_more(
         pytest.param(1, ["v100"], "without a GPU of model v100", id="another model"),
     ],
 )
-def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> None:
+def test_gpus_are_counted_individually(gpu: Any, models: list[str], why: str) -> None:
     node = a_node({}, gpus=[{"model": "a100"}, {"model": "a100"}])
     decision = decided(node, a_workload(({"gpu": gpu}, {}), constraints={"gpuModels": models}))
     assert summarize(decision) == (f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node")
@@ -117,7 +117,7 @@ def test_gpus_are_counted_one_by_one(gpu: Any, models: list[str], why: str) -> N
         pytest.param("example.com/quantum", [], "without 3 example.com/quantum free", id="custom"),
     ],
 )
-def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: list[str], why: str) -> None:
+def test_gpus_and_extended_resources_are_counted(resource: str, models: list[str], why: str) -> None:
     node = a_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
     told = [
         summarize(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models})))
@@ -133,7 +133,7 @@ def test_gpus_fpgas_and_whatever_is_named_are_counted(resource: str, models: lis
         pytest.param({"memory": "1Gi"}, {"memory": "2Gi"}, id="memory"),
     ],
 )
-def test_a_container_states_request_and_limit(requests: Quantities, limits: Quantities) -> None:
+def test_container_has_request_and_limit(requests: Quantities, limits: Quantities) -> None:
     spec = a_workload((requests, limits)).spec
     assert (spec.request_amounts, spec.limit_amounts) == (parse_amounts(requests), parse_amounts(limits))
 
@@ -159,7 +159,7 @@ def test_allocatable(status: Quantities, left: int) -> None:
     assert allocatable(a_node({}, **status))["cpu"] == left
 
 
-def test_what_a_node_gives_without_saying_that_it_has_it_is_believed() -> None:
+def test_allocatable_without_capacity_is_accepted() -> None:
     assert allocatable(a_node({}, allocatable={"x.io/fpga": 7})) == {"x.io/fpga": 7}
 
 
@@ -188,7 +188,7 @@ def test_qos(containers: list[tuple[Quantities, Quantities]], qos: Qos) -> None:
     assert qos_of(a_workload(*containers).spec) is qos
 
 
-def test_best_effort_goes_first_and_guaranteed_last() -> None:
+def test_eviction_order_by_qos() -> None:
     workloads = [
         ("g", Qos.Guaranteed, 0),
         ("e", Qos.BestEffort, 9),
@@ -222,7 +222,7 @@ def test_utilisation(used: dict[str, int], share: float) -> None:
     assert utilisation(used, {"cpu": 4, "memory": 8, "fpga": 0}) == share
 
 
-def test_a_workload_asks_for_what_its_containers_ask_for_together() -> None:
+def test_workload_requests_are_sum_of_containers() -> None:
     workload = a_workload(
         ({"cpu": 1, "x.io/fpga": 1}, {"cpu": 2}), ({"cpu": "500m"}, {"cpu": 1, "memory": "1Gi"})
     )
@@ -231,7 +231,7 @@ def test_a_workload_asks_for_what_its_containers_ask_for_together() -> None:
     assert not decided(a_node({"cpu": 1499, "x.io/fpga": 1}), workload).fits
 
 
-def test_a_limit_that_one_container_lacks_is_none_for_the_whole() -> None:
+def test_missing_container_limit_means_no_workload_limit() -> None:
     workload = a_workload(({}, {"cpu": 2}), ({}, {"cpu": 1, "memory": "1Gi"}))
     assert workload.spec.limit_amounts == {"cpu": 3000}
 
@@ -240,11 +240,11 @@ def test_a_limit_that_one_container_lacks_is_none_for_the_whole() -> None:
     ("resource", "compressible"),
     [("cpu", True), ("ephemeral-storage", True), ("memory", False), ("disk", False), ("x.io/fpga", False)],
 )
-def test_too_little_of_what_is_compressible_only_slows_down(resource: str, compressible: bool) -> None:
+def test_compressible_resources(resource: str, compressible: bool) -> None:
     assert is_compressible(resource) is compressible
 
 
-def test_ephemeral_storage_and_hugepages_are_asked_for_together() -> None:
+def test_ephemeral_storage_and_hugepages_are_both_required() -> None:
     wanted = a_workload(({"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {}))
     both = {"ephemeral-storage": GIB, "hugepages-2Mi": 4 << 20}
     assert decided(a_node(both), wanted).fits
@@ -300,7 +300,7 @@ def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities
         ),
     ],
 )
-def test_requests_are_bounded_by_limits_wherever_each_stands(
+def test_workload_and_container_requests_respect_limits(
     containers: list[tuple[Quantities, Quantities]], spec: Any, path: str, problem: str
 ) -> None:
     found = [(cause.field, cause.message) for cause in a_workload(*containers, **spec).problems()]
@@ -313,11 +313,11 @@ def test_requests_are_bounded_by_limits_wherever_each_stands(
         pytest.param({"conditions": [{"type": "Ready", "status": "True"}]}, "", id="ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "False"}]}, "not ready", id="not ready"),
         pytest.param({"conditions": [{"type": "Ready", "status": "Unknown"}]}, "not ready", id="not known"),
-        pytest.param({"conditions": []}, "not ready", id="nobody has said"),
+        pytest.param({"conditions": []}, "not ready", id="no conditions"),
         pytest.param({"phase": "Draining"}, "draining", id="draining"),
     ],
 )
-def test_only_nodes_that_are_well_take_workloads(status: Any, why: str) -> None:
+def test_only_ready_nodes_take_workloads(status: Any, why: str) -> None:
     assert summarize(decided(a_node({}, **status), a_workload(({"cpu": 1}, {})))) == (
         f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node"
     )

@@ -1,4 +1,4 @@
-"""A full data center overflows to its target: past its trigger, nowhere else, and no further than it may."""
+"""Tests of overflow: a data center past its trigger overflows to its target only, within its limits."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ AWS, GCP, TWO = a_cloud("aws", ["r1"]), a_cloud("gcp", ["r3"], provider="gcp"), 
 
 
 def dc(nodes: int = 2, **overflow: Any) -> Kind:
-    """Of four cores each."""
+    """A data center with machines of four cores."""
     return a_static(
         nodes=nodes,
         cores=4 * nodes,
@@ -45,21 +45,21 @@ def limits(**stated: Any) -> dict[str, Any]:
     pytest.param([dc(), AWS, GCP, a_service(cores=4, replicas=3)], {"dc": 2, "aws/r1": 1}, id="only to the target, though another is cheaper"),
     pytest.param([dc(regions=["r2"]), TWO, a_service(cores=4, replicas=3)], {"dc": 2, "aws/r2": 1}, id="named regions come first"),
     pytest.param([dc(regions=["r2", "r1"]), a_cloud("aws", {"r1": {}, "r2": {"quotas": {"maxClusters": 0}}}), a_service(cores=4, replicas=3)],
-                 {"dc": 2, "aws/r1": 1}, id="in their order"),
+                 {"dc": 2, "aws/r1": 1}, id="named regions are tried in order"),
     pytest.param([dc(regions=["r2"]), a_cloud("aws", {"r1": {}, "r2": {"quotas": {"maxClusters": 0}}}), a_service(cores=4, replicas=3)],
                  {"dc": 2, "aws/r1": 1}, id="others of the target after them"),
     pytest.param([dc(), AWS, a_service(cores=3, replicas=3)], {"dc": 2}, id="at 75 percent the trigger of 90 is not reached: the third waits"),
-    pytest.param([dc(trigger={"capacityThreshold": 75}), AWS, a_service(cores=3, replicas=3)], {"dc": 2, "aws/r1": 1}, id="a trigger of 75 is"),
+    pytest.param([dc(trigger={"capacityThreshold": 75}), AWS, a_service(cores=3, replicas=3)], {"dc": 2, "aws/r1": 1}, id="at 75 percent the trigger of 75 is reached"),
     pytest.param([dc(enabled=False), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="an overflow that is off keeps the cloud closed"),
     pytest.param([dc(), AWS, GCP, a_service(cores=4, replicas=3, requiredRegions=["r3"])], {"dc": 2, "gcp/r3": 1}, id="a required region elsewhere is open"),
     pytest.param([a_static(nodes=2, cores=8, memory="32Gi"), GCP, a_service(cores=4, replicas=3)], {"dc": 2, "gcp/r3": 1},
                  id="without a rule any cloud takes what does not fit"),
     pytest.param([dc(), a_cloud("aws", {"r1": {"capabilities": ["tpu"]}}), a_service(capabilities=["tpu"])], {"aws/r1": 1},
                  id="what the data center cannot do is no overflow"),
-    pytest.param([dc(), AWS, a_class("l", 16, 64, 0.9), a_service(cores=8)], {"aws/r1": 1}, id="nor what is too big for its machines"),
+    pytest.param([dc(), AWS, a_class("l", 16, 64, 0.9), a_service(cores=8)], {"aws/r1": 1}, id="a replica too big for its machines is no overflow"),
     pytest.param([dc(target="moon"), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="a target that is not there takes nothing"),
 ])  # fmt: skip
-def test_where_it_goes(objects: list[Kind], found: dict[str, int]) -> None:
+def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
     assert where(*objects) == found
 
 
@@ -69,10 +69,10 @@ def test_where_it_goes(objects: list[Kind], found: dict[str, int]) -> None:
     pytest.param({"maxClusters": 1}, 2, id="one cluster, of two machines by quota"),
     pytest.param({"maxClusters": 2}, 4, id="two clusters, whatever the region"),
     pytest.param({"maxMonthlySpend": 144}, 1, id="the price of one machine"),
-    pytest.param({"maxMonthlySpend": 500}, 3, id="of three, in both regions together"),
-    pytest.param({"maxMonthlySpend": 0}, 0, id="of none"),
+    pytest.param({"maxMonthlySpend": 500}, 3, id="the price of three machines, in both regions together"),
+    pytest.param({"maxMonthlySpend": 0}, 0, id="no spend"),
 ])  # fmt: skip
-def test_how_far_it_goes(limit: dict[str, Any], spilled: int) -> None:
+def test_overflow_limits(limit: dict[str, Any], spilled: int) -> None:
     quotas = {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 2}}
     found = where(
         dc(**limits(**limit)), a_cloud("aws", {"r1": quotas, "r2": quotas}), a_service(cores=4, replicas=20)
@@ -81,8 +81,8 @@ def test_how_far_it_goes(limit: dict[str, Any], spilled: int) -> None:
     assert sum(found.values()) == spilled
 
 
-def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
-    """What is in the cloud by its own right does not share them."""
+def test_overflow_clusters_are_separate_and_labelled() -> None:
+    """Services placed directly in the cloud do not share them."""
     world = settled(
         dc(), AWS, a_service("direct", requiredRegions=["r1"]), a_service(cores=4, replicas=3)
     ).resulting_world()
@@ -94,12 +94,12 @@ def test_clusters_of_the_overflow_are_its_own_and_are_labelled() -> None:
     assert made == {"dc-001": {}, "aws-r1-001": {"lattice.dev/overflow-of": "dc"}, "aws-r1-002": {}}
 
 
-def test_the_overflow_is_paid_from_both_ledgers() -> None:
+def test_overflow_is_charged_to_both_ledgers() -> None:
     found = settled(dc(**limits(maxMonthlySpend=1000)), AWS, a_service(cores=4, replicas=4))
     assert found.fleet.committed["static.dc.overflow"] == found.fleet.committed["cloud.aws"] == 400_000
 
 
-def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
+def test_overflow_is_recovered_from_stored_objects() -> None:
     once = settled(dc(**limits(maxClusters=1)), AWS, a_service(cores=4, replicas=5))
     again = converge(once.resulting_world())
     assert again.replica_counts == once.replica_counts
@@ -113,33 +113,33 @@ def test_what_spilled_is_still_known_after_everything_is_read_anew() -> None:
     pytest.param(a_static(nodes=4, cores=None, memory=None, provider="aws"), [a_service(cores=1)], 250_000, id="machines, where nothing else is known"),
     pytest.param(a_static(nodes=0, cores=None, memory=None), [], 1_000_000, id="nothing at all is full"),
 ])  # fmt: skip
-def test_how_full_a_data_center_is(static: Kind, services: list[Kind], share: int) -> None:
+def test_offer_utilisation(static: Kind, services: list[Kind], share: int) -> None:
     found = settled(static, *services)
     assert offer_utilisation(found.fleet, found.fleet.row("dc")) == share
 
 
 @pytest.mark.parametrize("reserved", [0, 2])
-def test_machines_in_use_are_those_with_replicas_on_them(reserved: int) -> None:
-    """Two begin a cluster, and one of them is used."""
+def test_utilisation_counts_machines_with_replicas(reserved: int) -> None:
+    """A cluster starts with two machines, of which one is used."""
     reservation = {"reserved": {"nodes": reserved}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
     static = a_static(nodes=4 + reserved, cores=None, memory=None, provider="aws", reservation=reservation)
     found = settled(static, a_policy(clusters={"minNodes": 2}), a_service(cores=1))
     assert offer_utilisation(found.fleet, found.fleet.row("dc"), includes_reserve=False) == 250_000
 
 
-def test_two_data_centers_overflow_when_both_could_take_it_and_one_is_full_enough() -> None:
-    """west has room, so nothing spills from east."""
+def test_overflow_waits_for_other_data_center_with_capacity() -> None:
+    """west has capacity, so nothing overflows from east."""
     east = a_static("east", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     west = a_static("west", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     assert where(east, west, AWS, a_service(cores=4, replicas=2)) == {"east": 1, "west": 1}
     assert where(east, west, AWS, a_service(cores=4, replicas=3)) == {"east": 1, "west": 1, "aws/r1": 1}
 
 
-def test_pools_are_closed_by_an_overflow_too() -> None:
+def test_overflow_closes_other_pools() -> None:
     assert where(dc(), a_pool(), AWS, a_service(cores=4, replicas=3)) == {"dc": 2, "aws/r1": 1}
 
 
-def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> None:
+def test_reserved_capacity_does_not_hold_back_overflow() -> None:
     reservation = {"reserved": {"nodes": 2}, "reservedFor": [{"labelSelector": {"priority": "critical"}}]}
     overflow = {"enabled": True, "target": "aws", "trigger": {"capacityThreshold": 90}}
     static = a_static("dc", 10, 80, "320Gi", reservation=reservation, overflow=overflow)
@@ -151,8 +151,9 @@ def test_what_is_reserved_for_others_is_no_room_that_keeps_the_cloud_shut() -> N
     assert counts == {"dc": 64, "aws/r1": 16}
 
 
-def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None:
-    """Not that the target is closed, or is the target: the data center is past its trigger, and may make no second cluster."""
+def test_alternatives_name_shortfall_of_overflow_target() -> None:
+    """The data center is past its trigger and may create no cluster in the target; the alternative names that
+    limit."""
     rule = dc(trigger={"capacityThreshold": 50}, **limits(maxClusters=0))
     world = settled(rule, AWS, GCP, a_service(cores=4, replicas=3)).resulting_world()
     decision = world.services[API].status.scheduler_decision
@@ -162,8 +163,8 @@ def test_alternatives_of_who_finds_no_place_say_what_the_target_lacked() -> None
     assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp, missing target: gcp"
 
 
-def test_a_data_center_that_is_full_in_pieces_is_told_as_a_risk() -> None:
-    """Three cores of each of four machines are taken: the fourth of each is of no use to who asks for three."""
+def test_fragmented_data_center_is_a_risk() -> None:
+    """Three cores of each of four machines are used; the fourth is too small for a replica of three cores."""
     rule = a_static(nodes=4, cores=16, memory="64Gi", overflow={"enabled": True, "target": "cloud"})
     made = plan(a_world(rule, a_cloud()), [a_service(cores=3, replicas=6)])
     assert made.unplaced == (API,)

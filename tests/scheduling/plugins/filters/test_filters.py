@@ -1,4 +1,4 @@
-"""Each filter that looks at one node at a time: whom it rules out, and in which words."""
+"""Tests of filters that evaluate one node at a time: the nodes they reject and the text of their reasons."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
 
 
-def against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
+def reasons_against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     return ruled_out(plugin, nodes(node), demands).get(node.name, [])
 
 
@@ -67,7 +67,7 @@ def details(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     ],
 )
 def test_ready(facts: dict[str, Any], words: list[str]) -> None:
-    assert against(Ready(), a_node(**facts), a_workload()) == words
+    assert reasons_against(Ready(), a_node(**facts), a_workload()) == words
 
 
 @pytest.mark.parametrize(
@@ -79,21 +79,21 @@ def test_ready(facts: dict[str, Any], words: list[str]) -> None:
     ],
 )
 def test_in_cluster(cluster: str, words: list[str]) -> None:
-    assert against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
+    assert reasons_against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
 
 
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        pytest.param({}, [], id="a node of anybody's"),
-        pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="one that is reserved"),
+        pytest.param({}, [], id="an unreserved node"),
+        pytest.param({RESERVE_LABEL: "dc"}, ["reserved for certain services"], id="a reserved node"),
     ],
 )
-def test_a_workload_of_no_service_keeps_out_of_reserves(labels: dict[str, str], words: list[str]) -> None:
-    assert against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
+def test_bare_workload_is_kept_off_reserved_nodes(labels: dict[str, str], words: list[str]) -> None:
+    assert reasons_against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
 
 
-def test_a_replica_goes_wherever_its_cluster_is() -> None:
+def test_reserved_nodes_filter_skips_service_replicas() -> None:
     assert not ReservedNodes().applies(ask(nodes(a_node()), a_workload(service="api")))
 
 
@@ -120,7 +120,7 @@ def test_a_replica_goes_wherever_its_cluster_is() -> None:
             {"ephemeral-storage": "1Gi"},
             {"ephemeral-storage": "3Gi"},
             ["without 3Gi ephemeral-storage free"],
-            id="so does scratch space",
+            id="ephemeral storage counts",
         ),
         pytest.param(
             {"hugepages-2Mi": "4Mi"},
@@ -142,15 +142,15 @@ def test_a_replica_goes_wherever_its_cluster_is() -> None:
             {"cpu": 1, "memory": "1Gi"},
             {"cpu": 2, "memory": "2Gi"},
             ["without 2 cpu free", "without 2Gi memory free"],
-            id="all that is short is said",
+            id="every short resource is named",
         ),
     ],
 )
 def test_fit(room: dict[str, Any], requests: dict[str, Any], words: list[str]) -> None:
-    assert against(Fit(), a_node(room=room), a_workload(requests)) == words
+    assert reasons_against(Fit(), a_node(room=room), a_workload(requests)) == words
 
 
-def test_fit_counts_what_is_placed_and_gives_need_have_and_missing() -> None:
+def test_fit_counts_placed_workloads_in_shortfall() -> None:
     table = nodes(a_node(room={"cpu": 8, "memory": "8Gi"}))
     place(table, a_workload({"memory": "6Gi"}), "n1")
     asked = ask(table, a_workload({"memory": "3Gi"}))
@@ -158,7 +158,7 @@ def test_fit_counts_what_is_placed_and_gives_need_have_and_missing() -> None:
     assert str(reason.detail(table, 0)) == "memory: need 3Gi, have 2Gi, missing 1Gi"
 
 
-def test_fit_counts_ports_to_be_chosen() -> None:
+def test_fit_counts_dynamic_ports() -> None:
     table = nodes(a_node(port_range=(100, 102)))
     place(table, a_workload(port_range=2), "n1")
     assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
@@ -187,10 +187,10 @@ def test_fit_counts_ports_to_be_chosen() -> None:
     ],
 )
 def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: list[str]) -> None:
-    assert against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
+    assert reasons_against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
 
 
-def test_gpu_gives_need_have_and_missing() -> None:
+def test_gpu_shortfall() -> None:
     assert details(Gpu(), a_node(gpus=("v100",)), a_workload(gpu=3)) == ["gpu: need 3, have 1, missing 2"]
     assert details(Gpu(), a_node(gpus=(("v100", 200),)), a_workload(gpu="500m")) == [
         "part of one gpu: need 500m, have 200m, missing 300m"
@@ -200,9 +200,9 @@ def test_gpu_gives_need_have_and_missing() -> None:
     ]
 
 
-def test_node_selector_names_each_label_that_is_missing() -> None:
+def test_node_selector_names_each_missing_label() -> None:
     node = a_node(labels={"disk": "hdd", "gpu": "yes"})
-    assert against(
+    assert reasons_against(
         NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
     ) == [
         "without label disk=ssd",
@@ -245,14 +245,16 @@ def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]
     demands = a_workload(
         node_terms=tuple(node_term(*(requirement(*each) for each in term)) for term in terms)
     )
-    assert (against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
+    assert (reasons_against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
 
 
-def test_node_affinity_says_what_was_wanted_and_what_is_there() -> None:
+def test_node_affinity_shortfall() -> None:
     demands = a_workload(
         node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))
     )
-    assert against(NodeAffinity(), a_node(zone="c"), demands) == ["without labels zone in (a,b) or gpu"]
+    assert reasons_against(NodeAffinity(), a_node(zone="c"), demands) == [
+        "without labels zone in (a,b) or gpu"
+    ]
     assert details(NodeAffinity(), a_node(zone="c"), demands) == [
         "labels: need zone in (a,b) or gpu, have zone=c, no label gpu"
     ]
@@ -314,10 +316,10 @@ TAINTED = "with untolerated taint k=v:NoSchedule"
     ],
 )
 def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> None:
-    assert against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
+    assert reasons_against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
 
 
-def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -> None:
+def test_each_untolerated_taint_is_named_per_node() -> None:
     table = nodes(
         a_node("n1", taints=(a_taint("a"), a_taint("b"))), a_node("n2", taints=(a_taint("b"),)), a_node("n3")
     )
@@ -363,7 +365,7 @@ def test_every_untolerated_taint_is_named_and_only_on_the_nodes_that_have_it() -
         ),
     ],
 )
-def test_no_execute_says_who_must_go_and_when(
+def test_no_execute_taint_evictions(
     taints: tuple[Any, ...], tolerations: tuple[Any, ...], leaves: int | None
 ) -> None:
     table = nodes(a_node())
@@ -374,7 +376,7 @@ def test_no_execute_says_who_must_go_and_when(
     )
 
 
-def test_who_must_go_is_told_for_which_taint() -> None:
+def test_taint_eviction_names_its_taint() -> None:
     node = a_node(taints=(a_taint("k", "NoExecute"), a_taint("l", "NoExecute", "v")))
     table = nodes(node)
     place(table, a_workload(tolerations=(a_toleration("k", "Exists"),)), "n1")
@@ -396,11 +398,11 @@ def test_who_must_go_is_told_for_which_taint() -> None:
     ],
 )
 def test_volume_zone(volume: Volume, words: list[str]) -> None:
-    assert against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
+    assert reasons_against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
 
 
-def test_a_node_without_zone_cannot_reach_a_volume_that_has_one() -> None:
-    assert against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
+def test_node_without_zone_is_outside_volume_zone() -> None:
+    assert reasons_against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
         "outside zone a of volume v"
     ]
 
@@ -415,7 +417,9 @@ def test_a_node_without_zone_cannot_reach_a_volume_that_has_one() -> None:
     ],
 )
 def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> None:
-    assert against(Runtime(), a_node(runtimes=frozenset(runtimes)), a_workload(runtime=wanted)) == words
+    assert (
+        reasons_against(Runtime(), a_node(runtimes=frozenset(runtimes)), a_workload(runtime=wanted)) == words
+    )
 
 
 @pytest.mark.parametrize(
@@ -453,10 +457,10 @@ def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> No
     ],
 )
 def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
-    assert against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
+    assert reasons_against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
 
 
-def test_the_version_of_an_image_is_its_dotted_number() -> None:
+def test_image_version_is_its_dotted_number() -> None:
     assert [version_in(image) for image in ("x86-ubuntu-22.04", "debian12", "none", "a-2.0")] == [
         (22, 4),
         (12,),
@@ -474,10 +478,10 @@ def test_the_version_of_an_image_is_its_dotted_number() -> None:
     ],
 )
 def test_licence(held: tuple[str, ...], wanted: tuple[str, ...], words: list[str]) -> None:
-    assert against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
+    assert reasons_against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
 
 
-def test_host_ports_are_free_again_when_their_user_has_gone() -> None:
+def test_host_ports_are_freed_with_their_workload() -> None:
     table = nodes(a_node("n1"), a_node("n2"))
     web, dns = a_workload(host_ports=((80, "TCP"),)), a_workload(host_ports=((80, "UDP"), (443, "TCP")))
     place(table, web, "n1")
@@ -487,7 +491,7 @@ def test_host_ports_are_free_again_when_their_user_has_gone() -> None:
     assert ruled_out(HostPorts(), table, web) == {}
 
 
-def test_every_filter_names_what_could_change_its_mind() -> None:
+def test_every_filter_has_wake_events() -> None:
     assert all(each.wakes_on and ClusterEvent.NODE_ADDED in each.wakes_on for each in FILTERS.values())
     assert ClusterEvent.WORKLOAD_GONE in Fit.wakes_on
     assert ClusterEvent.NODE_READY in Ready.wakes_on
@@ -513,7 +517,7 @@ def test_every_filter_names_what_could_change_its_mind() -> None:
         pytest.param({"cpu": "900m"}, {"cpu": "100m"}, Shortfall("cpu", "100m", "0", "100m"), id="just full"),
     ],
 )
-def test_what_is_missing_on_an_overcommitted_node_is_what_would_have_to_go(
+def test_shortfall_on_overcommitted_node_includes_excess(
     left: dict[str, Any], need: dict[str, Any], shown: Shortfall
 ) -> None:
     table = nodes(a_node("n", {"cpu": 1, "memory": "4Gi"}))

@@ -1,4 +1,4 @@
-"""Each hard rule of node scheduling by itself: which nodes it rules out, and in which words."""
+"""Tests of spec 003 on each filter: the nodes it rejects and the text of its reason."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -33,7 +33,7 @@ EVERYTHING = compile_preset()
 WEB = {"app": "web"}
 
 
-def refused(demands: Demands, *facts: Any) -> str:
+def summary_of(demands: Demands, *facts: Any) -> str:
     table = nodes(*facts)
     return summarize(decide(ask(table, demands), table, EVERYTHING))
 
@@ -91,21 +91,21 @@ def refused(demands: Demands, *facts: Any) -> str:
         pytest.param({"gpu": 1}, {}, {"gpus": ("a100",)}, "without a GPU", id="Gpu"),
     ],
 )
-def test_every_filter_is_asked(demands: Any, unfit: Any, fit: Any, why: str) -> None:
+def test_every_filter_is_in_the_default_profile(demands: Any, unfit: Any, fit: Any, why: str) -> None:
     wanted = a_workload(**demands)
     assert (
-        refused(wanted, a_node("no", **unfit), a_node("yes", **fit))
+        summary_of(wanted, a_node("no", **unfit), a_node("yes", **fit))
         == f"yes: best of 1 that fit, of 2 nodes (1 {why})"
     )
 
 
-def test_all_nodes_are_looked_at() -> None:
-    assert refused(
+def test_all_nodes_are_evaluated() -> None:
+    assert summary_of(
         a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))
     ).startswith("n3: best of 1 that fit, of 3")
 
 
-def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
+def test_feasible_and_rejected_nodes_are_counted() -> None:
     small = {"cpu": 1}
     well, unwell = (
         [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)],
@@ -124,7 +124,7 @@ def test_those_that_fit_and_those_that_do_not_are_counted() -> None:
     ("operator", "values", "left"),
     [
         pytest.param("In", ("1", "5"), ["one"], id="In"),
-        pytest.param("NotIn", ("1",), ["none", "three"], id="NotIn: who has no such label passes"),
+        pytest.param("NotIn", ("1",), ["none", "three"], id="NotIn: a node without the label passes"),
         pytest.param("Exists", (), ["one", "three"], id="Exists"),
         pytest.param("DoesNotExist", (), ["none"], id="DoesNotExist"),
         pytest.param("Gt", ("1",), ["three"], id="Gt"),
@@ -177,7 +177,7 @@ def test_taints(effect: str, out: bool) -> None:
         pytest.param(6, False, id="8 Gi of which 6 are used have no room for 3"),
     ],
 )
-def test_room(used: int, fits: bool) -> None:
+def test_resource_fit(used: int, fits: bool) -> None:
     table = nodes(a_node("n", {"cpu": 8, "memory": "8Gi"}))
     place(table, a_workload({"memory": f"{used}Gi"}), "n")
     asked = ask(table, a_workload({"memory": "3Gi"}))
@@ -201,7 +201,7 @@ class OnlyEven:
 
 
 @pytest.mark.parametrize("scope", ["fixed", "table"])
-def test_anybody_can_write_a_filter(scope: str) -> None:
+def test_custom_filter(scope: str) -> None:
     table = nodes(*(a_node(f"n{number}") for number in range(4)), load=False)
     plugin: Any = type("OnlyEven", (OnlyEven,), {"scope": scope})()
     decision = decide(ask(table), table, Profile("mine", (plugin,), ()))
@@ -228,7 +228,7 @@ def test_workload_affinity(term: Any, left: list[str]) -> None:
     )
 
 
-def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
+def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
     table = nodes(a_node("a", zone="x"), a_node("b"))
     assert set(
         ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(labels=WEB, near=(near("zone", **WEB),)))
@@ -238,8 +238,8 @@ def test_the_first_of_a_group_may_start_wherever_the_topology_key_is() -> None:
 @pytest.mark.parametrize(
     ("there", "new"),
     [
-        pytest.param({"labels": WEB}, {"far": (near("zone", **WEB),)}, id="it keeps away from what is there"),
-        pytest.param({"far": (near("zone", **WEB),)}, {"labels": WEB}, id="what is there keeps it away"),
+        pytest.param({"labels": WEB}, {"far": (near("zone", **WEB),)}, id="it avoids a placed workload"),
+        pytest.param({"far": (near("zone", **WEB),)}, {"labels": WEB}, id="a placed workload repels it"),
     ],
 )
 def test_workload_anti_affinity(there: Any, new: Any) -> None:
@@ -264,7 +264,7 @@ def test_topology_spread(skew: int, itself: bool, left: list[str]) -> None:
     assert sorted(set(table.row_of) - set(ruled_out(FILTERS["TopologySpread"], table, wanted))) == left
 
 
-def test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest() -> None:
+def test_spread_ignores_zones_without_ready_nodes() -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z", is_ready=False))
     place(table, a_workload(labels=WEB), "a", "b")
     wanted = a_workload(labels=WEB, spread=(a_spread("zone", labels=WEB),))
@@ -273,7 +273,7 @@ def test_a_zone_whose_nodes_are_not_ready_is_not_the_emptiest() -> None:
     assert set(ruled_out(FILTERS["TopologySpread"], table, wanted)) == {"a", "b"}
 
 
-def test_a_topology_key_that_no_node_has_is_said_to_be_unknown() -> None:
+def test_unknown_topology_key_is_named() -> None:
     table = nodes(a_node("a"))
     assert ruled_out(
         FILTERS["TopologySpread"], table, a_workload(service="s", spread=(a_spread("planet"),))
@@ -302,7 +302,7 @@ def test_volume_zone(volume: Volume, left: list[str]) -> None:
     )
 
 
-def test_a_port_in_use_rules_a_node_out() -> None:
+def test_host_port_in_use_rejects_node() -> None:
     table = nodes(a_node("a"), a_node("b"))
     wanted = a_workload(host_ports=((80, "TCP"),))
     place(table, wanted, "a")

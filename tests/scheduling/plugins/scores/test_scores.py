@@ -1,4 +1,4 @@
-"""Each score that looks at one node at a time: what it likes best."""
+"""Tests of scores that evaluate one node at a time."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from build.node_tables import (
     a_toleration,
     a_workload,
     ask,
-    likes_nodes,
+    node_preference,
     nodes,
     place,
     requirement,
@@ -28,7 +28,7 @@ TEN = {"cpu": 10, "memory": "10Gi"}
 
 
 def half_full() -> Any:
-    """n1 is empty; n2 has 5 of 10 cpu and nothing of its memory taken."""
+    """n1 is empty; n2 has 5 of 10 cpu allocated and no memory."""
     table = nodes(a_node("n1", TEN), a_node("n2", TEN))
     place(table, a_workload({"cpu": 5}), "n2")
     return table
@@ -51,54 +51,57 @@ def test_balanced_resources(requests: dict[str, Any], expected: dict[str, float]
     assert scores(BalancedResources(), half_full(), a_workload(requests)) == expected
 
 
-def test_balance_of_three_is_between_the_fullest_and_the_emptiest() -> None:
+def test_balance_uses_fullest_and_emptiest_resource() -> None:
     table = nodes(a_node("n1", {**TEN, "fpga": 10}))
     assert scores(BalancedResources(), table, a_workload({"cpu": 1, "memory": "5Gi", "fpga": 9})) == {
         "n1": 0.2
     }
 
 
-def test_balance_counts_gpus_and_says_nothing_about_a_single_resource() -> None:
+def test_balance_counts_gpus_and_skips_single_resource() -> None:
     table = nodes(a_node("n1", TEN, gpus=("v100", "v100")))
     assert scores(BalancedResources(), table, a_workload({"cpu": 5}, gpu=1)) == {"n1": 1.0}
     assert scores(BalancedResources(), table, a_workload({"cpu": 5}, gpu="500m")) == {"n1": 0.75}
     assert not BalancedResources().applies(ask(table, a_workload({"cpu": 1})))
 
 
-def test_bin_packing_and_least_taken_are_each_other_s_opposite() -> None:
+def test_bin_packing_is_opposite_of_least_allocated() -> None:
     demands = a_workload({"cpu": 1, "memory": "1Gi"})
     assert scores(BinPacking(), half_full(), demands) == {"n1": 0.1, "n2": 0.35}
     assert scores(LeastAllocated(), half_full(), demands) == {"n1": 0.9, "n2": 0.65}
 
 
-def test_who_asks_for_nothing_is_judged_by_cpu_and_memory_as_they_are() -> None:
+def test_empty_request_scores_current_cpu_and_memory() -> None:
     assert scores(BinPacking(), half_full(), a_workload({})) == {"n1": 0.0, "n2": 0.25}
 
 
-def test_idle_gpus_do_not_make_a_node_look_empty_to_a_cpu_job() -> None:
+def test_bin_packing_ignores_gpus_for_cpu_workload() -> None:
     table = nodes(a_node("n1", TEN), a_node("n2", TEN, gpus=("v100",) * 8))
     place(table, a_workload({"cpu": 5}), "n2")
     assert scores(BinPacking(), table, a_workload({"cpu": 1})) == {"n1": 0.1, "n2": 0.6}
 
 
-def test_packing_counts_gpus_for_who_asks_for_them() -> None:
+def test_bin_packing_counts_requested_gpus() -> None:
     table = nodes(a_node("n1", TEN, gpus=("v100", "v100")), a_node("n2", TEN, gpus=("v100",)))
     assert scores(BinPacking(), table, a_workload({"cpu": 1}, gpu=1)) == {"n1": 0.3, "n2": 0.55}
 
 
-def test_the_tightest_fit_leaves_least_over_by_the_measure_of_the_largest_node() -> None:
+def test_tightest_fit_scales_leftover_by_largest_node() -> None:
     table = nodes(a_node("small", {"cpu": 4}), a_node("large", {"cpu": 16}))
     assert scores(TightestFit(), table, a_workload({"cpu": 4})) == {"large": 0.625, "small": 1.0}
 
 
-def test_the_tightest_fit_for_a_cpu_job_strands_no_gpus() -> None:
+def test_tightest_fit_avoids_stranding_gpus() -> None:
     table = nodes(a_node("plain", {"cpu": 8}), a_node("gpus", {"cpu": 8}, gpus=("v100", "v100")))
     found = scores(TightestFit(), table, a_workload({"cpu": 1}))
     assert found["plain"] > found["gpus"]
 
 
 def test_preferred_nodes_count_by_weight() -> None:
-    liked = (likes_nodes(30, requirement("disk", "In", "ssd")), likes_nodes(10, requirement("gpu", "Exists")))
+    liked = (
+        node_preference(30, requirement("disk", "In", "ssd")),
+        node_preference(10, requirement("gpu", "Exists")),
+    )
     table = nodes(a_node("n1", labels={"disk": "ssd"}), a_node("n2", labels={"gpu": "1"}), a_node("n3"))
     assert scores(NodePreference(), table, a_workload(node_preferences=liked)) == {
         "n1": 0.75,

@@ -1,4 +1,4 @@
-"""Each wish of node scheduling by itself: which node it prefers, and how scores become one."""
+"""Tests of spec 003 on each score, and on how weights combine scores."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -11,12 +11,12 @@ from build.node_tables import (
     a_taint,
     a_workload,
     ask,
-    likes_nodes,
-    likes_workloads,
+    node_preference,
     nodes,
     place,
     requirement,
     scores,
+    workload_preference,
 )
 
 from lattice.engine.decide import decide
@@ -29,11 +29,11 @@ WEB = {"app": "web"}
 
 
 @pytest.mark.parametrize("name", list(SCORES))
-def test_every_score_can_be_named_in_a_profile(name: str) -> None:
+def test_every_score_can_be_used_in_a_profile(name: str) -> None:
     assert [each.name for each, _ in compile_profile(ProfileSpec("mine", {name: 2.0})).scores] == [name]
 
 
-def test_all_scores_are_there() -> None:
+def test_specified_scores_exist() -> None:
     wanted = "BalancedResources BinPacking LeastTaken SpreadService SoftSpread PreferredNodes PreferredWorkloads AntiPreferred"
     assert set(wanted.split()) | {"TaintPreference", "Price"} <= set(SCORES)
 
@@ -46,7 +46,7 @@ def test_all_scores_are_there() -> None:
         pytest.param("high-availability", "empty", id="spreading avoids its own replicas"),
     ],
 )
-def test_a_preset_decides_by_its_weights(preset: str, chosen: str) -> None:
+def test_preset_decides_by_its_weights(preset: str, chosen: str) -> None:
     table = nodes(a_node("full"), a_node("empty"))
     place(table, a_workload({"cpu": 2, "memory": "8Gi"}, service="s"), "full")
     assert decide(ask(table, a_workload(service="s")), table, compile_profile(PRESETS[preset])).name == chosen
@@ -68,7 +68,7 @@ def test_weights(weights: dict[str, float], chosen: str) -> None:
     )
 
 
-def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
+def test_candidates_are_ranked_with_score_parts() -> None:
     table = nodes(a_node("a", {"cpu": 8}), a_node("b", {"cpu": 4}), a_node("c", {"cpu": 2}))
     profile = compile_profile(ProfileSpec("mine", {"BinPacking": 3.0, "LeastTaken": 1.0}))
     found = top_candidates(decide(ask(table, a_workload({"cpu": 1})), table, profile))
@@ -79,7 +79,7 @@ def test_the_best_come_first_with_what_their_score_is_made_of() -> None:
     ]
 
 
-def test_a_score_is_shown_as_the_weighted_mean_from_0_to_100() -> None:
+def test_score_is_weighted_mean_from_0_to_100() -> None:
     table = nodes(a_node("n", {"cpu": 4}))
     decision = decide(
         ask(table, a_workload({"cpu": 3})),
@@ -101,7 +101,7 @@ def test_a_score_is_shown_as_the_weighted_mean_from_0_to_100() -> None:
         pytest.param({"memory": "12Gi"}, 0.25, id="memory used up, cpu idle"),
     ],
 )
-def test_balance(used: Any, score: float) -> None:
+def test_balanced_resources(used: Any, score: float) -> None:
     table = nodes(a_node("n", {"cpu": 4, "memory": "16Gi"}))
     place(table, a_workload(used), "n")
     assert scores(SCORES["BalancedResources"], table, a_workload({"cpu": "1", "memory": "4Gi"})) == {
@@ -109,21 +109,24 @@ def test_balance(used: Any, score: float) -> None:
     }
 
 
-def test_spreading_is_over_nodes_and_zones() -> None:
+def test_service_spread_counts_nodes_and_zones() -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     place(table, a_workload(service="s"), "a")
     place(table, a_workload(service="other"), "c", "c")
     assert scores(SCORES["SpreadService"], table, a_workload(service="s")) == {"a": 0.5, "b": 0.75, "c": 1.0}
 
 
-def test_packing_looks_at_what_is_asked_for() -> None:
+def test_bin_packing_counts_requested_resources() -> None:
     table = nodes(a_node("a", {"cpu": 4}), a_node("b", {"cpu": 2, "memory": "64Gi"}))
     assert scores(SCORES["BinPacking"], table, a_workload({"cpu": 1})) == {"a": 0.25, "b": 0.5}
 
 
-def test_liked_labels_count_by_their_weight() -> None:
+def test_node_preferences_count_by_weight() -> None:
     table = nodes(a_node("a", labels={"disk": "ssd"}), a_node("b", labels={"gen": "2"}), a_node("c"))
-    wishes = (likes_nodes(3, requirement("disk", "In", "ssd")), likes_nodes(1, requirement("gen", "Gt", "1")))
+    wishes = (
+        node_preference(3, requirement("disk", "In", "ssd")),
+        node_preference(1, requirement("gen", "Gt", "1")),
+    )
     assert scores(SCORES["PreferredNodes"], table, a_workload(node_preferences=wishes)) == {
         "a": 0.75,
         "b": 0.25,
@@ -138,32 +141,33 @@ def test_liked_labels_count_by_their_weight() -> None:
             "PreferredWorkloads",
             "near_preferences",
             {"a": 0.6667, "b": 0.6667, "c": 0.0},
-            id="liked neighbours draw it",
+            id="preferred workloads attract it",
         ),
         pytest.param(
             "AntiPreferred",
             "far_preferences",
             {"a": 0.3333, "b": 0.3333, "c": 1.0},
-            id="disliked neighbours repel it",
+            id="anti-preferred workloads repel it",
         ),
     ],
 )
-def test_neighbours_are_liked_or_not(plugin: str, wish: str, expected: dict[str, float]) -> None:
+def test_preferred_workload_affinity(plugin: str, wish: str, expected: dict[str, float]) -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
     place(table, a_workload(labels=WEB), "a", "b")
     assert (
-        scores(SCORES[plugin], table, a_workload(**{wish: (likes_workloads(10, "zone", **WEB),)})) == expected
+        scores(SCORES[plugin], table, a_workload(**{wish: (workload_preference(10, "zone", **WEB),)}))
+        == expected
     )
 
 
-def test_a_soft_spread_prefers_domains_that_are_not_ahead() -> None:
+def test_soft_spread_prefers_emptier_domains() -> None:
     table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z"), a_node("d"))
     place(table, a_workload(labels=WEB), "a", "a", "a", "b", "b", "c")
     wanted = a_workload(labels=WEB, spread=(a_spread("zone", soft=True, labels=WEB),))
     assert scores(SCORES["SoftSpread"], table, wanted) == {"a": 0.3333, "b": 0.5, "c": 1.0, "d": 0.0}
 
 
-def test_soft_taints_and_prices_only_move_the_score() -> None:
+def test_soft_taints_and_prices_only_affect_score() -> None:
     table = nodes(
         a_node("a", taints=(a_taint("t", "PreferNoSchedule"),), price=2), a_node("b", price=4), a_node("c")
     )
@@ -184,7 +188,7 @@ class ByNumber:
 
 
 @pytest.mark.parametrize("scope", ["fixed", "table"])
-def test_anybody_can_write_a_score(scope: str) -> None:
+def test_custom_score(scope: str) -> None:
     table = nodes(*(a_node(f"n{number}") for number in range(4)), load=False)
     plugin: Any = type("ByNumber", (ByNumber,), {"scope": scope})()
     decision = decide(ask(table), table, Profile("mine", (FILTERS["Fit"],), ((plugin, 1.0),)))  # type: ignore[arg-type]

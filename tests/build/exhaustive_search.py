@@ -1,6 +1,7 @@
-"""The cheapest fleet by trying everything: slow, obvious, and with nothing of the product's but the manifests and the latencies.
+"""The cheapest fleet by exhaustive search, which shares only the manifests and the latencies with the
+product.
 
-A fleet is who runs how many replicas on machines of which class in which pool; machines are packed as tightly as can be.
+A fleet is the replicas of each service by pool and class; machines are packed as tightly as possible.
 """
 
 import itertools
@@ -25,18 +26,18 @@ Vector = tuple[int, int]
 
 @dataclass(frozen=True)
 class Rules:
-    """Of all policies that are about a service."""
+    """The merged rules of all policies that match a service."""
 
     clusters: tuple[
         int, int, str
-    ]  # least nodes, most nodes, threshold: services share machines only where all of it is equal
+    ]  # min nodes, max nodes, threshold: services share machines only if all are equal
     regions: int
     skews: tuple[tuple[str, int], ...]
 
 
 @dataclass
 class Fleet:
-    """Small worlds of pools only."""
+    """A small world of pools only."""
 
     pools: dict[str, LatticePool]
     classes: dict[str, LatticeNodeClass]
@@ -112,15 +113,16 @@ def _rules(service: LatticeService, policies: list[LatticePlacementPolicy]) -> R
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Micro-dollars per hour: of the cheapest fleet, and of the cheapest when each move weighs something and only so many are allowed."""
+class FleetCost:
+    """Micro-dollars per hour of the cheapest fleet, and of the cheapest under a price per move and a limit on
+    moves."""
 
     cost: int
     total: int
 
 
-def truth(settled: FleetState, move_price: int, most_moves: int | None) -> Truth | None:
-    """None: too many fleets to try."""
+def cheapest_fleet_cost(settled: FleetState, move_price: int, most_moves: int | None) -> FleetCost | None:
+    """The optimum, or None if there are too many fleets to try."""
     fleet = fleet_of(settled)
     options = [_options(fleet, name) for name in sorted(fleet.services)]
     tries = 1
@@ -138,11 +140,11 @@ def truth(settled: FleetState, move_price: int, most_moves: int | None) -> Truth
         cheapest = min(cheapest, cost)
         if most_moves is None or moves <= most_moves:
             best = min(best, cost + moves * move_price)
-    return Truth(cheapest, best)
+    return FleetCost(cheapest, best)
 
 
 def _options(fleet: Fleet, service: str) -> list[Counter[Spot]]:
-    """Every way to put its replicas, as far as its own rules go."""
+    """Every distribution of the replicas that the service's own rules allow."""
     spots = [
         (pool, kind)
         for pool in sorted(fleet.pools)
@@ -169,7 +171,7 @@ def _pools(spots: Counter[Spot]) -> Counter[str]:
 
 
 def _keeps_rules(fleet: Fleet, service: str, spots: Counter[Spot]) -> bool:
-    """What does not hold now need not hold after, but must not become worse."""
+    """Whether no rule that holds now is broken then; a broken rule may stay as bad as it is."""
     rules, now, then = fleet.rules[service], _pools(fleet.now[service]), _pools(spots)
     for region in fleet.services[service].spec.placement.required_regions:
         is_there = [any(region in (pool, fleet.region(pool)) for pool in pools) for pools in (now, then)]
@@ -188,7 +190,7 @@ def _is_even(fleet: Fleet, chosen: Placed) -> bool:
 
 
 def _skew(fleet: Fleet, service: str, placed: Placed, key: str) -> int:
-    """Over all domains that it may be in, given where the others are."""
+    """The skew over all domains open to the service, given the other placements."""
     could = [
         pool
         for pool in fleet.pools
@@ -219,7 +221,7 @@ def _reaches(fleet: Fleet, service: str, pool: str, placed: Placed) -> bool:
 
 
 def _cost(fleet: Fleet, chosen: Placed) -> int | None:
-    """Of the cheapest machines for exactly this; None: some limit does not allow them."""
+    """The cost of the cheapest machines for the placement, or None if a limit forbids them."""
     items: dict[str, dict[tuple[Spot, tuple[int, int, str]], list[Vector]]] = {}
     for name, spots in chosen.items():
         for spot, count in spots.items():
@@ -245,7 +247,7 @@ def _cost(fleet: Fleet, chosen: Placed) -> int | None:
 def _with_least(
     fleet: Fleet, pool: str, machines: Counter[tuple[Spot, tuple[int, int, str]]]
 ) -> Iterator[Counter[str]]:
-    """With empty machines where a cluster has to have more: every choice of their classes."""
+    """Every choice of classes for the empty machines that cluster minimums require."""
     ways = []
     for rules in {key[1] for key in machines}:
         missing = rules[0] - sum(count for key, count in machines.items() if key[1] == rules)
@@ -275,7 +277,7 @@ def _price(fleet: Fleet, pool: str, machines: Counter[str]) -> int | None:
 
 @cache
 def fewest_machines(size: Vector, items: tuple[Vector, ...]) -> int:
-    """Exact: each item on each machine with room, or on a new one."""
+    """Exact bin packing: each item on each machine with capacity, or on a new one."""
     best = len(items)
 
     def go(at: int, free: tuple[Vector, ...]) -> None:

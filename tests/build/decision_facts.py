@@ -1,4 +1,4 @@
-"""What is told of each of several equal asks that were decided together, and of the same ask decided by itself."""
+"""Comparable facts of a batch decision and of single decisions of the same ask."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from lattice.engine.decide import Decision
 from lattice.engine.explain import rejection_counts, top_candidates
 
 
-def told(decision: Decision) -> tuple[Any, ...]:
-    """By itself, at its turn: everything, as it has to be said later."""
+def decision_facts(decision: Decision) -> tuple[Any, ...]:
+    """The facts of a single decision."""
     best, *others = top_candidates(decision, 2)
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
     parts = {part.plugin: pytest.approx(part.score, abs=1e-3) for part in best.parts}
@@ -20,14 +20,14 @@ def told(decision: Decision) -> tuple[Any, ...]:
         decision.runner_up,
         decision.totals.tolist(),
         masks,
-        told_counts(rejection_counts(decision)),
+        count_facts(rejection_counts(decision)),
         scores,
         parts,
     )
 
 
-def told_together(picks: BatchResult) -> list[tuple[Any, ...]]:
-    """Of each of them, without anything having been placed."""
+def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
+    """The facts of each decision in a batch."""
     found = []
     for place, (best, count) in enumerate(zip(picks.ranked(), picks.rejection_counts(), strict=True)):
         pick, decision = picks.picks[place], picks.decision(place)
@@ -39,10 +39,10 @@ def told_together(picks: BatchResult) -> list[tuple[Any, ...]]:
             {part.plugin: part.score for part in best[0].parts},
         )
         found.append(
-            (pick.row, pick.runner_up, decision.totals.tolist(), masks, told_counts(count), scores, parts)
+            (pick.row, pick.runner_up, decision.totals.tolist(), masks, count_facts(count), scores, parts)
         )
     return found
 
 
-def told_counts(found: Any) -> dict[str, int]:
+def count_facts(found: Any) -> dict[str, int]:
     return {reason.summary(): count for reason, count in found}

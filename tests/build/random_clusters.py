@@ -1,4 +1,4 @@
-"""Random small worlds for the properties: nodes, workloads, and what happens to both, one thing after the other."""
+"""Random small clusters for property tests: nodes, workloads, and a sequence of events."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +19,7 @@ from build.node_tables import (
     nodes,
     requirement,
 )
-from build.oracle import Ledger
+from build.oracle import ClusterOracle
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.constraint import (
@@ -60,7 +60,7 @@ REQUIREMENTS = (
 )
 NODE_TERMS = [node_term(*each) for each in (*pairs(REQUIREMENTS, 2), *((each,) for each in REQUIREMENTS), ())]
 TERMS = [near(key, app=app) for key in KEYS for app in "ab"]
-CHOOSY = [
+SELECTORS = [
     LabelSelector(match_expressions=(requirement("app", "In", "a", "c"),)),
     LabelSelector(match_expressions=(requirement("app", "NotIn", "b"),)),
     LabelSelector(match_labels={"app": "b"}, match_expressions=(requirement("tier", "DoesNotExist"),)),
@@ -69,7 +69,7 @@ CHOOSY = [
 ]
 TERMS += [
     WorkloadTerm(selector=selector, topology_key=key)
-    for selector in CHOOSY
+    for selector in SELECTORS
     for key in ("zone", "node", "rack")
 ]
 SPREADS = [
@@ -77,12 +77,14 @@ SPREADS = [
     for key, skew, soft, labels in product(KEYS, (1, 2), (False, False, True), (None, {"app": "a"}))
 ]
 SPREADS += [
-    Spread(topology_key=key, max_skew=1, selector=selector) for selector in CHOOSY for key in ("zone", "node")
+    Spread(topology_key=key, max_skew=1, selector=selector)
+    for selector in SELECTORS
+    for key in ("zone", "node")
 ]
 
 
 def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
-    """None, one or two of them; none `often` times as often as one, two seldom."""
+    """None, one or two of the choices; none `often` times as often as one, two rarely."""
     ones: list[tuple[Any, ...]] = [(each,) for each in choices]
     return [()] * (often * len(ones)) + ones + list(pairwise(choices))[::3]
 
@@ -133,7 +135,7 @@ REQUESTS = [
     {"cpu": cpu, "memory": memory, "fpga": fpga}
     for cpu, memory, fpga in product((0, 1, 1, 2), (0, 1, 1, 2), (0,) * 11 + (1,))
 ]
-WHO = [
+OWNERS = [
     {"namespace": namespace, "labels": {"app": app, **({"tier": tier} if tier else {})}, "service": service}
     for namespace, app, tier, service in product(
         ("default", "default", "other"), "ab", ("", "", "web", "data"), ("", "s", "t")
@@ -153,11 +155,11 @@ PORTS = [
         ),
     )
 ]
-LIKED_NODES = [
+PREFERRED_NODES = [
     PreferredNodes(weight=weight, term=term)
     for weight, term in zip((1, 50, 100) * 9, NODE_TERMS, strict=False)
 ]
-LIKED_COMPANY = [
+PREFERRED_WORKLOADS = [
     PreferredWorkloads(weight=weight, term=term)
     for weight, term in zip((1, 50, 100) * 3, TERMS, strict=False)
 ]
@@ -187,7 +189,7 @@ ABOUT_NODES = {
     "cluster": mostly("", "c"),
     "node_selector": mostly({}, {"rack": "r1"}),
     "node_terms": some_of(NODE_TERMS),
-    "node_preferences": some_of(LIKED_NODES),
+    "node_preferences": some_of(PREFERRED_NODES),
     "volumes": mostly(
         (),
         (Volume(name="v", zone="x"),),
@@ -199,12 +201,12 @@ ABOUT_NODES = {
 }
 ABOUT_NEIGHBOURS = {
     "near": some_of(TERMS),
-    "near_preferences": some_of(LIKED_COMPANY),
+    "near_preferences": some_of(PREFERRED_WORKLOADS),
     "far": some_of(TERMS, 1),
-    "far_preferences": some_of(LIKED_COMPANY),
+    "far_preferences": some_of(PREFERRED_WORKLOADS),
     "spread": some_of(SPREADS),
 }
-# Who asks for everything at once fits nowhere, and tells little about any single demand.
+# A workload that demands everything at once fits nowhere and tests no single demand.
 FOCUS: tuple[dict[str, Any], ...] = (
     {},
     {},
@@ -216,7 +218,7 @@ FOCUS: tuple[dict[str, Any], ...] = (
     {**ABOUT_NODES, **ABOUT_NEIGHBOURS},
 )
 COMES, GOES, CHANGES, IS_GONE = "comes", "goes", "changes", "is gone"
-HAPPENS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
+EVENT_KINDS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
 CHANGED = (
     *({"health": each} for each in ({}, {"is_cordoned": True}, {"is_ready": False}, {"is_draining": True})),
     *({"room": each} for each in ROOMS[::5]),
@@ -228,7 +230,8 @@ CHANGED = (
 
 
 class Choices:
-    """Decides everything in a world from one string of bytes, for drawing is what takes the time; zeros choose what comes first."""
+    """Derives every choice of a world from one string of bytes, since drawing is slow; zeros choose the first
+    alternative."""
 
     def __init__(self, drawn: bytes) -> None:
         self._drawn, self._next = drawn, 0
@@ -243,7 +246,7 @@ def some_demands(choices: Choices) -> Demands:
     focus = choices.one(FOCUS)
     return a_workload(
         choices.one(REQUESTS),
-        **choices.one(WHO),
+        **choices.one(OWNERS),
         **choices.one(PORTS),
         tolerations=choices.one(TOLERATED),
         **{name: choices.one(each) for name, each in focus.items()},
@@ -292,7 +295,7 @@ class World:
     wanted: Demands
 
 
-def some_world(drawn: bytes) -> World:
+def world_from_bytes(drawn: bytes) -> World:
     choices = Choices(drawn)
     described = [some_node(choices, f"n{number}") for number in range(choices.one((1, 2, 3, 4, 5, 6, 5, 6)))]
     kinds = [some_demands(choices) for _ in range(choices.one((1, 2, 3)))]
@@ -304,7 +307,7 @@ def some_world(drawn: bytes) -> World:
 
 
 def some_event(choices: Choices, number: int, described: list[dict[str, Any]], kinds: list[Demands]) -> Event:
-    what = choices.one(HAPPENS)
+    what = choices.one(EVENT_KINDS)
     if what == COMES:
         demands = choices.one(kinds)
         return Event(what, f"{demands.namespace}/w{number}", demands, choices.one((0, 1, 2)))
@@ -316,16 +319,16 @@ def some_event(choices: Choices, number: int, described: list[dict[str, Any]], k
     return Event(what, node=node["name"], facts=facts_of(node))
 
 
-BYTES = 290  # that a world is made of
-ANYTHING = (a_toleration(operator="Exists"),)
+BYTES = 290  # bytes per world
+TOLERATE_ALL = (a_toleration(operator="Exists"),)
 
 
 def worlds() -> st.SearchStrategy[World]:
-    return st.binary(min_size=BYTES, max_size=BYTES).map(some_world)
+    return st.binary(min_size=BYTES, max_size=BYTES).map(world_from_bytes)
 
 
-def a_plain(world: World) -> World:
-    """Its nodes are well and in different places at first, and what is wanted is little; in most worlds no more than room."""
+def plain_world(world: World) -> World:
+    """The world with ready nodes in different zones and small demands, so that most workloads fit."""
     apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
     places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
     labels = places + [each.labels for each in world.facts[2:]]
@@ -345,74 +348,77 @@ def a_plain(world: World) -> World:
     if len(world.events) == 8:
         return replace(world, facts=facts, wanted=replace(world.wanted, requests=little))
     plain = Demands(
-        namespace=world.wanted.namespace, labels=world.wanted.labels, requests=little, tolerations=ANYTHING
+        namespace=world.wanted.namespace,
+        labels=world.wanted.labels,
+        requests=little,
+        tolerations=TOLERATE_ALL,
     )
     return replace(world, facts=facts, wanted=plain)
 
 
 def plain_worlds() -> st.SearchStrategy[World]:
-    return worlds().map(a_plain)
+    return worlds().map(plain_world)
 
 
-class Story:
-    """A world as it is lived through: the table decides, the ledger keeps count; `wanted` is asked for again after each event."""
+class ClusterHistory:
+    """A world after all its events, as a table and as an oracle; `wanted` is decided again after each event."""
 
     def __init__(self, world: World, profile: Profile, *, backwards: bool = False) -> None:
         self.world, self.profile = world, profile
-        self.ledger = Ledger(world.facts)
+        self.oracle = ClusterOracle(world.facts)
         self.table: NodeTable = nodes(
             *(reversed(world.facts) if backwards else world.facts), load=not backwards
         )
         for event in world.events:
-            self._live(event)
+            self._apply(event)
             decide(self.wanted(), self.table, profile)
 
     def wanted(self, name: str = "new", priority: int = 0) -> WorkloadAsk:
         return self.table.make_ask(f"{self.world.wanted.namespace}/{name}", self.world.wanted, priority)
 
-    def _live(self, event: Event) -> None:
-        table, ledger = self.table, self.ledger
+    def _apply(self, event: Event) -> None:
+        table, oracle = self.table, self.oracle
         match event.what:
             case "comes" if event.demands is not None:
                 self._comes(table.make_ask(event.workload, event.demands, event.priority))
             case "goes":
-                for name in [name for name in ledger.placed if name.endswith(f"/{event.workload}")]:
-                    ledger.goes(name)
+                for name in [name for name in oracle.placed if name.endswith(f"/{event.workload}")]:
+                    oracle.remove(name)
                     table.forget(name)
-            case "is gone" if event.node in ledger.nodes:
-                ledger.is_gone(event.node)
+            case "is gone" if event.node in oracle.nodes:
+                oracle.remove_node(event.node)
                 table.remove_node(event.node)
             case "changes" if event.facts is not None:
-                ledger.nodes[event.node] = event.facts
+                oracle.nodes[event.node] = event.facts
                 table.put_node(event.facts)
 
     def _comes(self, ask: WorkloadAsk) -> None:
         decision = decide(ask, self.table, self.profile)
         if not decision.fits:
             return
-        assert decision.name in self.ledger.feasible(ask.demands)
-        self.ledger.comes(ask.name, ask.demands, decision.name)
+        assert decision.name in self.oracle.feasible(ask.demands)
+        self.oracle.place(ask.name, ask.demands, decision.name)
         placement = self.table.assume(ask, decision.chosen)
         assert (placement.gpus, placement.ports) == (
-            self.ledger.placed[ask.name].gpus,
-            self.ledger.placed[ask.name].ports,
+            self.oracle.placed[ask.name].gpus,
+            self.oracle.placed[ask.name].ports,
         )
         assert_room_was_left(self.table, decision.chosen, ask)
 
-    def crowd(self) -> None:
-        """More of what is wanted, of little importance, until there is no room."""
+    def fill(self) -> None:
+        """Place low-priority copies of the wanted workload until no node has capacity."""
         for number in range(200):
             ask = self.wanted(f"crowd{number}", number % 2)
             decision = decide(ask, self.table, self.profile)
             if not decision.fits:
                 return
             self.table.assume(ask, decision.chosen)
-            self.ledger.comes(ask.name, ask.demands, decision.name)
+            self.oracle.place(ask.name, ask.demands, decision.name)
         raise AssertionError("there is always room for more")
 
-    def told_again(self) -> NodeTable:
-        """A table that is told of the outcome only."""
-        fresh = nodes(*self.ledger.nodes.values())
+    def rebuilt_table(self) -> NodeTable:
+        """A new table with the final nodes and placements only."""
+        fresh = nodes(*self.oracle.nodes.values())
         for name, placement in self.table.placements.items():
             ask = fresh.make_ask(name, placement.ask.demands, placement.ask.priority)
             fresh.restore(replace(placement, ask=ask, row=fresh.row_of[self.table.names[placement.row]]))

@@ -1,4 +1,5 @@
-"""Silent nodes, what may start elsewhere and when, and who must leave: tables, and that under `stop` there are never two copies."""
+"""Tests of silent nodes, failover, taints and drains, and that under the `stop` policy two copies never run
+at once."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -47,9 +48,13 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
     [
         pytest.param(a_node(0), "Ready", "", 40, id="just heard: ready"),
         pytest.param(a_node(39.9), "Ready", "", pytest.approx(0.1), id="three beats missed: still ready"),
-        pytest.param(a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, and told"),
-        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="told once only"),
-        pytest.param(a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, and told"),
+        pytest.param(
+            a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, with an event"
+        ),
+        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="still silent: no second event"),
+        pytest.param(
+            a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, with an event"
+        ),
         pytest.param(
             a_node(3, is_ready=False, is_heard_by_leader=False),
             "NotReady",
@@ -73,14 +78,12 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
         ),
     ],
 )
-def test_what_silence_makes_of_a_node(
-    node: NodeObservation, state: str, event: str, again: float | None
-) -> None:
+def test_evaluate_node(node: NodeObservation, state: str, event: str, again: float | None) -> None:
     verdict = evaluate_node(node)
     assert (verdict.state, verdict.event, verdict.requeue_after) == (state, event, again)
 
 
-def test_times_are_settings() -> None:
+def test_node_timeouts_are_configurable() -> None:
     quick = NodeTimeouts(not_ready_after=0.4, replace_after=1.2)
     assert evaluate_node(a_node(0.5), quick).state == "NotReady"
     assert evaluate_node(a_node(0.5), quick).message == "nothing was heard of it for 0.4 s"
@@ -106,7 +109,7 @@ def test_times_are_settings() -> None:
         ),
     ],
 )
-def test_mass_silence_halts_replacement(nodes: list[NodeObservation], is_halted: bool) -> None:
+def test_zone_outage_halts_eviction(nodes: list[NodeObservation], is_halted: bool) -> None:
     assert bool(zone_outages(nodes)) == is_halted
     found = evict_silent_nodes(nodes, EvictionRateLimiter(), 0.0)
     assert bool(found.evicted_nodes) != is_halted or not any(
@@ -114,7 +117,7 @@ def test_mass_silence_halts_replacement(nodes: list[NodeObservation], is_halted:
     )
 
 
-def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None:
+def test_zone_outage_has_message_and_ends_on_recovery() -> None:
     first = evict_silent_nodes(zone_of(7, 10), EvictionRateLimiter(), 0.0)
     assert first.evicted_nodes == frozenset()
     assert (
@@ -129,7 +132,7 @@ def test_a_halt_says_how_many_are_silent_and_ends_when_enough_are_back() -> None
     assert back.evicted_nodes == {"z00"}
 
 
-def test_nodes_are_given_up_one_after_the_other() -> None:
+def test_silent_nodes_are_evicted_at_rate_limit() -> None:
     nodes, allowance, given_up = zone_of(4, 10), EvictionRateLimiter(), []
     for second in range(41):
         found = evict_silent_nodes(nodes, allowance, float(second))
@@ -138,7 +141,7 @@ def test_nodes_are_given_up_one_after_the_other() -> None:
     assert given_up == [(0, "z00"), (10, "z01"), (20, "z02"), (30, "z03")]
 
 
-def test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other() -> None:
+def test_longest_silent_node_first_and_rate_is_per_zone() -> None:
     nodes = [
         a_node(130, "a1", "a"),
         a_node(200, "a2", "a"),
@@ -152,14 +155,14 @@ def test_the_longest_silent_goes_first_and_zones_do_not_wait_for_each_other() ->
     assert found.requeue_after == 10
 
 
-def test_a_node_that_comes_back_is_not_given_up_any_more() -> None:
+def test_recovered_node_is_no_longer_evicted() -> None:
     first = evict_silent_nodes([a_node(130)], EvictionRateLimiter(), 0.0)
     assert first.evicted_nodes == {"n0"}
     assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).evicted_nodes == frozenset()
     assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).requeue_after == 118
 
 
-def gave_up(*names: str) -> SilentNodeEvictions:
+def evicted(*names: str) -> SilentNodeEvictions:
     return SilentNodeEvictions(EvictionRateLimiter(frozenset(names)), {}, {})
 
 
@@ -175,48 +178,48 @@ def gave_up(*names: str) -> SilentNodeEvictions:
         pytest.param(KEEP, 500, False, False, "its node has not been given up yet", id="not before the node is given up"),
     ],
 )  # fmt: skip
-def test_when_a_replacement_may_start(
+def test_decide_failover(
     policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str
 ) -> None:
-    found = decide_failover(policy, a_node(silence), gave_up("n0") if is_released else gave_up())
+    found = decide_failover(policy, a_node(silence), evicted("n0") if is_released else evicted())
     assert (found.is_allowed, found.reason) == (may_go, reason)
 
 
 @pytest.mark.parametrize(
     ("asked", "applied", "strict", "expected"),
     [
-        pytest.param(STOP, "now", True, STOP, id="it runs what is asked for"),
+        pytest.param(STOP, "now", True, STOP, id="the applied revision is the requested one"),
         pytest.param(
             STOP,
             "before",
             True,
             LONGEST,
-            id="it was changed, and its node does not say that it has heard: it may have had longer",
+            id="changed and not confirmed by the node: the longest stopAfter",
         ),
         pytest.param(
             STOP,
             "",
             False,
             LONGEST,
-            id="its node has not said that it runs it: it may have been told of something before",
+            id="not confirmed by the node: an earlier policy may apply",
         ),
         pytest.param(
             STOP,
             "before",
             False,
             None,
-            id="it was to run on without contact, and its node does not say that it has heard",
+            id="changed from keep to stop and not confirmed: no certainty",
         ),
-        pytest.param(KEEP, "before", True, KEEP, id="it may run twice by now"),
+        pytest.param(KEEP, "before", True, KEEP, id="keep: two copies are allowed"),
     ],
 )
-def test_what_a_copy_goes_by(
+def test_effective_disconnect(
     asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None
 ) -> None:
     assert effective_disconnect(a_workload(2, asked, applied, strict)) == expected
 
 
-def test_what_was_never_changed_is_all_that_its_node_can_have_heard() -> None:
+def test_effective_disconnect_of_unchanged_spec() -> None:
     assert effective_disconnect(a_workload(1, STOP, "", False)) == STOP
     assert (
         effective_disconnect(a_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z"))
@@ -224,7 +227,7 @@ def test_what_was_never_changed_is_all_that_its_node_can_have_heard() -> None:
     )
 
 
-def test_how_long_a_copy_may_have_been_told_to_wait_is_not_how_soon_nodes_are_given_up() -> None:
+def test_effective_disconnect_ignores_replace_after() -> None:
     assert (
         effective_disconnect(a_workload(2, STOP, "before", True), NodeTimeouts(replace_after=10.0)) == LONGEST
     )
@@ -241,12 +244,12 @@ def a_workload(
     return LatticeWorkload(api_version="", kind="", metadata=metadata, spec=spec, status=status)
 
 
-def test_the_margin_for_clocks_is_stated() -> None:
+def test_certain_after_includes_clock_margin() -> None:
     assert TIMES.certain_after(90) == pytest.approx((90 + 10) * 1.05**2)
     assert TIMES.certain_after(90) < TIMES.replace_after
 
 
-# Under `stop` there are never two live copies
+# The `stop` policy never runs two live copies.
 
 rates = st.floats(1 / 1.05, 1.05)
 exchanges = st.lists(
@@ -257,7 +260,8 @@ exchanges = st.lists(
 def last_moments(
     beats: list[tuple[float, float, bool, bool]], node_rate: float, stop_after: float
 ) -> tuple[float, float]:
-    """When the node's copy is dead at the latest, and when the server heard the node last; in true seconds."""
+    """The latest end of the node's copy, and the last heartbeat that the server received; both in true
+    seconds."""
     sent, answered, heard = 0.0, 0.0, 0.0
     for pause, delay, arrives, is_answered in beats:
         sent += pause
@@ -275,7 +279,7 @@ def last_moments(
     stop_after=st.floats(0.1, 119.9),
     elected=st.floats(0, 300),
 )
-def test_with_stop_no_replacement_starts_before_the_old_copy_is_dead(
+def test_stop_policy_never_runs_two_copies(
     beats: list[tuple[float, float, bool, bool]],
     node_rate: float,
     server_rate: float,
@@ -284,15 +288,15 @@ def test_with_stop_no_replacement_starts_before_the_old_copy_is_dead(
 ) -> None:
     dead, heard = last_moments(beats, node_rate, stop_after)
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
-    for since in (heard, max(heard, elected)):  # the same leader goes on, or another counts from its election
+    for since in (heard, max(heard, elected)):  # the same leader, or a new one that counts from its election
         silence = max(0.0, (dead - since) * server_rate - 0.01)
-        assert not decide_failover(policy, a_node(silence), gave_up("n0")).is_allowed
+        assert not decide_failover(policy, a_node(silence), evicted("n0")).is_allowed
 
 
-def test_clocks_that_are_worse_than_allowed_for_would_break_it() -> None:
+def test_excess_clock_drift_breaks_stop_guarantee() -> None:
     dead, heard = last_moments([(0, 0, True, True)], node_rate=0.8, stop_after=110)
     policy = Disconnect(policy="stop", stop_after="110s")
-    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), gave_up("n0")).is_allowed
+    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), evicted("n0")).is_allowed
 
 
 @settings(max_examples=150, deadline=None)
@@ -300,7 +304,7 @@ def test_clocks_that_are_worse_than_allowed_for_would_break_it() -> None:
     looks=st.lists(st.lists(st.floats(0, 300), min_size=8, max_size=8), min_size=1, max_size=10),
     pause=st.floats(0, 20),
 )
-def test_never_more_than_the_rate_and_never_in_a_halted_zone(looks: list[list[float]], pause: float) -> None:
+def test_evictions_respect_rate_limit_and_zone_outages(looks: list[list[float]], pause: float) -> None:
     allowance, now, new = EvictionRateLimiter(), 0.0, []
     for silences in looks:
         nodes = [a_node(silence, f"n{index}", "ab"[index % 2]) for index, silence in enumerate(silences)]
@@ -328,7 +332,7 @@ SLOW = Taint(key="disk", value="slow", effect="NoExecute")
 SOFT = Taint(key="busy", effect="NoSchedule")
 
 
-def bears(taint: Taint, seconds: int | None = None) -> Toleration:
+def tolerates(taint: Taint, seconds: int | None = None) -> Toleration:
     return Toleration(key=taint.key, operator="Exists", toleration_seconds=seconds)
 
 
@@ -336,23 +340,25 @@ def bears(taint: Taint, seconds: int | None = None) -> Toleration:
     ("tolerations", "seconds"),
     [
         pytest.param([], 0.0, id="not tolerated: at once"),
-        pytest.param([bears(DOWN)], None, id="tolerated for ever"),
-        pytest.param([bears(DOWN, 60)], 60.0, id="tolerated for a time"),
-        pytest.param([bears(DOWN, 60), bears(DOWN, 300)], 300.0, id="the most patient toleration counts"),
-        pytest.param([bears(DOWN, 60), bears(DOWN)], None, id="for ever is the most patient"),
-        pytest.param([bears(SLOW)], 0.0, id="another taint is tolerated, not this"),
+        pytest.param([tolerates(DOWN)], None, id="tolerated for ever"),
+        pytest.param([tolerates(DOWN, 60)], 60.0, id="tolerated for a time"),
+        pytest.param(
+            [tolerates(DOWN, 60), tolerates(DOWN, 300)], 300.0, id="the most patient toleration counts"
+        ),
+        pytest.param([tolerates(DOWN, 60), tolerates(DOWN)], None, id="for ever is the most patient"),
+        pytest.param([tolerates(SLOW)], 0.0, id="another taint is tolerated, not this"),
     ],
 )
-def test_how_long_a_taint_is_put_up_with(tolerations: list[Toleration], seconds: float | None) -> None:
+def test_max_toleration_seconds(tolerations: list[Toleration], seconds: float | None) -> None:
     assert max_toleration_seconds(tolerations, DOWN) == seconds
 
 
-def test_who_is_driven_out_and_when() -> None:
+def test_taint_evictions() -> None:
     residents = [
-        NodeWorkload("patient", tolerations=(bears(DOWN, 60), bears(SLOW))),
-        NodeWorkload("stays", tolerations=(bears(DOWN), bears(SLOW))),
-        NodeWorkload("leaves", tolerations=(bears(DOWN),)),
-        NodeWorkload("overdue", tolerations=(bears(DOWN, 20), bears(SLOW, 500))),
+        NodeWorkload("patient", tolerations=(tolerates(DOWN, 60), tolerates(SLOW))),
+        NodeWorkload("stays", tolerations=(tolerates(DOWN), tolerates(SLOW))),
+        NodeWorkload("leaves", tolerations=(tolerates(DOWN),)),
+        NodeWorkload("overdue", tolerations=(tolerates(DOWN, 20), tolerates(SLOW, 500))),
     ]
     assert taint_evictions(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
         Eviction("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),
@@ -362,7 +368,7 @@ def test_who_is_driven_out_and_when() -> None:
     assert taint_evictions(residents, {SOFT: 5.0}) == []
 
 
-def test_a_drain_lets_the_least_important_go_first_and_keeps_every_service_up() -> None:
+def test_drain_evicts_lowest_priority_within_availability() -> None:
     residents = [
         NodeWorkload("web-0", "web"),
         NodeWorkload("web-1", "web"),
@@ -385,7 +391,7 @@ def test_a_drain_lets_the_least_important_go_first_and_keeps_every_service_up() 
     assert not found.is_done
 
 
-def test_a_drain_goes_on_as_replacements_come_up_and_ends_when_nobody_is_left() -> None:
+def test_drain_proceeds_as_surge_replicas_become_ready() -> None:
     held = plan_drain([NodeWorkload("web-0", "web")], {"web": ServiceAvailability(1, 1)})
     assert (held.evictions, held.surge_services) == ((), ("web",))
     goes = plan_drain([NodeWorkload("web-0", "web")], {"web": ServiceAvailability(2, 1)})
@@ -411,7 +417,7 @@ crowd = st.lists(
 
 
 @given(crowd, st.integers(0, 5), st.integers(0, 5), st.integers(1, 3))
-def test_a_drain_never_takes_a_service_below_its_least(
+def test_drain_never_goes_below_min_available(
     residents: list[NodeWorkload], elsewhere: int, least: int, most: int
 ) -> None:
     services = {

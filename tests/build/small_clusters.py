@@ -1,10 +1,9 @@
-"""Small clusters for tests: nodes and workloads that name only what a case is about."""
+"""Small clusters for tests of the scheduling cycle: a table of nodes, asks and placements."""
 
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from random import Random
 from typing import Any
 
 from lattice.engine.plugin import Profile
@@ -25,10 +24,6 @@ EMPTIEST: Any = ((LeastAllocated(), 1.0),)
 FULLEST: Any = ((BinPacking(), 1.0),)
 
 
-def dice(seed: int) -> Random:
-    return Random(seed)
-
-
 @cache
 def spreading() -> Profile:
     return Profile("spreading", FILTERS, EMPTIEST)
@@ -45,7 +40,7 @@ def indifferent() -> Profile:
 
 
 def nodes(*cpus: int, gpus: tuple[int, ...] = (), seed: int = 0) -> NodeTable:
-    """Nodes n0, n1 … with so many cpu (in thousandths) each."""
+    """Nodes n0, n1 … with the given cpu in thousandths."""
     table = NodeTable(seed)
     for number, cpu in enumerate(cpus):
         labels = {"node": f"n{number}", "zone": f"z{number % 2}"}
@@ -64,7 +59,7 @@ def ask(table: NodeTable, name: str, cpu: int = 100, priority: int = 0, **more: 
 
 
 def put(table: NodeTable, node: str, asks: Iterable[WorkloadAsk]) -> None:
-    """They run there, whether or not there is room."""
+    """Bind the workloads to the node, even beyond its capacity."""
     for each in asks:
         table.admit(each, table.row_of[node])
         table.commit(each.name)
@@ -75,8 +70,8 @@ def where(table: NodeTable) -> dict[str, str]:
 
 
 def check_capacity(table: NodeTable) -> None:
-    """Nothing is given out twice, and the table's own sums agree."""
-    recounted(table)
+    """No node is overcommitted, and the table's sums equal its placements."""
+    check_sums(table)
     for row in range(table.count):
         for number in range(len(table.resources)):
             assert table.free(number)[row] >= 0, (
@@ -88,8 +83,8 @@ def check_capacity(table: NodeTable) -> None:
         )
 
 
-def recounted(table: NodeTable) -> None:
-    """Counted anew from who is where, the table's own sums agree, also where a node has shrunk under those on it."""
+def check_sums(table: NodeTable) -> None:
+    """The table's sums equal its placements, also on nodes that shrank."""
     for row in range(table.count):
         here = [each for each in table.placements.values() if each.row == row]
         assert here == sorted(table.placements_by_row[row].values(), key=here.index)
@@ -119,7 +114,7 @@ def recounted(table: NodeTable) -> None:
 
 
 def fixed_inside(table: NodeTable, row: int, here: Iterable[Placement]) -> set[int]:
-    """Numbers of the range that ports are chosen from which somebody has fixed."""
+    """Host ports of the placements that lie in the node's port range."""
     facts = table.node_infos[row]
     first, last = (facts and facts.port_range) or (30000, 32767)
     return {number for each in here for number, _ in each.ask.demands.host_ports if first <= number <= last}

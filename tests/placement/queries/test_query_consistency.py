@@ -1,7 +1,8 @@
-"""plan, why and fit asked about the same manifests give the same answer."""
+"""Tests that plan, why and fit agree about the same manifests."""
 
 import msgspec
 import pytest
+from build.placed_worlds import a_placed_world
 from build.worlds import (
     EXAMPLES,
     a_policy,
@@ -28,10 +29,10 @@ from lattice.placement.queries.plan_document import Document
 API = "default/api"
 GDPR = {"compliance": ["gdpr"]}
 ONE = {"maxNodes": 1}
-NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # a smaller world would take minutes to find
+NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 
 
-def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
+def ask_all(world: World, changes: list[Kind], name: str = API) -> tuple[Document, Document, Document]:
     planned = answer_query({"ask": "plan"}, world, changes)
     return (
         planned,
@@ -40,37 +41,33 @@ def asked(world: World, changes: list[Kind], name: str = API) -> tuple[Document,
     )
 
 
-def left_nowhere(planned: Document) -> set[str]:
+def unplaced_services(planned: Document) -> set[str]:
     moving = {each["name"] for each in planned["wouldMove"] if each["to"] is None}
     return moving | {each["name"] for each in planned["unplaced"]}
 
 
-def settled(*objects: Kind) -> World:
-    return converge(a_world(*objects)).resulting_world()
-
-
 CASES = [
-    pytest.param(settled(a_pool(capacity=ONE), a_service(cores=3)), [a_service(cores=8)], id="it asks for more than a machine has"),
-    pytest.param(settled(a_pool(capacity=ONE), a_service(cores=2), a_service("db", cores=2)), [a_service(cores=3)],
+    pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=3)), [a_service(cores=8)], id="it asks for more than a machine has"),
+    pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=2), a_service("db", cores=2)), [a_service(cores=3)],
                  id="it asks for more than is left on its machine"),
-    pytest.param(settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses a certificate"),
-    pytest.param(settled(a_pool(), a_service()), [a_policy(compliance=["gdpr"])], id="a policy asks for more"),
+    pytest.param(a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses a certificate"),
+    pytest.param(a_placed_world(a_pool(), a_service()), [a_policy(compliance=["gdpr"])], id="a policy asks for more"),
     pytest.param(a_world(a_pool(capacity=ONE), a_service("zzz", cores=3)), [a_service(cores=3)],
                  id="what is declared already has its place before what is new"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("world", "changes"), CASES)
-def test_what_a_plan_leaves_nowhere_does_not_fit(world: World, changes: list[Kind]) -> None:
-    planned, why, fitted = asked(world, changes)
-    assert left_nowhere(planned) == {API}
+def test_service_unplaced_in_plan_does_not_fit(world: World, changes: list[Kind]) -> None:
+    planned, why, fitted = ask_all(world, changes)
+    assert unplaced_services(planned) == {API}
     assert (why["isPlaced"], fitted["isPlaced"]) == (False, False)
     assert (why["verdict"], why["reason"]) == (fitted["verdict"], fitted["reason"])
     assert fitted["suggestions"], "something would help"
 
 
-def test_what_may_not_stay_is_given_a_place_by_what_fit_suggests() -> None:
-    world = settled(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
+def test_fit_suggestion_places_misplaced_service() -> None:
+    world = a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     found = answer_query({"ask": "fit", "service": API}, world, [a_pool()])["suggestions"]
     assert [each["sentence"] for each in found] == [
         "add compliance gdpr to p1",
@@ -107,21 +104,22 @@ def test_plan_why_and_fit_agree(world: World, changes: list[Kind], is_settled: b
         why, fitted = (answer_query({"ask": ask, "service": name}, before, changes) for ask in ("why", "fit"))
         assert why["isPlaced"] == fitted["isPlaced"], name
         assert (why["verdict"], why["reason"]) == (fitted["verdict"], fitted["reason"] or why["reason"]), name
-        if name in left_nowhere(planned):
+        if name in unplaced_services(planned):
             assert not fitted["isPlaced"], name
         told = next((each for each in planned["unplaced"] if each["name"] == name), None)
         assert told is None or told["verdict"] == fitted["verdict"], name
 
 
-def test_an_answer_about_manifests_does_not_change_the_world() -> None:
-    world = settled(a_pool(), a_service())
+def test_queries_do_not_change_the_world() -> None:
+    world = a_placed_world(a_pool(), a_service())
     before = msgspec.json.encode(sorted(map(repr, world.objects.values())))
-    asked(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
+    ask_all(world, [a_pool(capacity={"maxNodes": 0}), a_service(cores=8)])
     assert msgspec.json.encode(sorted(map(repr, world.objects.values()))) == before
 
 
-def test_fit_may_try_a_longer_way_together_with_none_at_all() -> None:
-    """Seen from one place the way to db is as long as any known one, from another there are longer ones: both ask less of one limit."""
+def test_fit_changes_each_latency_limit_once() -> None:
+    """From one offer the RTT to db is the longest known, from another there are longer ones; both relax the
+    same limit."""
     world = a_world(
         a_pool("p2", region="us-east-1", labels={"compliance": ["gdpr"], "capabilities": ["gpu"]}),
         a_static(nodes=3, cores=12, memory="48Gi", region="eu-west-1", compliance=["gdpr"]),

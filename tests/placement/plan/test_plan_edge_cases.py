@@ -1,9 +1,11 @@
-"""Cases at the edges: machines that are not offered any more, contradictions, other currencies, names that mean two things."""
+"""Tests of plans at the edges: delisted classes, conflicting policies, foreign currencies, and names shared
+by two kinds."""
 
 from typing import Any
 
 import msgspec
 import pytest
+from build.placed_worlds import state_after
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
 
 from lattice.errors import NotFound
@@ -17,17 +19,12 @@ from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place import place
 from lattice.placement.model.current_state import PlannedLayout
 from lattice.placement.model.world import object_key
-from lattice.placement.plan.plan import FleetState, Plan, converge, plan
+from lattice.placement.plan.plan import FleetState, converge, plan
 from lattice.placement.plan.whatif import WhatIfEvent, whatif
 from lattice.placement.status.supply_conditions import supply_conditions
 
 API = "default/api"
 replaced = msgspec.structs.replace
-
-
-def after(done: Plan) -> FleetState:
-    assert done.state_after is not None
-    return done.state_after
 
 
 def offers(settled: FleetState, service: str) -> set[str]:
@@ -38,7 +35,7 @@ def verdict(settled: FleetState, service: str) -> Verdict:
     return judge(settled.unplaced[service], settled.fleet, settled.world.services)
 
 
-# --- machines of a class that is not offered any more ---
+# --- machines of a delisted class ---
 
 M, N = a_class(), a_class("n", price=0.21)
 RUNNING = converge(
@@ -65,14 +62,14 @@ def a_ledger(*lots: tuple[str, int, int]) -> LatticeLedger:
     return found
 
 
-def test_machines_of_a_class_that_the_pool_stopped_listing_cost_what_they_did() -> None:
+def test_delisted_class_keeps_its_price() -> None:
     done = plan(RUNNING, [OTHER, NEW])
     assert done.unplaced == ("default/b",)
     assert done.total == (400_000, 400_000)
-    assert verdict(after(done), "default/b").kind == "OverBudget"
+    assert verdict(state_after(done), "default/b").kind == "OverBudget"
 
 
-def test_what_the_ledger_pays_counts_though_the_class_is_gone_too() -> None:
+def test_ledger_rate_counts_for_deleted_class() -> None:
     gone = [object_key(M)]
     enough = RUNNING.with_objects([a_ledger(("m", 1, 100_000), ("m", 1, 90_000))], with_status=True)
     assert plan(enough, [OTHER, NEW], gone).total[1] == 190_000 + 210_000
@@ -81,11 +78,11 @@ def test_what_the_ledger_pays_counts_though_the_class_is_gone_too() -> None:
     assert (done.total[1], done.unplaced) == (300_000, ("default/b",))
 
 
-def test_a_price_that_nobody_knows_any_more_blocks_where_a_budget_applies() -> None:
+def test_unknown_price_blocks_under_a_budget() -> None:
     done = plan(
         RUNNING, [replaced(OTHER, spec=a_pool(classes=["n"], budget=9000).spec), NEW], [object_key(M)]
     )
-    found = verdict(after(done), "default/b")
+    found = verdict(state_after(done), "default/b")
     assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
     need, have = "a known price, since the budget of latticepool/p1 applies", "unknown of 2 that run already"
     fix = "set costPerHour.aws of the class, or give a price file"
@@ -97,7 +94,7 @@ def test_a_price_that_nobody_knows_any_more_blocks_where_a_budget_applies() -> N
     )
 
 
-def test_a_price_that_is_unknown_in_one_region_blocks_all_that_share_the_budget() -> None:
+def test_unknown_price_in_a_region_blocks_shared_budget() -> None:
     hard = {"monthly": 9000, "hardLimit": True}
     start = converge(a_world(M, a_cloud(regions=["r1"]), a_service("a"))).resulting_world()
     unpriced = [
@@ -110,7 +107,7 @@ def test_a_price_that_is_unknown_in_one_region_blocks_all_that_share_the_budget(
     assert plan(start, [a_class("n"), *unpriced[2:]]).unplaced == ()
 
 
-def test_nothing_new_goes_onto_such_machines_not_even_after_something_was_only_imagined() -> None:
+def test_delisted_machines_take_nothing_new_after_what_if() -> None:
     world = (
         converge(a_world(M, N, a_pool(), a_service("a")))
         .resulting_world()
@@ -127,7 +124,7 @@ def test_nothing_new_goes_onto_such_machines_not_even_after_something_was_only_i
     assert PlannedLayout.of(fleet, world.layout).machines.keys() == {"p1-001"}
 
 
-# --- who goes when fewer are wanted ---
+# --- scale-down ---
 
 
 def near_db(name: str, region: str) -> LatticeService:
@@ -137,7 +134,7 @@ def near_db(name: str, region: str) -> LatticeService:
 @pytest.mark.parametrize(
     ("near", "stays"), [(["p1"], "p1"), (["p2"], "p2"), (["p1", "p1", "p2"], "p1"), ([], "p1")]
 )
-def test_the_replica_that_others_have_to_be_near_stays(near: list[str], stays: str) -> None:
+def test_scale_down_keeps_replica_near_dependents(near: list[str], stays: str) -> None:
     even = [{"topologyKey": "region", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
     pools = [
         a_pool("p1", region="us-east-1"),
@@ -148,11 +145,11 @@ def test_the_replica_that_others_have_to_be_near_stays(near: list[str], stays: s
     start = converge(a_world(M, dear, *pools, a_service("db", replicas=2, spread=even), *others))
     assert offers(start, "default/db") == {"p1", "p2"}
     done = plan(start.resulting_world(), [a_service("db", replicas=1, spread=even)])
-    assert offers(after(done), "default/db") == {stays}
+    assert offers(state_after(done), "default/db") == {stays}
     assert len(done.would_move) == (1 if len(set(near)) > 1 else 0)
 
 
-# --- what users may say ---
+# --- user input ---
 
 
 @pytest.mark.parametrize(
@@ -163,16 +160,16 @@ def test_every_status_can_be_blank(cls: type[Kind]) -> None:
     assert type(status)() == status
 
 
-def test_a_users_status_of_a_new_object_is_ignored() -> None:
+def test_user_supplied_status_of_new_object_is_ignored() -> None:
     claimed = {"placements": [{"pool": "p1", "cluster": "p1-001", "replicas": 1, "node": "m"}]}
     invented = replaced(a_service(cores=4), status=msgspec.convert(claimed, type(a_service().status)))
     start = converge(a_world(a_pool(), a_service("a"))).resulting_world()
-    assert after(plan(start, [invented])).clusters == {"p1-001": {"m": 2}}
+    assert state_after(plan(start, [invented])).clusters == {"p1-001": {"m": 2}}
     assert API not in start.with_objects([invented]).build_fleet().assignments
     assert API in start.with_objects([invented], with_status=True).build_fleet().assignments
 
 
-def test_there_is_a_ceiling_on_replicas() -> None:
+def test_replicas_have_a_maximum() -> None:
     assert a_service(replicas=100_000).spec.min_replicas == 100_000
     with pytest.raises(msgspec.ValidationError, match=r"`int` <= 100000 - at `\$\.spec\.replicas\.min`"):
         a_service(replicas=100_001)
@@ -180,19 +177,19 @@ def test_there_is_a_ceiling_on_replicas() -> None:
         a_service(most=100_001)
 
 
-# --- policies that contradict one another ---
+# --- conflicting policies ---
 
 LARGE, SMALL = a_policy("large", clusters={"minNodes": 5}), a_policy("small", clusters={"maxNodes": 2})
 CONTRADICTION = "policy/large wants clusters of at least 5 nodes, policy/small of at most 2"
 
 
-def test_no_place_is_asked_for_where_none_would_help() -> None:
+def test_conflicting_policies_require_no_infrastructure() -> None:
     found = verdict(converge(a_world(a_pool(), LARGE, SMALL, a_service())), API)
     assert (found.kind, found.reason, found.required.properties()) == ("Never", CONTRADICTION, {})
     assert as_infrastructure(found.required) == []
 
 
-def test_what_runs_goes_on_running_under_rules_that_contradict_one_another() -> None:
+def test_running_replicas_stay_under_conflicting_policies() -> None:
     done = plan(converge(a_world(a_pool(), a_service(replicas=2))).resulting_world(), [LARGE, SMALL])
     assert (done.unplaced, done.services) == ((), ())
     assert [(each.name, each.reasons, each.destination) for each in done.would_move] == [
@@ -202,31 +199,33 @@ def test_what_runs_goes_on_running_under_rules_that_contradict_one_another() -> 
         converge(a_world(a_pool(), a_service(replicas=2))).resulting_world(),
         [LARGE, SMALL, a_service(replicas=3)],
     )
-    assert (more.unplaced, after(more).placements[API].missing) == ((API,), 1)
+    assert (more.unplaced, state_after(more).placements[API].missing) == ((API,), 1)
 
 
-# --- money ---
+# --- budgets ---
 
 
-def test_a_budget_in_another_currency_is_no_number_of_dollars() -> None:
+def test_foreign_currency_budget_has_no_dollar_limit() -> None:
     budget = {"maxMonthlyCost": 100, "currency": "EUR"}
     pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
     start = converge(a_world(a_pool(region=""), a_service(replicas=2, cores=4))).resulting_world()
     done = plan(start, [pool])
-    assert after(done).world.supply.budgets["pool.p1"].limit is None
+    assert state_after(done).world.supply.budgets["pool.p1"].limit is None
     assert (done.budgets, done.risks) == ((), ())
     words = "budget is in EUR, prices are in USD: nothing new is put here; state the budget in USD"
-    assert [(each.subject, each.message) for each in after(done).world.findings] == [
+    assert [(each.subject, each.message) for each in state_after(done).world.findings] == [
         ("latticepool/p1", words)
     ]
-    told = {each.type: each for each in supply_conditions(pool, after(done).fleet, after(done).world)}
+    told = {
+        each.type: each for each in supply_conditions(pool, state_after(done).fleet, state_after(done).world)
+    }
     assert (told["Ready"].status, told["Ready"].message) == ("False", words)
 
 
 @pytest.mark.parametrize(
     ("region", "alert"), [({}, 500_000), ({"alertThreshold": 0.9}, 900_000), ({"monthly": 5}, 500_000)]
 )
-def test_a_region_alerts_as_its_ledger_does(region: dict[str, Any], alert: int) -> None:
+def test_region_alert_threshold_equals_ledger_threshold(region: dict[str, Any], alert: int) -> None:
     cloud = a_cloud(regions={"r1": {"budget": region}}, budget={"monthly": 10, "alertThreshold": 0.5})
     terms = cloud_ledger_spec(cloud, "r1")
     budget = a_world(cloud).supply.budgets["cloud.cloud.r1"]
@@ -234,7 +233,7 @@ def test_a_region_alerts_as_its_ledger_does(region: dict[str, Any], alert: int) 
     assert (budget.alert_millionths, terms.alert_millionths) == (alert, alert)
 
 
-def test_what_costs_nothing_is_affordable_though_the_budget_is_passed() -> None:
+def test_free_class_is_affordable_over_budget() -> None:
     start = converge(
         a_world(M, a_class("free", price=0), a_pool(), a_service("a", cores=4, replicas=2))
     ).resulting_world()
@@ -245,12 +244,13 @@ def test_what_costs_nothing_is_affordable_though_the_budget_is_passed() -> None:
 # --- names and models ---
 
 
-def test_the_loss_of_a_name_is_that_of_the_offer_of_exactly_that_name() -> None:
+def test_lost_offer_matches_exact_name() -> None:
     world = a_world(a_pool("one"), a_cloud("one", ["r1", "r2"]), a_cloud("two"))
 
     def left(*names: str) -> list[str]:
         return [
-            offer.name for offer in after(whatif(world, WhatIfEvent(lost_offers=names))).world.supply.offers
+            offer.name
+            for offer in state_after(whatif(world, WhatIfEvent(lost_offers=names))).world.supply.offers
         ]
 
     assert left("one") == ["one/r1", "one/r2", "two/r1"]
@@ -261,16 +261,18 @@ def test_the_loss_of_a_name_is_that_of_the_offer_of_exactly_that_name() -> None:
         left("one/r3")
 
 
-def test_a_certificate_is_lost_by_the_offer_of_exactly_that_name() -> None:
+def test_dropped_certificate_matches_exact_offer_name() -> None:
     world = a_world(
         a_cloud("one", {"r1": {"compliance": ["soc2"]}}), a_pool("one", labels={"compliance": ["soc2"]})
     )
     for lost, kept in (("one", "one/r1"), ("one/r1", "one")):
-        found = after(whatif(world, WhatIfEvent(dropped_certificates=((lost, "SOC2"),)))).world.supply.offers
+        found = state_after(
+            whatif(world, WhatIfEvent(dropped_certificates=((lost, "SOC2"),)))
+        ).world.supply.offers
         assert {offer.name: set(offer.compliance) for offer in found} == {lost: set(), kept: {"soc2"}}
 
 
-def test_a_model_that_nobody_names_is_not_the_one_that_is_wanted() -> None:
+def test_unnamed_gpu_model_does_not_match() -> None:
     wanted = a_service(gpu=1, gpuModel="a100")
     found = verdict(converge(a_world(a_class("g", gpu=1), a_pool(classes=["g"]), wanted)), API)
     assert [str(each) for _, reasons in found.rejections for each in reasons] == [
@@ -285,7 +287,7 @@ def test_a_model_that_nobody_names_is_not_the_one_that_is_wanted() -> None:
 @pytest.mark.parametrize(
     "divided", [True, False], ids=["into equal machines", "into classes of its provider"]
 )
-def test_a_data_center_may_name_the_model_for_all_its_machines(divided: bool) -> None:
+def test_data_center_gpu_model_applies_to_all_machines(divided: bool) -> None:
     size: dict[str, Any] = {} if divided else {"cores": None, "memory": None, "provider": "aws"}
     static = a_static(accelerators=[{"type": "a100", "count": 2}], **size)
     classes = [a_class("g", gpu=1)]

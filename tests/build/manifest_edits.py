@@ -1,4 +1,5 @@
-"""Everything that manifests put in the way of one service, and the manifests without it: what a person would edit, nothing of placement."""
+"""Everything in manifests that blocks one service, and the manifests without it: what a person would edit,
+independent of placement."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,15 +18,15 @@ from lattice.kinds.service import LatticeService
 from lattice.placement.model.world import World
 
 MARK = "judged"
-OWN = "own-"  # before the name of a policy: its copy for the service in question
-Label = tuple[str, str, str]  # kind, value, who states it
+OWN = "own-"  # prefix of the policy copies of the service
+Label = tuple[str, str, str]  # kind, value, source
 Rewrite = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class Hindrance:
+class ManifestBlocker:
     label: Label
-    lift: Callable[[World], list[Kind]]  # the manifests that are different without it
+    lift: Callable[[World], list[Kind]]  # the changed manifests without the blocker
 
 
 def within(part: Any, **fields: Any) -> Any:
@@ -40,8 +41,9 @@ def _placement(service: Any, **fields: Any) -> Any:
     return _spec(service, placement=within(service.spec.placement, **fields))
 
 
-def singled_out(world: World, name: str) -> World:
-    """Every policy that holds for this service has a copy that holds for it alone, and holds for the others only."""
+def with_own_policies(world: World, name: str) -> World:
+    """The world in which every policy that matches the service has a copy for it alone and no longer matches
+    it itself."""
     service = world.services[name]
     labels = {**(service.metadata.labels or {}), MARK: "yes"}
     found: list[Kind] = [within(service, metadata=within(service.metadata, labels=labels))]
@@ -58,7 +60,7 @@ def _selecting(policy: LatticePlacementPolicy, operator: Any) -> Any:
     return _spec(policy, selector=within(before, match_expressions=(*before.match_expressions, more)))
 
 
-def hindrances(world: World, name: str) -> list[Hindrance]:
+def manifest_blockers(world: World, name: str) -> list[ManifestBlocker]:
     own = [policy for policy in world.policies if policy.metadata.name.startswith(OWN)]
     service = world.services[name]
     return [
@@ -68,15 +70,15 @@ def hindrances(world: World, name: str) -> list[Hindrance]:
     ]
 
 
-def _of_service(service: LatticeService) -> Iterator[Hindrance]:
+def _of_service(service: LatticeService) -> Iterator[ManifestBlocker]:
     placement, source = service.spec.placement, f"service/{service.metadata.name}"
     key = ("LatticeService", "default", service.metadata.name)
 
-    def without(kind: str, value: str, rewrite: Rewrite) -> Hindrance:
-        return Hindrance((kind, value, source), lambda world: [rewrite(world.objects[key])])
+    def without(kind: str, value: str, rewrite: Rewrite) -> ManifestBlocker:
+        return ManifestBlocker((kind, value, source), lambda world: [rewrite(world.objects[key])])
 
     if placement.pools:
-        (label,) = placement.pools.requirements  # these worlds ask for one label at most
+        (label,) = placement.pools.requirements  # these worlds require one label at most
         yield without("label", str(label), lambda it: _placement(it, pools=None))
     for one in placement.compliance:
         yield without(
@@ -125,27 +127,27 @@ def _but(stated: dict[str, Any], gone: str) -> dict[str, Any]:
     return {name: each for name, each in stated.items() if name != gone}
 
 
-def _of_policy(policy: LatticePlacementPolicy) -> Iterator[Hindrance]:
+def _of_policy(policy: LatticePlacementPolicy) -> Iterator[ManifestBlocker]:
     rules, key = policy.spec.requirements, ("LatticePlacementPolicy", "", policy.metadata.name)
 
-    def without(kind: str, value: str, **fields: Any) -> Hindrance:
+    def without(kind: str, value: str, **fields: Any) -> ManifestBlocker:
         def lift(world: World) -> list[Kind]:
             there: Any = world.objects[key]
             return [_spec(there, requirements=within(there.spec.requirements, **fields))]
 
-        return Hindrance((kind, value, f"policy/{policy.metadata.name}"), lift)
+        return ManifestBlocker((kind, value, f"policy/{policy.metadata.name}"), lift)
 
     if rules.min_regions and rules.min_regions > 1:
         yield without("minRegions", "regions", min_regions=None)
     yield from (
         without("compliance", each, compliance=()) for each in rules.compliance
-    )  # these policies ask for one at most
+    )  # these policies require one at most
     yield from (without("capability", each, capabilities=()) for each in rules.capabilities)
     if rules.spread_constraint:
         yield without("spread", rules.spread_constraint.topology_key, spread_constraint=None)
 
 
-def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Hindrance]:
+def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[ManifestBlocker]:
     everywhere = {
         "prices": _priced,
         "budget": _rich,
@@ -154,20 +156,20 @@ def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Hindr
         "reservation": _unreserved,
     }
     for kind, rewrite in everywhere.items():
-        yield Hindrance(
+        yield ManifestBlocker(
             (kind, "", ""),
             lambda world, rewrite=rewrite: [
                 each for old in world.objects.values() if (each := rewrite(old)) is not old
             ],
         )
-    yield Hindrance(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
+    yield ManifestBlocker(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
     if any(each.spec.cluster_policy for each in policies):
         keys = [
             ("LatticePlacementPolicy", "", each.metadata.name)
             for each in policies
             if each.spec.cluster_policy
         ]
-        yield Hindrance(
+        yield ManifestBlocker(
             ("clusterSize", "", ""), lambda world: [_any_size(world.objects[key]) for key in keys]
         )
 
@@ -177,7 +179,7 @@ def _any_size(policy: Any) -> Any:
 
 
 def _not_waiting(world: World, name: str) -> Any:
-    """Without limits on the way to services that have no replica, or are not there."""
+    """The service without latency limits to unplaced or undefined services."""
     service = world.services[name]
     there = {each.metadata.name for each in world.services.values() if each.status.placements}
     latency = {other: each for other, each in service.spec.placement.latency.items() if other in there}
@@ -185,7 +187,7 @@ def _not_waiting(world: World, name: str) -> Any:
 
 
 def _priced(kind: Any) -> Any:
-    """What has no price is free."""
+    """A class without a price becomes free."""
     if not isinstance(kind, LatticeNodeClass) or kind.spec.cost_per_hour:
         return kind
     return _spec(kind, cost_per_hour=dict.fromkeys(kind.spec.providers, Decimal(0)))
@@ -207,7 +209,7 @@ def _rich(kind: Any) -> Any:
     return kind
 
 
-MORE = 1000  # times
+MORE = 1000  # factor
 
 
 def _roomy(kind: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Workloads at some point of their life: name only what the case is about."""
+"""Builders of inputs of the workload state machine: retries, reports, actions and observations."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,7 +15,7 @@ def ago(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def counted(failures: int = 0, run: int = 1, wait: float | None = None, revision: str = REV) -> Retry:
+def a_retry(failures: int = 0, run: int = 1, wait: float | None = None, revision: str = REV) -> Retry:
     return Retry(
         attempts=failures,
         max=5,
@@ -25,7 +25,7 @@ def counted(failures: int = 0, run: int = 1, wait: float | None = None, revision
     )
 
 
-def says(
+def a_report(
     state: Any, run: int = 1, failure: str = "", revision: str = REV, knows_order: bool = True
 ) -> Report:
     return Report(
@@ -33,9 +33,9 @@ def says(
     )
 
 
-def done(action: str, seconds: float = 1.0) -> LastAction:
+def an_action(action: str, seconds: float = 1.0) -> LastAction:
     return LastAction(action, ago(seconds))
 
 
-def found(**parts: Any) -> WorkloadInput:
+def an_input(**parts: Any) -> WorkloadInput:
     return WorkloadInput(**{"desired": "Running", "revision": REV, "now": NOW, **parts})

@@ -1,9 +1,10 @@
-"""What a verdict lists is put to the test on the manifests themselves: edited, planned anew, is the service placed then?"""
+"""Property test of verdicts on edited manifests: removing the listed blockers places the service, removing
+anything else does not."""
 
 from collections.abc import Iterable
 
-from build.edits import Hindrance, Label, hindrances, singled_out
-from build.proofs import EXAMPLES, LONG
+from build.manifest_edits import Label, ManifestBlocker, manifest_blockers, with_own_policies
+from build.property_settings import EXAMPLES, LONG
 from build.worlds import worlds
 from hypothesis import HealthCheck, assume, given, note, settings
 from hypothesis import strategies as st
@@ -19,13 +20,13 @@ LARGE = settings(
 
 
 def label(part: Blocker) -> Label:
-    """As it is named by who edits manifests."""
+    """The blocker in the words of a manifest edit."""
     value = getattr(part, "value", "")
     return (part.kind, value, part.source if value else "")
 
 
 def alone(settled: FleetState, name: str) -> World:
-    """With what Lattice has written by now, and without others that have no place: they would compete for what becomes free."""
+    """The stored world without the other unplaced services, which would compete for freed capacity."""
     others = [world_key(each) for each in settled.unplaced if each != name]
     return settled.resulting_world().with_objects([], others)
 
@@ -35,7 +36,7 @@ def world_key(service: str) -> tuple[str, str, str]:
     return ("LatticeService", namespace, name)
 
 
-def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
+def is_placed(world: World, name: str, lifted: Iterable[ManifestBlocker]) -> bool:
     changed = world
     for each in lifted:
         changed = changed.with_objects(each.lift(changed))
@@ -45,16 +46,14 @@ def is_placed(world: World, name: str, lifted: Iterable[Hindrance]) -> bool:
 
 @LARGE
 @given(worlds(), st.data())
-def test_manifests_without_what_is_listed_are_placed_and_without_anything_else_are_not(
-    world: World, data: st.DataObject
-) -> None:
+def test_removing_blockers_from_manifests_places_service(world: World, data: st.DataObject) -> None:
     first = converge(world)
     assume(first.unplaced)
     name = data.draw(st.sampled_from(sorted(first.unplaced)))
-    settled = converge(singled_out(world, name))
+    settled = converge(with_own_policies(world, name))
     assume(not any(settled.fleet.assignments.get(each) for each in settled.unplaced if each != name))
     found = judge(settled.unplaced[name], settled.fleet, world.services)
-    here, known = alone(settled, name), {each.label: each for each in hindrances(settled.world, name)}
+    here, known = alone(settled, name), {each.label: each for each in manifest_blockers(settled.world, name)}
     note(
         f"{name}: {found.kind} {found.reason}, listed {[[str(part) for part in parts] for parts in found.blocker_sets]}"
     )

@@ -1,4 +1,4 @@
-"""A slow and obvious second opinion on a settled fleet: is any limit passed, does any rule not hold? Answers with complaints."""
+"""A naive check of a placed fleet: the limits it exceeds and the rules it breaks, as text."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ MONTH = 720
 OVERFLOW = "lattice.dev/overflow-of"
 
 
-def complaints(settled: FleetState) -> list[str]:
+def violations(settled: FleetState) -> list[str]:
     applied = settled.resulting_world()
     return [
         *_limits(applied),
@@ -31,10 +31,10 @@ def complaints(settled: FleetState) -> list[str]:
     ]
 
 
-def made_worse(before: FleetState, after: FleetState) -> list[str]:
-    """What is wrong after and was not before, or not as much."""
-    known = dict(map(_measured, complaints(before)))
-    return [each for each in complaints(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
+def new_violations(before: FleetState, after: FleetState) -> list[str]:
+    """Violations after that did not exist before, or are worse."""
+    known = dict(map(_measured, violations(before)))
+    return [each for each in violations(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
 
 
 def _measured(complaint: str) -> tuple[str, float]:
@@ -122,7 +122,7 @@ def _cloud_limits(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
 
 
 def _hourly(world: World, clusters: list[LatticeCluster]) -> Decimal:
-    """Dollars. A class without a price counts as nothing, and may not be where a budget is."""
+    """Dollars per hour. A class without a price counts as zero and is a violation under a budget."""
     total = Decimal(0)
     for cluster in clusters:
         for name, count in cluster.spec.nodes.items():
@@ -194,7 +194,7 @@ def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
 
 
 def _machines(fleet: Fleet) -> Iterator[str]:
-    """What stands on a machine is no more than it has."""
+    """Allocations beyond the size of a machine."""
     taken: dict[int, Counter[str]] = defaultdict(Counter)
     for seats in fleet.assignments.values():
         for seat in seats:
@@ -209,7 +209,8 @@ def _machines(fleet: Fleet) -> Iterator[str]:
 
 
 def _reserves(settled: FleetState) -> Iterator[str]:
-    """Machines of clusters with others in them than those who may use the reserve; and GPUs of places that count them as a whole."""
+    """Reserved machines in clusters with services outside the reserve, and GPUs beyond the count of a data
+    center."""
     fleet = settled.fleet
     for row, offer in enumerate(fleet.offers):
         if not offer.is_static:
@@ -243,7 +244,7 @@ def _reserves(settled: FleetState) -> Iterator[str]:
 
 
 def _rules(settled: FleetState) -> Iterator[str]:
-    """Rules of a place hold for every replica, rules over all replicas for services that have all of theirs."""
+    """Rules of an offer hold for every replica; rules over all replicas hold for fully placed services."""
     for name, service in settled.world.services.items():
         offers = _offers(settled.fleet, name)
         for offer in offers:

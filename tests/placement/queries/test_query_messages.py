@@ -1,4 +1,5 @@
-"""What people read when something does not go: what closed a pool, what an overflow lacks, what is behind a dependency, which name was meant."""
+"""Tests of query messages: closed pools, overflow shortfalls, unplaced dependencies, and suggestions for
+misspelt names."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -25,7 +26,7 @@ def why(world: World, service: str = API) -> Document:
     return answer_query({"ask": "why", "service": service}, world)
 
 
-def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
+def rejections_of_pool(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
     (found,) = (each for each in document["pools"] if each["name"] == pool)
     return [(each["what"], each["need"], each["have"], each["missing"]) for each in found["reasons"]]
 
@@ -33,8 +34,8 @@ def grounds(document: Document, pool: str) -> list[tuple[str, str, str, str]]:
 # --- overflow ---
 
 
-def a_spilling(**overflow: Any) -> Kind:
-    """Two machines of four cores, and a cloud to overflow to."""
+def a_data_center_with_overflow(**overflow: Any) -> Kind:
+    """Two machines of four cores, with overflow to a cloud."""
     return a_static(nodes=2, cores=8, memory="32Gi", overflow={"target": "cloud", **overflow})
 
 
@@ -55,12 +56,12 @@ def a_spilling(**overflow: Any) -> Kind:
         ),
     ],
 )
-def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(
+def test_closed_overflow_has_reason_and_numbers(
     overflow: dict[str, Any], reason: str, row: tuple[str, ...]
 ) -> None:
-    found = why(a_world(a_class(), a_spilling(**overflow), a_cloud(), THREE))
+    found = why(a_world(a_class(), a_data_center_with_overflow(**overflow), a_cloud(), THREE))
     assert found["reason"] == f"replica 3 of 3: 0 of 2 pools: 1 full; {reason}"
-    assert grounds(found, "cloud/r1")[-1] == row
+    assert rejections_of_pool(found, "cloud/r1")[-1] == row
 
 
 @pytest.mark.parametrize(
@@ -70,19 +71,24 @@ def test_an_overflow_that_takes_nothing_says_why_in_words_and_numbers(
         pytest.param(True, "dc to be full enough to overflow", id="not full"),
     ],
 )
-def test_what_an_overflow_is_waited_for_with(is_enabled: bool, told: str) -> None:
-    """An even spread keeps the second replica out of the data center, and its rule keeps the cloud shut."""
+def test_service_waits_for_overflow_trigger(is_enabled: bool, told: str) -> None:
+    """A hard spread keeps the second replica out of the data center, and the overflow rule keeps the cloud
+    closed."""
     even = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
     world = a_world(
-        a_class(), a_spilling(enabled=is_enabled), a_cloud(), even, a_service(cores=1, replicas=2)
+        a_class(),
+        a_data_center_with_overflow(enabled=is_enabled),
+        a_cloud(),
+        even,
+        a_service(cores=1, replicas=2),
     )
     assert why(world)["waits"] == [told]
 
 
-# --- closed ---
+# --- closed pools ---
 
 
-def test_a_closed_pool_says_what_closed_it_and_how_to_open_it() -> None:
+def test_closed_pool_has_cause_and_fix() -> None:
     foreign = {
         "provider": {"type": "aws", "region": "r1"},
         "nodeClasses": ["m"],
@@ -90,12 +96,12 @@ def test_a_closed_pool_says_what_closed_it_and_how_to_open_it() -> None:
     }
     found = why(a_world(made(LatticePool, "p1", foreign), a_service()))
     assert found["reason"] == "0 of 1 pool: 1 closed (state the budget in USD)"
-    assert grounds(found, "p1") == [
+    assert rejections_of_pool(found, "p1") == [
         ("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")
     ]
 
 
-def test_pools_closed_for_different_causes_are_counted_apart() -> None:
+def test_closed_pools_are_counted_by_cause() -> None:
     login = {"type": "aws", "region": "r1", "credentials": {"secretRef": "login"}}
     twin = made(LatticePool, "twin", {"provider": login, "nodeClasses": ["m"]})
     foreign = made(
@@ -113,7 +119,7 @@ def test_pools_closed_for_different_causes_are_counted_apart() -> None:
     assert "1 closed (state the budget in USD)" in found["reason"]
 
 
-def test_a_provider_without_an_adapter_is_told_with_those_that_have_one() -> None:
+def test_provider_without_adapter_lists_available_ones() -> None:
     world = World({**a_world(a_pool(), a_service()).objects}, adapters=frozenset({"local", "manual"}))
     assert (
         why(world)["reason"]
@@ -121,7 +127,7 @@ def test_a_provider_without_an_adapter_is_told_with_those_that_have_one() -> Non
     )
 
 
-# --- what is behind a dependency ---
+# --- dependencies ---
 
 
 def needing(name: str, *others: str) -> Kind:
@@ -148,18 +154,16 @@ TOGETHER = "wait for one another: they are placed together or not at all"
             id="a wider circle",
         ),
         pytest.param(["a b", "b ghost"], "; ghost, which b needs, is not defined", id="without a circle"),
-        pytest.param(["a ghost"], "; ghost is not defined", id="its own"),
+        pytest.param(["a ghost"], "; ghost is not defined", id="its own dependency"),
     ],
 )
-def test_an_undefined_dependency_and_the_circle_before_it_are_both_told(
-    services: list[str], told: str
-) -> None:
+def test_undefined_dependency_behind_cycle_is_named(services: list[str], told: str) -> None:
     world = a_world(a_pool(), *(needing(*each.split()) for each in services))
     reason = why(world, "default/a")["reason"]
     assert reason == f"0 of 1 pool: 1 waiting for {services[0].split()[1]}, which is not placed{told}"
 
 
-def test_a_dependency_that_only_has_no_room_is_told_without_more() -> None:
+def test_unplaced_dependency_is_named_without_cause() -> None:
     world = a_world(a_pool(), needing("a", "b"), a_service("b", cores=99))
     assert why(world, "default/a")["reason"] == "0 of 1 pool: 1 waiting for b, which is not placed"
 
@@ -176,24 +180,29 @@ def test_a_dependency_that_only_has_no_room_is_told_without_more() -> None:
         pytest.param(
             "default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"
         ),
-        pytest.param("shop/api", ["api", "cache"], "did you mean default/api?", id="in another namespace"),
+        pytest.param(
+            "shop/api",
+            ["api", "cache"],
+            "did you mean default/api?",
+            id="the name exists in another namespace",
+        ),
         pytest.param("default/nope", ["api"], "there is default/api", id="the only one"),
         pytest.param("default/nope", [], "there are no services here", id="none at all"),
     ],
 )
-def test_the_name_that_was_meant(asked: str, services: list[str], fix: str) -> None:
+def test_unknown_service_suggests_a_name(asked: str, services: list[str], fix: str) -> None:
     with pytest.raises(NotFound) as refused:
         why(a_world(a_pool(), *map(a_service, services)), asked)
     assert (refused.value.message, refused.value.fix) == (f"there is no service {asked}", fix)
 
 
-def test_of_very_many_some_are_named_and_how_to_list_all() -> None:
+def test_long_name_list_is_truncated() -> None:
     with pytest.raises(NotFound) as refused:
         why(a_world(a_pool(), *(a_service(f"web-{number:02}") for number in range(15))), "default/nope")
     assert refused.value.fix.endswith("default/web-09, and 5 more: `lattice get services` lists them")
 
 
-def test_a_namespace_that_nobody_declared_is_refused() -> None:
+def test_undeclared_namespace_is_not_found() -> None:
     require_namespace("shop", {"default", "shop"})
     with pytest.raises(NotFound, match="there is no namespace nope") as refused:
         require_namespace("nope", {"default", "shop"})
@@ -216,15 +225,13 @@ PLACES = [Place("us-east", "aws", "us-east-1"), Place("dc", "vsphere", "here", "
         ),
     ],
 )
-def test_a_latency_file_that_means_nothing_is_refused_with_its_line(
-    lines: str, where: str, what: str
-) -> None:
+def test_meaningless_latency_csv_is_rejected_with_line(lines: str, where: str, what: str) -> None:
     with pytest.raises(Invalid) as refused:
         validate_latency_csv(lines, "rtt.csv", PLACES)
     assert (refused.value.where, refused.value.message) == (where, what)
 
 
-def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -> None:
+def test_latency_csv_accepts_aliases_and_unused_regions() -> None:
     validate_latency_csv(
         "from,to,ms\nus-east,dc,3\naws-us-east-1,hall,4\nus-east-1,here,5\neu-west-1,gcp-us-central1,90\n",
         "rtt.csv",
@@ -232,7 +239,7 @@ def test_places_by_any_of_their_names_and_regions_that_nobody_uses_are_known() -
     )
 
 
-# --- what is declared otherwise ---
+# --- changed declarations ---
 
 
 def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, Any]]]]:
@@ -257,25 +264,23 @@ def declared(document: Document) -> list[tuple[str, str, list[tuple[str, Any, An
             ("~", "api", [("metadata.labels.team", None, "a")]),
             id="a label that no rule looks at",
         ),
-        pytest.param(a_class("spare"), ("+", "spare", []), id="a class that nobody offers"),
+        pytest.param(a_class("spare"), ("+", "spare", []), id="a class without an offer"),
     ],
 )
-def test_what_is_declared_otherwise_is_a_change_though_nothing_moves(
-    change: Kind, told: tuple[str, str, list[Any]]
-) -> None:
+def test_changed_declaration_is_listed_without_moves(change: Kind, told: tuple[str, str, list[Any]]) -> None:
     world = a_world(a_class(), a_pool(budget=600), a_service())
     found = answer_query({"ask": "plan"}, world, [change])
     assert declared(found) == [told]
     assert (found["isEmpty"], found["services"], found["clusters"]) == (False, [], [])
 
 
-def test_what_is_declared_again_as_it_is_changes_nothing() -> None:
+def test_identical_declaration_is_no_change() -> None:
     world = a_world(a_class(), a_pool(budget=600), a_service())
     found = answer_query({"ask": "plan"}, world, [a_pool(budget=600), a_service()])
     assert (found["isEmpty"], found["declared"]) == (True, [])
 
 
-def test_what_is_deleted_without_an_effect_is_a_change() -> None:
+def test_deletion_without_effect_is_a_change() -> None:
     world = a_world(a_class(), a_class("spare"), a_pool(), a_service())
     found = answer_query({"ask": "plan"}, world, [], [("LatticeNodeClass", "", "spare")])
     assert (found["isEmpty"], declared(found)) == (False, [("-", "spare", [])])
@@ -286,8 +291,8 @@ def test_what_is_deleted_without_an_effect_is_a_change() -> None:
     [{"ask": "plan"}, {"ask": "optimise"}, {"ask": "whatif", "priceMillionths": 1_100_000}],
     ids=lambda each: each["ask"],
 )
-def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> None:
-    """Nothing is there yet, of what is declared or of what the manifests add."""
+def test_current_cost_is_the_same_in_every_query(ask: dict[str, Any]) -> None:
+    """Neither the declared services nor those of the manifests run yet."""
     world = a_world(a_pool(), a_service(cores=3, replicas=2))
     found = answer_query(ask, world, [a_service("more", cores=3)])
     assert found["pending"]["cost"]["before"]["hourlyMicros"] == 0
@@ -296,18 +301,18 @@ def test_what_is_paid_now_is_the_same_whatever_is_asked(ask: dict[str, Any]) -> 
 # --- numbers ---
 
 
-def test_money_in_sentences_has_cents_and_thousands() -> None:
+def test_money_text_has_cents_and_thousands() -> None:
     assert (
         budget_condition(91_200_000, 1_382_400_000, is_hard=True).message == "$91.20 projected of $1,382.40"
     )
 
 
-def test_many_replicas_are_told_with_thousands() -> None:
+def test_replica_counts_have_thousands_separators() -> None:
     found = why(a_world(a_pool(capacity={"maxNodes": 300}), a_service(cores=0.1, replicas=100_000)))
     assert found["reason"] == "replica 4,801 of 100,000: 0 of 1 pool: 1 full"
 
 
-def test_a_month_that_is_counted_is_named_in_the_plan() -> None:
+def test_plan_names_accrued_month() -> None:
     world = a_world(a_pool(budget=200), a_service())
     assert answer_query({"ask": "plan"}, world)["month"] is None
     assert (
@@ -316,7 +321,7 @@ def test_a_month_that_is_counted_is_named_in_the_plan() -> None:
     )
 
 
-def test_a_plan_that_lost_replicas_says_so_in_a_sentence() -> None:
+def test_plan_difference_names_lost_replicas() -> None:
     then = answer_query({"ask": "plan"}, a_world(a_pool()), [a_service(cores=3, replicas=2)])
     now = answer_query(
         {"ask": "plan"}, a_world(a_pool(capacity={"maxNodes": 1})), [a_service(cores=3, replicas=2)]

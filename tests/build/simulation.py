@@ -1,4 +1,4 @@
-"""Nodes and workloads that are decided about offline."""
+"""Builders of nodes and workloads for offline simulation."""
 
 import msgspec
 
@@ -34,7 +34,7 @@ def a_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
     return msgspec.convert(value, LatticeWorkload)
 
 
-def simulated(nodes, workloads, profile="balanced", **run):
+def run_simulation(nodes, workloads, profile="balanced", **run):
     return simulate(nodes, workloads, SimulationOptions(PRESETS[profile], **run))
 
 
@@ -58,5 +58,5 @@ def with_gpus(name, count=1, **more):
     return a_node(name, status=status, **more)
 
 
-def odd(report):
+def warnings_of(report):
     return [f"{each.kind} {each.name} {each.message}" for each in report.warnings]

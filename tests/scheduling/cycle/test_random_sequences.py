@@ -1,4 +1,5 @@
-"""Whatever happens in whatever order: nothing is given out twice, gangs stay whole, nothing tried leaves a trace, no way there matters."""
+"""Property test of random event sequences: no overcommit, whole gangs, no trace of what-if, and a state
+independent of its history."""
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import replace
@@ -6,11 +7,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from build.book import BookLedger
+from build.binding_store import FakeBindingStore
 from build.node_tables import a_workload, nodes
-from build.proofs import PATIENCE, large
-from build.small import recounted
-from build.stories import ANYTHING, Choices, facts_of, some_demands, some_node
+from build.property_settings import PROPERTY_TIMEOUT_S, large
+from build.random_clusters import TOLERATE_ALL, Choices, facts_of, some_demands, some_node
+from build.small_clusters import check_sums
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,15 +26,15 @@ from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
-from tests.scheduling.test_properties import EVERYTHING, told
+from tests.scheduling.test_properties import EVERYTHING, decision_facts
 
-pytestmark = pytest.mark.timeout(PATIENCE)
+pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 NAMES = [f"n{number}" for number in range(5)]
-MUCH = dict.fromkeys(("cpu", "memory", "workloads", "ports", "fpga", "gpu"), 10**15)
-WHAT = (
+AMPLE = dict.fromkeys(("cpu", "memory", "workloads", "ports", "fpga", "gpu"), 10**15)
+EVENTS = (
     "schedule",
-    "crowd",
-    "crowd",
+    "fill",
+    "fill",
     "urgent",
     "urgent",
     "urgent",
@@ -59,7 +60,7 @@ BREAKS = (
 )
 
 
-def driven(step: Coroutine[Any, Any, Any]) -> Any:
+def drive(step: Coroutine[Any, Any, Any]) -> Any:
     try:
         while True:
             step.send(None)
@@ -68,41 +69,39 @@ def driven(step: Coroutine[Any, Any, Any]) -> Any:
 
 
 class Sequence:
-    """One cluster, and a list of things that happen to it."""
+    """A cluster and the events that happen to it."""
 
     def __init__(self, drawn: bytes) -> None:
         self.choices = Choices(drawn)
         one = self.choices.one
         self.facts = {name: self._some_facts(name) for name in NAMES[: one((1, 2, 3, 4))]}
         self.table = nodes(*self.facts.values())
-        plain = a_workload(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=ANYTHING)
+        plain = a_workload(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=TOLERATE_ALL)
         self.kinds = [*(some_demands(self.choices) for _ in range(one((0, 1, 2)))), plain, plain]
-        self.ledger = BookLedger({name: dict(MUCH) for name in NAMES})
-        self.book = Reservations(self.table, timeout=5.0)
+        self.store = FakeBindingStore({name: dict(AMPLE) for name in NAMES})
+        self.reservations = Reservations(self.table, timeout=5.0)
         limits = one(({}, {}, {"default/s": 1}))
         self.scheduler = CompositeScheduler(
-            EVERYTHING, self.book, preemptor=Preemptor(self.table, EVERYTHING, dict(limits))
+            EVERYTHING, self.reservations, preemptor=Preemptor(self.table, EVERYTHING, dict(limits))
         )
         self.events: list[Any] = []
         self.scheduler.binder = Binder(
-            self.ledger, self.book, lambda: self.now, one(tuple(BindingMode)), {}, self.events.append
+            self.store, self.reservations, lambda: self.now, one(tuple(BindingMode)), {}, self.events.append
         )
         self.now, self.made = 0.0, 0
         self.held: list[Reservation] = []
         self.cycles: list[CycleResult] = []
-        self.shrunk: set[str] = (
-            set()
-        )  # nodes that changed under what they run, and so may be overfull, until they are not
+        self.shrunk: set[str] = set()  # nodes that changed below their placements and may be overcommitted
 
     def _some_facts(self, name: str) -> NodeInfo:
         return facts_of(some_node(self.choices, name))
 
-    def live(self, steps: int) -> None:
+    def run(self, steps: int) -> None:
         if self.choices.one((True, True, False)):
-            self._crowd()
+            self._fill()
         for _ in range(steps):
             self.now += self.choices.one((0.0, 1.0, 3.0))
-            getattr(self, "_" + self.choices.one(WHAT).replace(" ", "_"))()
+            getattr(self, "_" + self.choices.one(EVENTS).replace(" ", "_"))()
             self.check()
 
     def _asks(self, count: int, among: tuple[int, ...] = (0, 1, 2), **more: Any) -> list[WorkloadAsk]:
@@ -114,11 +113,11 @@ class Sequence:
     def _schedule(self) -> None:
         self._cycle(self._asks(self.choices.one((1, 1, 2, 4))))
 
-    def _crowd(self) -> None:
-        """As many unimportant ones as there is room for, and a few more; they stay."""
+    def _fill(self) -> None:
+        """Schedule and bind low-priority workloads until the cluster is full."""
         self._cycle(self._asks(self.choices.one((8, 14)), (0,)))
-        self.ledger.breaks.clear()
-        driven(self.scheduler.bind(self.cycles[-1]))
+        self.store.breaks.clear()
+        drive(self.scheduler.bind(self.cycles[-1]))
 
     def _urgent(self) -> None:
         self._cycle(self._asks(self.choices.one((1, 2)), (1, 2)))
@@ -161,7 +160,7 @@ class Sequence:
         return ((node, name) for node, names in self.table.evicting.items() for name in names)
 
     def _assume(self) -> None:
-        """Anywhere: what does not fit there is refused, and nothing has changed."""
+        """Assume on any node; a workload that does not fit is rejected without effect."""
         (ask,) = self._asks(1)
         row = self.choices.one(range(self.table.count))
         if not unfit_reason(ask, self.table, row):
@@ -176,7 +175,7 @@ class Sequence:
         (ask,) = self._asks(1)
         decision = decide(ask, self.table, EVERYTHING)
         if decision.fits:
-            held = self.book.reserve(ask, decision.chosen, self.now)
+            held = self.reservations.reserve(ask, decision.chosen, self.now)
             assert isinstance(held, Reservation)
             self.held.append(held)
 
@@ -185,20 +184,20 @@ class Sequence:
             self.table.forget(self.choices.one(sorted(self.table.placements)))
 
     def _bind(self) -> None:
-        """All of a cycle, of which some may have departed meanwhile."""
+        """Bind a whole cycle, of which some workloads may be gone."""
         if not self.cycles:
             return
         for _, name in sorted(self._leaving())[: self.choices.one((0, 1, 9))]:
             self.scheduler.finish_eviction(name)
         cycle = self.choices.one(self.cycles[-2:])
-        self.ledger.breaks.clear()
-        self.ledger.breaks.update(self.choices.one(BREAKS))
+        self.store.breaks.clear()
+        self.store.breaks.update(self.choices.one(BREAKS))
         told_before = len(self.events)
-        events = driven(self.scheduler.bind(cycle))
+        events = drive(self.scheduler.bind(cycle))
         assert self.events[told_before:] == events
         for event in events:
             there = self.table.placements.get(event.workload)
-            assert (event.reservation in self.ledger.bound) == (event.outcome == "bound")
+            assert (event.reservation in self.store.bound) == (event.outcome == "bound")
             assert event.outcome == "failed" or (
                 there and there.state == "bound" and self.table.names[there.row] == event.node
             )
@@ -207,11 +206,11 @@ class Sequence:
         if self.held:
             held = self.held.pop(self.choices.one(range(len(self.held))))
             assert self.scheduler.binder
-            driven(self.scheduler.binder.rollback(held))
-            driven(self.scheduler.binder.rollback(held))
+            drive(self.scheduler.binder.rollback(held))
+            drive(self.scheduler.binder.rollback(held))
 
     def _expire(self) -> None:
-        self.book.expire(self.now)
+        self.reservations.expire(self.now)
 
     def _put(self) -> None:
         name = self.choices.one(NAMES)
@@ -242,15 +241,18 @@ class Sequence:
         assert self.answers(self.table) == before
 
     def answers(self, table: NodeTable) -> list[Any]:
-        return [told(decide(table.make_ask("default/new", kind), table, EVERYTHING)) for kind in self.kinds]
+        return [
+            decision_facts(decide(table.make_ask("default/new", kind), table, EVERYTHING))
+            for kind in self.kinds
+        ]
 
     def check(self) -> None:
-        recounted(self.table)
+        check_sums(self.table)
         self.shrunk = {name for name in self.shrunk if not self._has_room(name)}
         assert all(self._has_room(name) for name in self.table.row_of if name not in self.shrunk)
 
     def _has_room(self, name: str) -> bool:
-        """For all that it runs."""
+        """Whether the node has capacity for everything placed on it."""
         row = self.table.row_of[name]
         return (
             all(self.table.free(number)[row] >= 0 for number in range(len(self.table.resources)))
@@ -261,7 +263,7 @@ class Sequence:
             )
         )
 
-    def told_again(self) -> NodeTable:
+    def rebuilt_table(self) -> NodeTable:
         fresh = nodes(*reversed(self.facts.values()))
         for name, each in reversed(self.table.placements.items()):
             ask = replace(
@@ -276,18 +278,18 @@ class Sequence:
 
 @large
 @given(st.binary(min_size=500, max_size=500), st.sampled_from((6, 12, 20)))
-def test_whatever_happens(drawn: bytes, steps: int) -> None:
+def test_random_sequences_keep_invariants(drawn: bytes, steps: int) -> None:
     sequence = Sequence(drawn)
-    sequence.live(steps)
-    fresh = sequence.told_again()
-    recounted(fresh)
+    sequence.run(steps)
+    fresh = sequence.rebuilt_table()
+    check_sums(fresh)
     assert sequence.answers(fresh) == sequence.answers(sequence.table)
 
 
-def test_in_at_least_half_of_the_sequences_somebody_is_evicted() -> None:
-    dice, evicting = Random(7), 0
+def test_half_of_the_sequences_include_evictions() -> None:
+    rng, evicting = Random(7), 0
     for _ in range(40):
-        sequence = Sequence(dice.randbytes(500))
-        sequence.live(12)
+        sequence = Sequence(rng.randbytes(500))
+        sequence.run(12)
         evicting += any(cycle.evictions for cycle in sequence.cycles)
     assert evicting >= 20, f"{evicting} of 40"

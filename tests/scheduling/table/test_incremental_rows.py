@@ -1,15 +1,16 @@
-"""A change of one node touches its row only, and yet everything is as if the table had been made with it; what is not in use is forgotten."""
+"""Tests of incremental updates of the node table: a changed node touches its row only, results equal a fresh
+table, and unused caches are evicted."""
 
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from build.decision_facts import batch_facts
+from build.decision_facts import decision_facts as single_facts
 from build.node_tables import a_node, a_spread, a_taint, a_workload, near, node_term, requirement
 from build.node_tables import nodes as table_of
-from build.picked import told as told_alone
-from build.picked import told_together
-from build.proofs import EXAMPLES, LONG
+from build.property_settings import EXAMPLES, LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -28,10 +29,10 @@ from lattice.scheduling.table.workload_index import MAX_IDLE_CLASSES
 
 WITHOUT_LESSONS = {
     name: 1.0 for name in SCORES if name != "GpuFragmentation"
-}  # what it learned depends on what was there before
+}  # its demand model depends on earlier placements
 EVERYTHING = compile_profile(ProfileSpec("everything", WITHOUT_LESSONS))
 BALANCED = compile_profile(PRESETS["balanced"])
-NODES = 9  # so many that one change is looked at alone
+NODES = 9  # enough that one changed row is evaluated alone
 
 LABELS = [
     {},
@@ -97,7 +98,7 @@ STEP = st.tuples(
 
 
 class World:
-    """A table that lives through it all, beside plain lists that say what should be in it."""
+    """A table under test, beside plain lists of its expected content."""
 
     def __init__(self) -> None:
         self.facts = {f"n{number}": a_fact(number, number, number) for number in range(NODES)}
@@ -110,9 +111,7 @@ class World:
         if what == "put":
             room = self.table.row_of.get(name)
             self.facts[name] = facts = a_fact(which, labels, change)
-            if (
-                room is not None and self.table.placements_by_row[room]
-            ):  # GPUs in use, and ports, stay where they are
+            if room is not None and self.table.placements_by_row[room]:  # GPUs and ports in use stay assigned
                 self.facts[name] = facts = replace(facts, gpus=self.table.node_infos[room].gpus)  # type: ignore[union-attr]
             self.table.put_node(facts)
         elif what == "drop" and name in self.facts:
@@ -132,7 +131,7 @@ class World:
                 self.placed[ask.name] = (demands, decision.name)
 
     def afresh(self) -> NodeTable:
-        """The same nodes with the same on them, in a table that has seen nothing else."""
+        """The same nodes and placements in a new table."""
         table = table_of(*self.facts.values())
         for name, (demands, node) in self.placed.items():
             placement = self.table.placements[name]
@@ -141,8 +140,10 @@ class World:
         return table
 
 
-def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
-    """Everything that a decision says, by name."""
+def decision_facts(
+    table: NodeTable, demands: Demands
+) -> tuple[str, str, dict[str, float], dict[str, set[str]]]:
+    """Everything in a decision, by name."""
     decision = decide(table.make_ask("default/new", demands), table, EVERYTHING)
     runner_up = table.names[decision.runner_up] if decision.runner_up >= 0 else ""
     totals = {name: float(decision.totals[row]) for name, row in table.row_of.items()}
@@ -155,22 +156,22 @@ def told(table: NodeTable, demands: Demands) -> tuple[str, str, dict[str, float]
 
 @most
 @given(st.lists(STEP, max_size=25))
-def test_whatever_happens_to_nodes_decisions_are_those_of_a_new_table(
+def test_decisions_after_changes_equal_fresh_table(
     steps: list[tuple[str, int, int, int]],
 ) -> None:
     world = World()
-    for demands in DEMANDS:  # known from before, so that there is something to keep up to date
+    for demands in DEMANDS:  # cached first, so that the caches must be kept up to date
         for _ in range(2):
-            told(world.table, demands)
+            decision_facts(world.table, demands)
     for step in steps:
         world.step(*step)
     fresh = world.afresh()
     for demands in DEMANDS:
-        assert told(world.table, demands) == told(fresh, demands)
+        assert decision_facts(world.table, demands) == decision_facts(fresh, demands)
 
 
 @pytest.mark.parametrize("demands", DEMANDS[:3], ids=["plain", "of a service", "of a service, with labels"])
-def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
+def test_changed_node_is_reevaluated_alone(demands: Demands) -> None:
     table = table_of(*(a_fact(number, number, 0) for number in range(40)))
     asked = []
 
@@ -202,7 +203,7 @@ def test_a_changed_node_is_looked_at_alone(demands: Demands) -> None:
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["", "x", "y", "z"]), st.booleans()), max_size=20)
 )
-def test_numbers_of_values_and_counts_by_them_are_as_if_made_anew(
+def test_label_codes_and_counts_equal_fresh_table(
     changes: list[tuple[int, str, bool]],
 ) -> None:
     table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
@@ -250,13 +251,13 @@ def together_and_apart(
 ) -> tuple[list[Any], list[Any]]:
     asks = [table.make_ask(f"default/new-{number}", demands) for number in range(count)]
     assert can_batch(asks[0], profile, table)
-    together = told_together(decide_batch(asks[0], table, profile, count))
+    together = batch_facts(decide_batch(asks[0], table, profile, count))
     apart = []
     for ask in asks:
         decision = decide(ask, table, profile)
         if not decision.fits:
             break
-        apart.append(told_alone(decision))
+        apart.append(single_facts(decision))
         table.assume(ask, decision.chosen)
     return together, apart
 
@@ -273,7 +274,7 @@ def together_and_apart(
     st.sampled_from([{}, {"zone": "x"}]),
     st.booleans(),
 )
-def test_replicas_of_a_service_decided_together_go_where_they_would_one_by_one(
+def test_batched_replicas_equal_single_decisions(
     drawn: list[tuple[str, int, bool]],
     there: list[tuple[int, str]],
     count: int,
@@ -319,10 +320,10 @@ SPREADING = [
     st.tuples(st.integers(5, 20), st.integers(1, 3)),
     st.sampled_from(SPREADING),
 )
-def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
+def test_float_ties_break_alike_in_batch_and_singly(
     drawn: list[int], kibibytes: int, full: float, counts: tuple[int, int], profile: Profile
 ) -> None:
-    """A few KiB of 32 GiB are lost in a 32-bit sum once the part for the zone is added, and then the order of ties decides."""
+    """A few KiB of 32 GiB vanish in a 32-bit sum once the zone score is added; then the tie order decides."""
     count, zones = counts
     table = table_of(*(zoned(number, ROOM - kibibytes * less, zones) for number, less in enumerate(drawn)))
     filler = Demands(requests=(("cpu", int(4000 * full)), ("memory", int(1024 * ROOM * full))))
@@ -334,7 +335,7 @@ def test_nearly_equal_nodes_that_a_zone_makes_equal_go_by_the_fixed_order(
     assert together == apart
 
 
-def test_many_replicas_over_many_zones_too() -> None:
+def test_large_batch_over_many_zones_equals_singly() -> None:
     table = table_of(
         *(
             a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}")
@@ -354,7 +355,7 @@ def test_many_replicas_over_many_zones_too() -> None:
 
 
 @pytest.mark.parametrize("zone", [{}, {"zone": "x"}], ids=["without zones", "with zones"])
-def test_the_part_for_nodes_knows_of_replicas_that_are_only_supposed(zone: dict[str, str]) -> None:
+def test_node_spread_counts_assumed_replicas(zone: dict[str, str]) -> None:
     table = table_of(a_node("n0", labels=zone), a_node("n1", labels=zone))
     demands = a_workload(service="s")
     ask, rows = table.make_ask("default/a", demands), np.array([0, 1, 1])
@@ -367,7 +368,7 @@ def test_the_part_for_nodes_knows_of_replicas_that_are_only_supposed(zone: dict[
     assert (ServiceSpread().score(ask, table)[:2] >= NodeSpread().score(ask, table)[:2]).all()
 
 
-def test_what_nobody_uses_any_more_is_forgotten() -> None:
+def test_unused_shapes_and_counts_are_evicted() -> None:
     table = table_of(*(a_node(f"n{number}", zone=f"z{number % 3}") for number in range(5)))
     for number in range(50_000):
         labels = {"app": f"a{number}"}
@@ -390,19 +391,19 @@ def test_what_nobody_uses_any_more_is_forgotten() -> None:
     assert len(table.shapes_seen_once) + len(table.shape_caches) <= 2 * MAX_COLUMNS_KEPT
 
 
-def test_a_forgotten_tally_is_counted_anew_when_somebody_asks() -> None:
+def test_evicted_topology_count_is_recomputed() -> None:
     table = table_of(a_node("n0", zone="x"), a_node("n1", zone="y"))
     kept = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"})
     table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
     rule = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),))
-    before = told(table, rule)
+    before = decision_facts(table, rule)
     for number in range(2 * MAX_COLUMNS_KEPT):
         table.topology_counts("default", near("node", app=f"other-{number}").selector)
-    assert told(table, rule) == before
+    assert decision_facts(table, rule) == before
     assert before[2]["n1"] == RULED_OUT
 
 
-def test_a_shape_that_was_forgotten_gets_another_number_and_never_somebody_elses() -> None:
+def test_evicted_shape_gets_a_fresh_number() -> None:
     table = table_of(a_node())
     first = table.make_ask("default/a", a_workload({"cpu": 1}))
     numbers = {

@@ -1,43 +1,38 @@
-"""A ledger in a book for binders: every step can be stopped, broken and interleaved."""
+"""An in-memory store for binders, in which every step can fail, be delayed and be interleaved."""
 
-import asyncio
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from build.small import ask, nodes
+from build.small_clusters import ask, nodes
 from lattice.errors import Unavailable
 from lattice.scheduling.cycle.binder import Binder, BindEvent, BindingMode, BindRequest, StoredNodeState
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
 
 
-class Turn:
-    """Something to wait for that is over when the waiter is next driven: lets two binders interleave step by step."""
+class YieldOnce:
+    """An awaitable that yields to the event loop once, so that tests can interleave two binders step by step."""
 
     def __await__(self) -> Generator[None]:
         yield
 
 
 @dataclass
-class BookLedger:
-    """The durable side, in memory: who is bound or prepared where, by reservation."""
+class FakeBindingStore:
+    """The durable state in memory: bindings and preparations by reservation."""
 
     free: dict[str, dict[str, int]]
     revisions: dict[str, int] = field(default_factory=dict)
     bound: dict[str, BindRequest] = field(default_factory=dict)
     prepared: dict[str, BindRequest] = field(default_factory=dict)
     locks: dict[str, str] = field(default_factory=dict)
-    fails: set[str] = field(default_factory=set)  # steps at which the store is away
-    breaks: dict[str, BaseException] = field(
-        default_factory=dict
-    )  # what is raised after a step has done what it does
-    meanwhile: dict[str, Callable[[], object]] = field(
-        default_factory=dict
-    )  # what else happens before a step is answered
+    fails: set[str] = field(default_factory=set)  # steps at which the store is unavailable
+    breaks: dict[str, BaseException] = field(default_factory=dict)  # raised after the step took effect
+    meanwhile: dict[str, Callable[[], object]] = field(default_factory=dict)  # called before the step returns
     tokens: int = 0
 
     async def _step(self, name: str) -> None:
-        await Turn()
+        await YieldOnce()
         if name in self.fails:
             raise Unavailable(f"store is away at {name}")
 
@@ -112,10 +107,10 @@ class BookLedger:
 
 
 @dataclass
-class Side:
+class SchedulerInstance:
     """One scheduler with its own table of the same nodes."""
 
-    ledger: BookLedger
+    store: FakeBindingStore
     name: str
     cpus: tuple[int, ...]
     mode: BindingMode
@@ -123,37 +118,34 @@ class Side:
     time: float = 0.0
 
     def __post_init__(self) -> None:
-        self.book = Reservations(nodes(*self.cpus), holder=self.name)
+        self.reservations = Reservations(nodes(*self.cpus), holder=self.name)
         self.events: list[BindEvent] = []
-        seen = dict.fromkeys(self.ledger.free, 0) if self.knows else {}
-        self.binder = Binder(self.ledger, self.book, lambda: self.time, self.mode, seen, self.events.append)
+        seen = dict.fromkeys(self.store.free, 0) if self.knows else {}
+        self.binder = Binder(
+            self.store, self.reservations, lambda: self.time, self.mode, seen, self.events.append
+        )
 
     def pass_time(self, seconds: float) -> None:
         self.time += seconds
 
     def reserve(self, name: str, cpu: int, row: int = 0) -> Reservation:
-        made = self.book.reserve(ask(self.book.table, name, cpu), row, self.time)
+        made = self.reservations.reserve(ask(self.reservations.table, name, cpu), row, self.time)
         assert isinstance(made, Reservation)
         return made
 
 
-def ledger(*cpus: int) -> BookLedger:
-    return BookLedger({f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)})
+def binding_store(*cpus: int) -> FakeBindingStore:
+    return FakeBindingStore(
+        {f"n{number}": {"cpu": cpu, "workloads": 1000} for number, cpu in enumerate(cpus)}
+    )
 
 
-def side(mode: BindingMode, *cpus: int) -> Side:
-    return Side(ledger(*cpus), "a", cpus, mode)
-
-
-def run(step: Coroutine[Any, Any, Any]) -> Any:
-    async def main() -> Any:
-        return await step
-
-    return asyncio.run(main())
+def scheduler_instance(mode: BindingMode, *cpus: int) -> SchedulerInstance:
+    return SchedulerInstance(binding_store(*cpus), "a", cpus, mode)
 
 
 def interleave(steps: Mapping[str, Coroutine[Any, Any, Any]], turns: Callable[[], str]) -> dict[str, Any]:
-    """Drive several coroutines by hand, one step of whoever's turn it is."""
+    """Drive several coroutines by hand, one step at a time, in the order of `turns`."""
     open_steps, results = dict(steps), {}
     while open_steps:
         name = turns()

@@ -1,4 +1,5 @@
-"""Whom can a service spare when a node is drained? Only replicas that nobody else is about to take away."""
+"""Tests of `service_availability`: a drain may evict only replicas that no rollout or scale-down is about to
+remove."""
 
 import pytest
 from msgspec.structs import replace
@@ -42,25 +43,31 @@ def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
 @pytest.mark.parametrize(
     ("placed", "replicas", "is_surged", "expected"),
     [
-        pytest.param(2, [0, 1], False, ServiceAvailability(2, 2), id="as many as were placed"),
+        pytest.param(2, [0, 1], False, ServiceAvailability(2, 2), id="as many replicas as placed"),
         pytest.param(
             2,
             [0, 1, 2],
             False,
             ServiceAvailability(3, 2, is_changing=True),
-            id="one more than were placed goes soon",
+            id="a replica beyond the placement is being removed",
         ),
-        pytest.param(2, [0, 1, 2], True, ServiceAvailability(3, 2), id="unless the drain asked for it"),
         pytest.param(
-            2, [0, 1, 2, 3], True, ServiceAvailability(4, 2, is_changing=True), id="and for no more than one"
+            2, [0, 1, 2], True, ServiceAvailability(3, 2), id="the surge replica of a drain is kept"
+        ),
+        pytest.param(
+            2,
+            [0, 1, 2, 3],
+            True,
+            ServiceAvailability(4, 2, is_changing=True),
+            id="a drain has one surge replica only",
         ),
         pytest.param(3, [0, 1, 2], False, ServiceAvailability(3, 2), id="more than it must keep"),
         pytest.param(
-            0, [0, 1, 2], False, ServiceAvailability(3, 2), id="nobody placed them, nobody takes them away"
+            0, [0, 1, 2], False, ServiceAvailability(3, 2), id="without a placement no replica is removed"
         ),
     ],
 )
-def test_what_a_service_can_spare(
+def test_service_availability(
     placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     found = [a_replica(slot) for slot in replicas]
@@ -77,7 +84,7 @@ def test_what_a_service_can_spare(
             [0, 1, 2],
             False,
             ServiceAvailability(3, 2, is_changing=True),
-            id="fewer are asked for than were placed: one goes soon",
+            id="scaled down below the placement: one is being removed",
         ),
         pytest.param(
             1,
@@ -85,19 +92,24 @@ def test_what_a_service_can_spare(
             [0, 1, 2, 3],
             True,
             ServiceAvailability(4, 2, is_changing=True),
-            id="also beside one that the drain asked for",
+            id="scaled down beside the surge replica of a drain",
         ),
+        pytest.param(1, 2, [0, 1], False, ServiceAvailability(2, 2), id="as many requested as placed"),
         pytest.param(
-            1, 2, [0, 1], False, ServiceAvailability(2, 2), id="as many are asked for as were placed"
+            1,
+            2,
+            [0, 1, 2],
+            True,
+            ServiceAvailability(3, 2),
+            id="as many requested as placed, and the surge replica of a drain",
         ),
-        pytest.param(1, 2, [0, 1, 2], True, ServiceAvailability(3, 2), id="and one more, for the drain"),
         pytest.param(
             2,
             3,
             [0, 1, 2],
             False,
             ServiceAvailability(3, 2),
-            id="more were placed than are asked for, and that was decided",
+            id="the placement of the latest generation counts",
         ),
         pytest.param(
             2,
@@ -105,14 +117,14 @@ def test_what_a_service_can_spare(
             [0, 1, 2],
             False,
             ServiceAvailability(3, 2, is_changing=True),
-            id="it has no place any more, and two stay where they are",
+            id="without a placement one is being removed",
         ),
         pytest.param(
-            2, 0, [0, 1], False, ServiceAvailability(2, 2), id="no place, and no more than are asked for"
+            2, 0, [0, 1], False, ServiceAvailability(2, 2), id="without a placement, no more than requested"
         ),
     ],
 )
-def test_what_a_service_can_spare_after_it_was_changed(
+def test_service_availability_after_spec_change(
     decided: int, placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
@@ -128,7 +140,7 @@ def test_what_a_service_can_spare_after_it_was_changed(
     )
 
 
-def test_a_drain_waits_while_replicas_are_replaced_or_removed_and_asks_for_none() -> None:
+def test_drain_waits_for_rollout_and_requests_no_surge() -> None:
     found = plan_drain(
         [NodeWorkload("web-0", "web"), NodeWorkload("alone")],
         {"web": ServiceAvailability(3, 2, is_changing=True)},

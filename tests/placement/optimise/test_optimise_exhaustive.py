@@ -1,12 +1,14 @@
-"""The optimiser against trying every fleet: nothing valid is cheaper than the bound it reports, and what it does is valid."""
+"""Tests of the optimiser against an exhaustive search: no valid fleet is cheaper than the reported bound, and
+the result is valid."""
 
-import os
 from collections.abc import Sequence
 from random import Random
 from typing import Any
 
-from build.checks import made_worse
-from build.exhaustive import fleet_of, truth
+from build.exhaustive_search import cheapest_fleet_cost, fleet_of
+from build.fleet_violations import new_violations
+from build.placed_worlds import a_bound_workload, a_node
+from build.property_settings import LONG
 from build.worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -17,16 +19,14 @@ from lattice.placement.model.world import World
 from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge
-from tests.placement.model.test_world import bound, node
 
-LONG = os.environ.get("LATTICE_LONG") == "1"
 SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = ("api", "batch", "cache", "web")
-QUICK = 5.0  # seconds; these worlds take milliseconds
+TIME_LIMIT_S = 5.0  # seconds; these worlds take milliseconds
 
 
-def small(number: int) -> FleetState:
-    """Services came while some pools were closed; now all are open."""
+def small_state(number: int) -> FleetState:
+    """Services were placed while some pools were closed; now all are open."""
     draw = Random(number)
     sizes = draw.sample([(2, 4), (4, 16), (4, 8), (8, 16), (8, 32)], draw.randint(1, 3))
     classes = [a_class(f"c{at}", *size, costPerHour=_prices(draw, size[0])) for at, size in enumerate(sizes)]
@@ -98,12 +98,10 @@ def _service(draw: Random, name: str) -> Kind:
     st.integers(0, 1 << 40),
     st.sampled_from([(0, None), (0, 1), (0, 2), (36_000, None), (36_000_000, None), (36_000_000, 2)]),
 )
-def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(
-    number: int, moving: tuple[int, int | None]
-) -> None:
-    settled = small(number)
-    effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=QUICK, gap=0.0)
-    true = truth(settled, effort.move_price, effort.max_moves)
+def test_bound_and_result_agree_with_exhaustive_search(number: int, moving: tuple[int, int | None]) -> None:
+    settled = small_state(number)
+    effort = OptimiserOptions(move_cost=moving[0], max_moves=moving[1], time_limit_s=TIME_LIMIT_S, gap=0.0)
+    true = cheapest_fleet_cost(settled, effort.move_price, effort.max_moves)
     assume(true is not None and settled.replica_counts)
     found = optimise(settled, effort)
     assert true is not None
@@ -117,17 +115,17 @@ def test_nothing_valid_is_cheaper_than_the_bound_and_what_is_done_is_valid(
     assert {name: counts.total() for name, counts in fleet_of(after).now.items()} == {
         name: counts.total() for name, counts in fleet_of(settled).now.items()
     }
-    assert made_worse(settled, after) == []
+    assert new_violations(settled, after) == []
 
 
-# --- named cases: what the numbers have to know so that the bound is true, and what they find by knowing it ---
+# --- named cases ---
 
 
-def improved(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
-    """Settled with these, and optimised when those have come."""
+def optimise_after(*objects: Kind, then: Sequence[Kind] = (), **effort: Any) -> FleetPlan:
+    """Place the objects, apply `then`, and optimise."""
     return optimise(
         converge(converge(a_world(*objects)).resulting_world().with_objects(then)),
-        OptimiserOptions(time_limit_s=QUICK, **effort),
+        OptimiserOptions(time_limit_s=TIME_LIMIT_S, **effort),
     )
 
 
@@ -150,26 +148,26 @@ EVEN: dict[str, Any] = {
 }
 
 
-def test_services_that_have_to_be_near_one_another_move_together() -> None:
+def test_latency_group_moves_together() -> None:
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db"), a_service("api", latency={"db": {"maxMs": 2}})]
-    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
+    found = optimise_after(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")], gap=0.0)
     assert offers(found) == {"api": {"p2"}, "db": {"p2"}}
     assert (found.rate_before, found.rate_after, found.bound) == (2_000_000, 200_000, 200_000)
 
 
-def test_one_of_them_alone_does_not_leave() -> None:
-    """The other has to stay in its region."""
+def test_latency_group_stays_if_one_member_must() -> None:
+    """The other service is required in its region."""
     dear = a_pool("p1", region="us-east-1", classes=["dear"])
     pair = [a_service("db", requiredRegions=["us-east-1"]), a_service("api", latency={"db": {"maxMs": 2}})]
-    found = improved(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
+    found = optimise_after(a_class(), DEAR, dear, *pair, then=[a_pool("p2", region="eu-west-1")])
     assert (found.moves, found.rate_after, found.bound) == (0, 2_000_000, 2_000_000)
 
 
-def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> None:
-    """Each of the two has a cluster of three for one replica; either would do for both."""
+def test_move_saves_min_nodes_of_a_cluster() -> None:
+    """Each of two clusters has three machines for one replica; one cluster would hold both."""
     rules, pools = a_policy(clusters={"minNodes": 3}), [a_pool("p1", capacity={"maxNodes": 3}), a_pool("p2")]
-    found = improved(
+    found = optimise_after(
         *pools,
         rules,
         a_service("a", cores=4, replicas=3),
@@ -180,34 +178,36 @@ def test_machines_that_a_cluster_only_has_because_it_must_are_worth_a_move() -> 
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (1_200_000, 600_000, 600_000, 1)
 
 
-def test_services_under_other_rules_do_not_share_machines() -> None:
+def test_services_with_different_rules_do_not_share_machines() -> None:
     rules = a_policy(selector={"env": "prod"}, clusters={"maxNodes": 7})
-    found = improved(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
+    found = optimise_after(a_pool(), rules, a_service("a"), a_service("b", labels={"env": "prod"}))
     assert (found.rate_after, found.bound, found.status) == (400_000, 400_000, "optimal")
 
 
-def test_a_class_that_has_become_cheaper_is_moved_to_within_its_pool() -> None:
+def test_replicas_move_to_cheaper_class_in_same_pool() -> None:
     service = a_service(cores=2, replicas=2)
     classes = a_class("m", 4, 16, 0.2), a_class("n", 4, 16, 0.3)
-    found = improved(*classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0)
+    found = optimise_after(
+        *classes, a_pool(classes=["m", "n"]), service, then=[a_class("n", 4, 16, 0.1)], gap=0.0
+    )
     assert (found.moves, found.rate_after, found.bound) == (2, 100_000, 100_000)
     assert clusters(found) == {"p1-002": {"n": 1}}
 
 
-def test_half_empty_machines_become_fewer() -> None:
-    """Four that filled four machines; what is left of each fits on one."""
+def test_half_empty_machines_are_consolidated() -> None:
+    """Four services filled four machines; after scaling down they fit on one."""
     names = ("a", "b", "c", "d")
     before = converge(a_world(a_pool(), *(a_service(name, cores=3) for name in names))).resulting_world()
     settled = converge(before.with_objects([a_service(name, cores=1) for name in names]))
     assert settled.clusters == {"p1-001": {"m": 4}}
-    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.moves, clusters(found)) == (3, {"p1-001": {"m": 1}})
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, max_moves=2)).rate_after == 400_000
-    assert optimise(settled, OptimiserOptions(time_limit_s=QUICK, move_cost=200_000 * 720)).moves == 0
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S, max_moves=2)).rate_after == 400_000
+    assert optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S, move_cost=200_000 * 720)).moves == 0
 
 
-def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
-    found = improved(
+def test_existing_skew_does_not_raise_the_bound() -> None:
+    found = optimise_after(
         a_class(),
         DEAR,
         a_pool("p1"),
@@ -217,47 +217,47 @@ def test_a_spread_that_is_uneven_already_does_not_raise_the_bound() -> None:
     assert (found.moves, found.rate_after, found.bound) == (0, 400_000, 400_000)
 
 
-def test_a_spread_does_not_become_less_even_for_saving() -> None:
-    """Two and two and none since the third pool is there: as many in one pool, but not more."""
+def test_saving_does_not_increase_skew() -> None:
+    """With the third pool the counts are two, two and none; no pool may get more than two."""
     pools = [a_pool("p1", classes=["dear"]), a_pool("p2", classes=["dear"])]
-    found = improved(
+    found = optimise_after(
         a_class(), DEAR, *pools, a_service(cores=4, replicas=4, **EVEN), then=[a_pool("p3")], move_cost=0
     )
     assert (found.rate_after, found.bound) == (4_400_000, 4_400_000)
     assert offers(found)["api"] == {"p1", "p3"}
 
 
-def test_zones_count_too() -> None:
+def test_zone_spread_is_kept() -> None:
     even = {"spread": [{"topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]}
     zones = [a_pool("p1", region="r", zone="a"), a_pool("p2", region="r", zone="b", classes=["dear"])]
-    found = improved(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
+    found = optimise_after(a_class(), DEAR, *zones, a_service(cores=4, replicas=4, **even))
     assert (found.rate_after, found.bound, found.status) == (4_400_000, 4_400_000, "optimal")
 
 
-def test_room_beside_somebody_who_is_no_service_costs_nothing_more() -> None:
+def test_capacity_beside_bare_workload_is_free() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(replicas=1))).resulting_world()
     world = World(applied.objects, applied.price_book).with_objects(
-        [node("n1"), bound("mine", "n1", cores="1")], with_status=True
+        [a_node("n1"), a_bound_workload("mine", "n1", cores="1")], with_status=True
     )
-    found = optimise(converge(world), OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(converge(world), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
 
 
-def test_a_machine_that_is_larger_than_listed_holds_more() -> None:
+def test_machine_larger_than_its_class_holds_more() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(cores=4))).resulting_world()
-    big = node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
+    big = a_node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
     settled = converge(
         World(applied.objects, applied.price_book)
         .with_objects([big], with_status=True)
         .with_objects([a_service(cores=4, replicas=2)])
     )
-    found = optimise(settled, OptimiserOptions(time_limit_s=QUICK))
+    found = optimise(settled, OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
-def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
+def test_machines_of_withdrawn_class_may_stay() -> None:
     old = a_class("old", price=0.1)
-    found = improved(
+    found = optimise_after(
         a_class(), old, a_pool(classes=["old"]), a_service(cores=3, replicas=2), then=[a_pool(classes=["m"])]
     )
     assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
@@ -266,28 +266,30 @@ def test_machines_of_a_class_that_is_not_offered_any_more_may_stay() -> None:
 UNPRICED = a_class("unpriced", 8, 32, None)
 
 
-def test_a_class_without_a_price_does_not_hide_those_that_have_one() -> None:
+def test_unpriced_class_does_not_dominate_priced_ones() -> None:
     offer = a_world(a_class(), UNPRICED, a_pool(classes=["m", "unpriced"])).supply.offers[0]
     assert [each.name for each in useful_types(offer, ("cpu", "memory"))] == ["m"]
-    found = improved(
+    found = optimise_after(
         a_class(), UNPRICED, a_class("l", 16, 64, 0.7), a_pool(classes=["m", "l", "unpriced"]), a_service()
     )
     assert (found.rate_after, found.bound) == (200_000, 200_000)
 
 
-def test_what_runs_at_an_unknown_price_is_not_counted_against_the_bound() -> None:
-    found = improved(UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")])
+def test_unknown_price_is_not_counted_in_the_bound() -> None:
+    found = optimise_after(
+        UNPRICED, a_class(), a_pool(classes=["unpriced"]), a_service(), then=[a_pool("p2")]
+    )
     assert (found.moves, found.rate_after, found.bound) == (0, 0, 0)
 
 
-def test_nothing_is_saved_by_machines_of_unknown_price() -> None:
-    found = improved(
+def test_unpriced_machines_are_no_saving() -> None:
+    found = optimise_after(
         UNPRICED, a_class(), a_pool("p1"), a_service(), then=[a_pool("p2", classes=["unpriced"])]
     )
     assert (found.moves, found.rate_after, found.bound) == (0, 200_000, 200_000)
 
 
-def test_what_overflows_may_move_to_a_cheaper_class_there() -> None:
+def test_overflow_replicas_move_to_cheaper_class() -> None:
     overflow = {"enabled": True, "target": "cloud", "trigger": {"capacityThreshold": 50}}
     dear, cheap = a_class("m", costPerHour={"aws": 0.5}), a_class("n", costPerHour={"aws": 0.2})
     first = [
@@ -296,5 +298,5 @@ def test_what_overflows_may_move_to_a_cheaper_class_there() -> None:
         a_cloud("cloud", {"r1": {}}),
         a_service(cores=4, replicas=2),
     ]
-    found = improved(*first, then=[cheap], gap=0.0)
+    found = optimise_after(*first, then=[cheap], gap=0.0)
     assert (found.rate_before, found.rate_after, found.bound, found.moves) == (500_000, 200_000, 200_000, 1)

@@ -1,4 +1,4 @@
-"""Random worlds by number, in which most things fit and much is nearly full: cheap to make, so that there can be thousands."""
+"""Random worlds by seed, in which most services fit and much is nearly full; cheap enough for thousands."""
 
 from collections.abc import Iterator
 from random import Random
@@ -22,22 +22,18 @@ CLASSES = (
 )
 
 
-def dice(number: int) -> Random:
-    return Random(number)
-
-
-def crowd(number: int) -> World:
-    """Always the same for a number."""
-    draw = dice(number)
+def random_world(number: int) -> World:
+    """The same world for the same number."""
+    draw = Random(number)
     found: list[Kind] = [*CLASSES, *_supply(draw)]
-    found += [policy(draw, f"rules{each}") for each in range(draw.choice([0, 0, 1, 2]))]
-    found += [service(draw, name) for name in NAMES[: draw.randint(1, len(NAMES))]]
+    found += [random_policy(draw, f"rules{each}") for each in range(draw.choice([0, 0, 1, 2]))]
+    found += [random_service(draw, name) for name in NAMES[: draw.randint(1, len(NAMES))]]
     return World.of(found, PriceBook({}))
 
 
 def _supply(draw: Random) -> Iterator[Kind]:
     for number in range(1, draw.randint(1, 3) + 1):
-        yield pool(draw, f"p{number}")
+        yield random_pool(draw, f"p{number}")
     has_cloud = draw.random() < 0.6
     if has_cloud:
         yield _cloud(draw)
@@ -45,7 +41,7 @@ def _supply(draw: Random) -> Iterator[Kind]:
         yield _static(draw, has_cloud)
 
 
-def pool(draw: Random, name: str) -> LatticePool:
+def random_pool(draw: Random, name: str) -> LatticePool:
     return a_pool(
         name,
         region=draw.choice(REGIONS),
@@ -105,8 +101,8 @@ def _static(draw: Random, has_cloud: bool) -> Kind:
     )
 
 
-def service(draw: Random, name: str) -> LatticeService:
-    """Some talk to others, some have to be near them."""
+def random_service(draw: Random, name: str) -> LatticeService:
+    """A service that may call others and have latency limits to them."""
     others = [other for other in NAMES if other != name]
     called = draw.sample(others, draw.choice([0, 0, 1, 2]))
     near = draw.sample(called, 1) if called and draw.random() < 0.4 else []
@@ -136,7 +132,7 @@ def _skew(key: str, when: str = "DoNotSchedule") -> list[dict[str, Any]]:
     return [{"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": when}]
 
 
-def policy(draw: Random, name: str) -> LatticePlacementPolicy:
+def random_policy(draw: Random, name: str) -> LatticePlacementPolicy:
     rules: dict[str, Any] = draw.choice(
         [{}, {}, {}, {}, {"minRegions": 2}, {"compliance": ["gdpr"]}, {"capabilities": ["nvme"]}]
     )
@@ -154,23 +150,23 @@ def policy(draw: Random, name: str) -> LatticePlacementPolicy:
     return a_policy(name, selector=draw.choice([None, {"env": "prod"}]), clusters=clusters, **rules)
 
 
-def change(number: int, world: World) -> tuple[list[Kind], list[tuple[str, str, str]]]:
-    """Something that a user might apply to it, and what might be deleted."""
-    draw = dice(number)
+def random_change(number: int, world: World) -> tuple[list[Kind], list[tuple[str, str, str]]]:
+    """Objects that a user might apply to the world, and keys that might be deleted."""
+    draw = Random(number)
     services = sorted(world.services.values(), key=lambda each: each.metadata.name)
     match draw.randint(0, 6):
         case 0:
-            return [service(draw, draw.choice(NAMES))], []
+            return [random_service(draw, draw.choice(NAMES))], []
         case 1:
-            return [service(draw, name) for name in draw.sample(NAMES, 3)], []
+            return [random_service(draw, name) for name in draw.sample(NAMES, 3)], []
         case 2:
             return [], [
                 ("LatticeService", "default", draw.choice(services).metadata.name)
             ] if services else []
         case 3:
-            return [pool(draw, draw.choice(["p1", "p9"]))], []
+            return [random_pool(draw, draw.choice(["p1", "p9"]))], []
         case 4:
-            return [policy(draw, draw.choice(["rules0", "rules9"]))], []
+            return [random_policy(draw, draw.choice(["rules0", "rules9"]))], []
         case 5:
             return [], [("LatticePool", "", "p1")]
     return [], []
