@@ -148,39 +148,33 @@ def test_a_run_in_which_something_was_not_measured_is_not_kept(
     assert kept == ["control"], "only the one that was whole"
 
 
-def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() -> None:
+async def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() -> None:
     count = 20
+    seen, all_seen = 0, asyncio.Event()
 
-    async def run() -> None:
-        seen, all_seen = 0, asyncio.Event()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                seen += 1
+                if seen == count:
+                    all_seen.set()
+                await all_seen.wait()  # a client that waits for an answer before the next request would hang
+                writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal seen
-            with suppress(asyncio.IncompleteReadError):
-                while True:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
-                    seen += 1
-                    if seen == count:
-                        all_seen.set()
-                    await (
-                        all_seen.wait()
-                    )  # whoever waits for an answer before it sends the next waits for ever
-                    writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
-            writer.close()
-
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            at = SimpleNamespace(host="127.0.0.1", port=server.sockets[0].getsockname()[1], tls=None)
-            opened = asyncio.open_connection
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
-                site: Any = SimpleNamespace(at=at)
-                due, result = await asyncio.wait_for(
-                    control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20
-                )
-        assert len(result.latencies) == count
-        assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), (
-            "as planned, not as it went"
-        )
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = SimpleNamespace(host="127.0.0.1", port=server.sockets[0].getsockname()[1], tls=None)
+        opened = asyncio.open_connection
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
+            site: Any = SimpleNamespace(at=at)
+            due, result = await asyncio.wait_for(
+                control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20
+            )
+    assert len(result.latencies) == count
+    assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), (
+        "as planned, not as it went"
+    )

@@ -195,20 +195,17 @@ def test_what_a_node_says_before_it_carried_out_an_order_is_known_as_such() -> N
         pytest.param(130, 0, id="while we were away we heard nobody, and blame nobody"),
     ],
 )
-def test_a_server_that_was_paused_begins_to_listen_anew(pause: float, silence: float) -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        presence = Presence(clock)
-        task = asyncio.create_task(presence.run())
-        presence.start_session("n2")
-        await clock.advance(100)
-        clock.jump(pause)
-        assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence, silence)
-        await clock.advance(10)
-        assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence + 10, silence + 10)
-        task.cancel()
-
-    asyncio.run(script())
+async def test_a_server_that_was_paused_begins_to_listen_anew(pause: float, silence: float) -> None:
+    clock = VirtualClock()
+    presence = Presence(clock)
+    task = asyncio.create_task(presence.run())
+    presence.start_session("n2")
+    await clock.advance(100)
+    clock.jump(pause)
+    assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence, silence)
+    await clock.advance(10)
+    assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence + 10, silence + 10)
+    task.cancel()
 
 
 beats = st.builds(

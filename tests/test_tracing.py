@@ -52,19 +52,16 @@ def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
-    async def main() -> None:
-        clock = SystemClock()
-        store = MemoryStore(clock)
-        api = await an_api(store, clock)
-        app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
-        assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
-        assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
-        await asked(api, "GET", about("", namespace="default"), VIEWER)
-        with pytest.raises(NotFound):
-            await asked(api, "GET", about("web"), ADMIN)
-
-    asyncio.run(main())
+async def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    api = await an_api(store, clock)
+    app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
+    assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
+    assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
+    await asked(api, "GET", about("", namespace="default"), VIEWER)
+    with pytest.raises(NotFound):
+        await asked(api, "GET", about("web"), ADMIN)
     assert said(heard, "request") == [{"method": "GET"}]  # of health nothing else is told
     assert said(heard, "get") == [{"method": "GET", "verb": "get", "resource": "", "status": 401}]
     workloads = "latticeworkloads.lattice.dev"
@@ -72,7 +69,7 @@ def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -
     assert said(heard, f"get {workloads}") == [{"verb": "get", "resource": workloads, "status": 404}]
 
 
-def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> None:
+async def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> None:
     class Controller:
         name = "test"
 
@@ -81,29 +78,23 @@ def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> 
                 raise Unavailable("not now")
             return None
 
-    async def main() -> None:
-        clock = VirtualClock()
-        running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
-        await clock.advance(0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(main())
+    clock = VirtualClock()
+    running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
+    await clock.advance(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     looks = {each["key"]: each for each in said(heard, "look")}
     assert looks["a"] == {"controller": "test", "key": "a", "result": "done"}
     assert looks["b"]["result"] == "failed"
 
 
-def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
+async def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
     heard: InMemorySpanExporter,
 ) -> None:
-    async def main() -> None:
-        async with a_world() as (world, clock):
-            await world.add(a_node("n1"), a_workload("w"))
-            async with acting(world.store, clock) as one:
-                await one.look()
-
-    asyncio.run(main())
+    async with a_world() as (world, clock):
+        await world.add(a_node("n1"), a_workload("w"))
+        async with acting(world.store, clock) as one:
+            await one.look()
     assert said(heard, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
     assert said(heard, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
     spans = heard.get_finished_spans()
@@ -118,21 +109,18 @@ def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_
     assert (inside[0].attributes["lattice.term"], inside[0].attributes["lattice.writes"]) == (1, 3)
 
 
-def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
+async def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
     heard: InMemorySpanExporter,
 ) -> None:
-    async def main() -> None:
-        clock = VirtualClock()
-        async with links.a_leader(clock, 10.0, "n1") as leader:
-            machine = links.a_machine(clock, {"here": leader})
-            machine.start()
-            await leader.add(links.a_workload())
-            await leader.bind("web", links.applied("n1"))
-            await clock.advance(5)
-            await settle()
-            await machine.kill()
-
-    asyncio.run(main())
+    clock = VirtualClock()
+    async with links.a_leader(clock, 10.0, "n1") as leader:
+        machine = links.a_machine(clock, {"here": leader})
+        machine.start()
+        await leader.add(links.a_workload())
+        await leader.bind("web", links.applied("n1"))
+        await clock.advance(5)
+        await settle()
+        await machine.kill()
     ordered = [each for each in said(heard, "order") if "default/web" in each["workloads"]]
     assert [(each["node"], each["term"]) for each in ordered] == [("n1", 1)]
     started = said(heard, "start")

@@ -1,6 +1,5 @@
 """Four foreign Python clients do to our server what their users do to Kubernetes."""
 
-import asyncio
 import contextlib
 import json
 from importlib.metadata import version
@@ -187,12 +186,8 @@ def test_kubernetes_leader_election(official, lock):
     assert (status, record.holder_identity) == (True, "one")
 
 
-def test_kubernetes_asyncio(server):
-    asyncio.run(_kubernetes_asyncio(str(server.kubeconfig)))
-
-
-async def _kubernetes_asyncio(kubeconfig):
-    async with await kubernetes_asyncio.config.new_client_from_config(kubeconfig) as client:
+async def test_kubernetes_asyncio(server):
+    async with await kubernetes_asyncio.config.new_client_from_config(str(server.kubeconfig)) as client:
         api = kubernetes_asyncio.client.CustomObjectsApi(client)
         where = (*KIND[:2], "default", KIND[2])
         began = (await api.list_namespaced_custom_object(*where))["metadata"]["resourceVersion"]
@@ -219,11 +214,7 @@ async def _kubernetes_asyncio(kubeconfig):
         assert (await core.patch_namespaced_config_map("async", "default", operations)).data == {"a": "2"}
 
 
-def test_kr8s(server):
-    asyncio.run(_kr8s(server))
-
-
-async def _kr8s(server):
+async def test_kr8s(server):
     api = await kr8s.asyncio.api(kubeconfig=str(server.kubeconfig))
     kind = new_class("LatticeService", "lattice.dev/v1alpha1", asyncio=True, namespaced=True)
     async with api.call_api(
