@@ -79,7 +79,7 @@ PAIR = [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)]
         ),
     ],
 )
-def test_what_was_placed_is_added_up(nodes: list[Object], workloads: list[Object], complaint: str) -> None:
+def test_placement_check(nodes: list[Object], workloads: list[Object], complaint: str) -> None:
     bindings: Any = Bindings(None, 0)  # type: ignore[arg-type]
     bindings.seen = {each["metadata"]["name"]: (0.0, "n1") for each in PAIR if each in workloads}
     site: Any = Board(nodes, workloads)
@@ -99,7 +99,7 @@ def test_what_was_placed_is_added_up(nodes: list[Object], workloads: list[Object
         pytest.param([b'{"node":"n1"}', b"null"], ["w"], id="its node was taken away"),
     ],
 )
-def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str]) -> None:
+def test_double_binding_is_detected(lines: list[bytes], moved: list[str]) -> None:
     bindings = Bindings(None, 0)  # type: ignore[arg-type]
     for line in lines:
         told = b'{"type":"MODIFIED","object":{"metadata":{"name":"w"},"status":{"binding":%b}}}' % line
@@ -115,7 +115,7 @@ def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str])
         pytest.param(None, 1, "not measured: 7 agents: a thing", id="not measured"),
     ],
 )
-def test_an_aim_that_is_missed_fails_the_run(
+def test_missed_target_fails_the_run(
     measured: float | None,
     exit_code: int,
     words: str,
@@ -135,9 +135,7 @@ def test_an_aim_that_is_missed_fails_the_run(
     assert "7 agents" in said
 
 
-def test_a_run_in_which_something_was_not_measured_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_missing_figures_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Report, "save", lambda report, name: kept.append(name))
@@ -148,7 +146,7 @@ def test_a_run_in_which_something_was_not_measured_is_not_kept(
     assert kept == ["control"], "only the one that was whole"
 
 
-async def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() -> None:
+async def test_requests_are_sent_on_schedule_without_waiting() -> None:
     count = 20
     seen, all_seen = 0, asyncio.Event()
 

@@ -24,21 +24,21 @@ async def or_late(clock: VirtualClock, seconds: float) -> str:
         return f"late at {clock.monotonic() - 1:g}"
 
 
-async def test_what_comes_in_time_is_handed_out_and_no_alarm_rings_later() -> None:
+async def test_result_within_the_timeout_is_returned() -> None:
     clock = VirtualClock()
     said = await with_timeout(clock, 5.0, at_once())
     await clock.advance(10.0)
     assert said == "here"
 
 
-async def test_what_takes_longer_is_given_up_at_that_time_by_that_clock() -> None:
+async def test_timeout_follows_the_given_clock() -> None:
     clock = VirtualClock()
     asking = asyncio.create_task(or_late(clock, 5.0))
     await clock.advance(20.0)
     assert asking.result() == "late at 5"
 
 
-async def test_whoever_is_cancelled_meanwhile_is_cancelled() -> None:
+async def test_cancellation_during_the_wait_propagates() -> None:
     clock = VirtualClock()
     asking = asyncio.create_task(or_late(clock, 5.0))
     await settle()
@@ -47,7 +47,7 @@ async def test_whoever_is_cancelled_meanwhile_is_cancelled() -> None:
     assert asking.cancelled()
 
 
-async def test_whoever_is_cancelled_at_the_moment_at_which_it_is_late_is_cancelled() -> None:
+async def test_cancellation_at_the_timeout_propagates() -> None:
     clock = VirtualClock()
     asking = asyncio.create_task(or_late(clock, 5.0))
     await settle()
@@ -56,7 +56,7 @@ async def test_whoever_is_cancelled_at_the_moment_at_which_it_is_late_is_cancell
     assert asking.cancelled()
 
 
-async def test_one_within_another_is_over_by_whichever_is_first() -> None:
+async def test_nested_timeouts_end_at_the_earlier() -> None:
     clock = VirtualClock()
     asking = asyncio.create_task(with_timeout(clock, 9.0, or_late(clock, 2.0)))
     await clock.advance(20.0)

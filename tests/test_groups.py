@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.xdist_group("one"), pytest.mark.timeout(60)]
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_of_a_group(number: int) -> None:
+def test_group_member(number: int) -> None:
     with Path("workers").open("a") as file:
         file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
 """

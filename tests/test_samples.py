@@ -42,38 +42,38 @@ GUIDES = ROOT / "docs" / "guides"
 
 # Page and how the sample, or the command in a console, begins -> the test that runs it instead.
 RUN_BY = {
-    ("README.md", "make up"): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
+    ("README.md", "make up"): "tests/test_samples.py::test_first_start_prints_the_readme_sample",
     (
         "README.md",
         "Lattice is up at",
-    ): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
+    ): "tests/test_samples.py::test_first_start_prints_the_readme_sample",
     (
         "README.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/ha.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/nodes.md",
         "lattice agent --server https://lattice",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/latency.md",
         "spec:",
-    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
+    ): "tests/test_samples.py::test_unsaved_manifests_are_parts_of_the_examples",
     (
         "docs/guides/onprem.md",
         "apiVersion:",
-    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
-    ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
+    ): "tests/test_samples.py::test_unsaved_manifests_are_parts_of_the_examples",
+    ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_reference_is_up_to_date",
     (
         "docs/reference/scenarios.md",
         "# What ends by itself",
-    ): "tests/sim/test_scenarios.py::test_a_scenario_says_what_it_said_before",
+    ): "tests/sim/test_scenarios.py::test_scenario_output_is_unchanged",
     ("docs/reference/settings.md", "store: "): "tests/test_deploy.py::test_settings_in_the_reference_exist",
-    ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_a_copy_is_restored_as_shown",
+    ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_backup_is_restored_as_shown",
     (
         "docs/tutorial.md",
         "$ pip install",
@@ -81,11 +81,11 @@ RUN_BY = {
     (
         "deploy/etcd/README.md",
         "deploy/etcd/try.sh",
-    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    ): "tests/test_deploy.py::test_three_servers_elect_a_new_leader_after_a_kill",
     (
         "deploy/etcd/README.md",
         "$ curl -sk",
-    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    ): "tests/test_deploy.py::test_three_servers_elect_a_new_leader_after_a_kill",
 }
 # The same -> why no test runs it.
 NOT_RUN = {
@@ -305,12 +305,12 @@ ASKING = sorted(set(WITH_SAMPLES) - set(OFFLINE), key=lambda path: (shown(path) 
 
 @pytest.mark.xdist_group("docs offline")
 @pytest.mark.parametrize("path", OFFLINE, ids=shown)
-def test_samples_that_ask_no_server_run_as_shown(path: Path, reader: Reader) -> None:
+def test_offline_samples_run_as_shown(path: Path, reader: Reader) -> None:
     reader.follow(path)
 
 
 @pytest.mark.xdist_group("docs")
-def test_the_first_start_prints_what_the_readme_shows(started: Started) -> None:
+def test_first_start_prints_the_readme_sample(started: Started) -> None:
     shows = next(
         sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("Lattice is up at")
     )
@@ -338,7 +338,7 @@ def declared(wire: Wire) -> list[str]:
 
 
 @pytest.mark.xdist_group("docs")
-def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
+def test_backup_is_restored_as_shown(reader: Reader, started: Started) -> None:
     """The last one: it stops the server. What was deleted since the copy is back, what was made since is gone."""
     page = GUIDES / "backup.md"
     wire, was = Wire(started.server.kubeconfig), []
@@ -361,7 +361,7 @@ def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=shown)
-def test_every_sample_is_run_or_listed_with_who_runs_it_or_why_not(path: Path) -> None:
+def test_every_sample_is_run_or_listed_with_a_reason(path: Path) -> None:
     """Nothing escapes by the name of its fence: whatever is not typed here, and is no file that the page's commands use, is listed."""
     marks = re.findall(r"^\s*(?:```|~~~)", path.read_text(), re.MULTILINE)
     assert len(marks) == 2 * len(FENCE.findall(path.read_text())), (
@@ -393,11 +393,13 @@ def listed_samples() -> Iterator[tuple[tuple[str, str], str]]:
                     yield key, text
 
 
-def test_what_is_listed_is_there_and_so_is_the_test_that_runs_it() -> None:
+def test_listed_samples_and_their_tests_exist() -> None:
     assert {key for key, _ in listed_samples()} == set(LISTED)
     for name in RUN_BY.values():
         file, _, test = name.partition("::")
-        assert f"\ndef {test}(" in (ROOT / file).read_text(), f"{name} is not there"
+        assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE), (
+            f"{name} is not there"
+        )
 
 
 def flags(command: click.Command) -> set[str]:
@@ -407,7 +409,7 @@ def flags(command: click.Command) -> set[str]:
     return own.union({"--help"}, *map(flags, below))
 
 
-def test_commands_that_are_not_typed_here_have_flags_that_exist() -> None:
+def test_listed_commands_use_existing_flags() -> None:
     seen = 0
     for _, text in listed_samples():
         for name, words in re.findall(r"\blattice (\w+) ([^\n;&|#]*)", text.replace("\\\n", " ")):
@@ -419,7 +421,7 @@ def test_commands_that_are_not_typed_here_have_flags_that_exist() -> None:
     assert seen > 3
 
 
-def test_manifests_that_are_not_saved_are_parts_of_the_examples() -> None:
+def test_unsaved_manifests_are_parts_of_the_examples() -> None:
     shown_parts = [
         sample
         for name in ("latency.md", "onprem.md")
@@ -460,11 +462,11 @@ NOTICED = {
 
 
 @pytest.mark.parametrize(("lines", "wrong"), NOTICED.values(), ids=NOTICED)
-def test_a_sample_that_prints_something_else_is_noticed(lines: list[str], wrong: str) -> None:
+def test_sample_with_other_output_is_detected(lines: list[str], wrong: str) -> None:
     assert difference(lines, SAID) == wrong
 
 
-def test_a_command_goes_on_below_and_its_exit_code_is_told_next() -> None:
+def test_continued_commands_and_exit_codes_are_parsed() -> None:
     text = "$ lattice a \\\n  -b\none\n\ntwo\n$ echo $?\n2\n$ lattice c\n"
     assert list(typed(text)) == [Step("lattice a \\\n  -b", ["one", "two"], 2), Step("lattice c", [])]
     assert Sample("p", "yaml", "# a.yaml\nb: 1\n").file == "a.yaml"

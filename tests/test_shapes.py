@@ -72,7 +72,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 @pytest.mark.parametrize(
     ("server", "agent"), [("README.md", "README.md"), ("docs/guides/ha.md", "docs/guides/nodes.md")]
 )
-def test_servers_and_agents_start_as_the_pages_say(
+def test_servers_and_agents_start_as_documented(
     server: str, agent: str, etcd: EtcdServer, tmp_path: Path
 ) -> None:
     """But for addresses: etcd and the server are here, on ports that are free."""

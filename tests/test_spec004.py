@@ -45,20 +45,20 @@ LATER = {  # the only ones that may be
 }
 
 
-def test_no_demand_is_left_out_or_listed_twice() -> None:
+def test_every_requirement_is_listed_once() -> None:
     assert {section.title: len(set(section.items)) for section in SPEC004.sections} == COUNTS
 
 
-def test_nothing_else_is_left_for_later() -> None:
+def test_only_known_gaps_are_deferred() -> None:
     assert {each.item for section in SPEC004.sections for each in section.later} == LATER
 
 
 @pytest.mark.parametrize("row", ROWS, ids=SPEC004.ids(ROWS))
-def test_the_place_exists_and_the_slip_is_possible_there(row: Row) -> None:
+def test_location_exists_and_mutation_applies(row: Row) -> None:
     assert_possible(row)
 
 
-def test_no_slip_serves_two_demands() -> None:
+def test_no_mutation_serves_two_requirements() -> None:
     assert len({row.slip for row in ROWS}) == len(ROWS)
 
 
@@ -69,22 +69,22 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
 
 
 @pytest.mark.xdist_group("spec004")
-def test_the_tests_named_exist(package: Copy) -> None:
+def test_named_tests_exist(package: Copy) -> None:
     package.assert_all_there(SPEC004)
 
 
 @pytest.mark.prove
-def test_the_tests_named_pass(package: Copy) -> None:
+def test_named_tests_pass(package: Copy) -> None:
     package.assert_all_pass(SPEC004)
 
 
 @pytest.mark.xdist_group("spec004")
 @pytest.mark.parametrize("row", SAMPLE, ids=SPEC004.ids(SAMPLE))
-def test_a_slip_is_noticed(package: Copy, row: Row) -> None:
+def test_a_mutation_is_detected(package: Copy, row: Row) -> None:
     package.assert_noticed(row)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("row", ROWS, ids=SPEC004.ids(ROWS))
-def test_every_slip_is_noticed(package: Copy, row: Row) -> None:
+def test_every_mutation_is_detected(package: Copy, row: Row) -> None:
     package.assert_noticed(row)

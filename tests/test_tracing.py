@@ -52,7 +52,7 @@ def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     ]
 
 
-async def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
+async def test_request_span_has_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
     api = await an_api(store, clock)
@@ -69,7 +69,7 @@ async def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExpor
     assert said(heard, f"get {workloads}") == [{"verb": "get", "resource": workloads, "status": 404}]
 
 
-async def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> None:
+async def test_reconcile_span_has_controller_key_and_result(heard: InMemorySpanExporter) -> None:
     class Controller:
         name = "test"
 
@@ -88,7 +88,7 @@ async def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporte
     assert looks["b"]["result"] == "failed"
 
 
-async def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
+async def test_bind_span_is_the_parent_of_its_commit(
     heard: InMemorySpanExporter,
 ) -> None:
     async with a_world() as (world, clock):
@@ -109,7 +109,7 @@ async def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_be
     assert (inside[0].attributes["lattice.term"], inside[0].attributes["lattice.writes"]) == (1, 3)
 
 
-async def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
+async def test_assignment_and_start_spans_name_workload_and_term(
     heard: InMemorySpanExporter,
 ) -> None:
     clock = VirtualClock()
@@ -134,7 +134,7 @@ async def test_an_order_and_the_start_that_follows_name_the_same_workload_and_te
     }
 
 
-def test_where_nobody_listens_nothing_is_made() -> None:
+def test_no_spans_without_an_exporter() -> None:
     assert TRACING.span("look", controller="x", key="y") is NOOP_SPAN
     TRACING.enable(None)
     assert TRACING.span("look") is NOOP_SPAN, "an API without an SDK behind it"
@@ -147,7 +147,7 @@ def test_where_nobody_listens_nothing_is_made() -> None:
         pytest.param(SDK, True, id="an SDK is found"),
     ],
 )
-def test_listening_at_the_start(before: str, is_loaded: bool) -> None:
+def test_tracing_is_enabled_with_an_sdk(before: str, is_loaded: bool) -> None:
     script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOTHING, TRACES\nTRACES.listen()\n"
     script += "print('opentelemetry.trace' in sys.modules, TRACES.span('x') is not NOTHING)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -161,7 +161,7 @@ def sleeping(marker: str) -> Any:
     return a_workload(containers={"main": Container(command=("sleep", marker))})
 
 
-async def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
+async def test_restarted_agent_adopts_running_workloads(tmp_path: Path) -> None:
     marker = a_marker()
 
     async with a_site(tmp_path) as site:
@@ -184,7 +184,7 @@ async def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None
         assert alive(marker) == []
 
 
-async def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_and_can_join_anew(
+async def test_agent_of_deleted_node_stops_workloads_and_can_rejoin(
     tmp_path: Path,
 ) -> None:
     marker = a_marker()
@@ -209,7 +209,7 @@ async def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_k
             await until(lambda: site.leader.links.sessions)
 
 
-async def test_a_machine_that_joins_another_control_plane_counts_its_terms_anew(tmp_path: Path) -> None:
+async def test_joining_another_control_plane_resets_the_known_term(tmp_path: Path) -> None:
     """The former one may have had more leaders than this one ever will."""
 
     async with a_site(tmp_path) as site:
@@ -227,7 +227,7 @@ async def test_a_machine_that_joins_another_control_plane_counts_its_terms_anew(
             await until(lambda: "n1" in site.leader.links.sessions)
 
 
-async def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_path: Path) -> None:
+async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> None:
     strict, lasting = a_marker(), a_marker()
 
     async with a_site(tmp_path) as site:
@@ -256,7 +256,7 @@ async def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed
             assert failed.failure == "DISCONNECTED"
 
 
-async def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: Path) -> None:
+async def test_agent_stops_workloads_on_exit_and_restarts_them(tmp_path: Path) -> None:
     marker = a_marker()
 
     async with a_site(tmp_path) as site:
@@ -275,7 +275,7 @@ async def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_
             assert await process.wait() == 0
 
 
-async def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(tmp_path: Path) -> None:
+async def test_agent_on_full_disk_fails_starts_and_keeps_running(tmp_path: Path) -> None:
     """Neither its state nor its log: its files may not grow, as on a disk that is full."""
     marker = a_marker()
 
@@ -299,7 +299,7 @@ async def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goe
                 assert process.returncode is None
 
 
-async def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
+async def test_logs_are_read_and_followed_over_the_session(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
         script = "echo one; echo two; read line < go; echo three"
         await site.leader.add(
@@ -334,7 +334,7 @@ async def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) ->
         pytest.param("hello", Invalid, "this is not a join token", id="no token at all"),
     ],
 )  # fmt: skip
-async def test_a_bad_token_is_refused_with_a_reason(
+async def test_bad_join_token_is_refused_with_a_reason(
     tmp_path: Path, token: str, error: type[LatticeError], words: str
 ) -> None:
     async with a_site(tmp_path) as site:
@@ -347,7 +347,7 @@ async def test_a_bad_token_is_refused_with_a_reason(
         assert await site.leader.store.revision() == revision, "nothing was written"
 
 
-async def test_an_agent_that_cannot_join_says_why_and_ends(tmp_path: Path) -> None:
+async def test_agent_that_cannot_join_exits_with_the_reason(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
         token = await site.token(ttl=-1)
         async with site.agent(token) as process:
@@ -357,7 +357,7 @@ async def test_an_agent_that_cannot_join_says_why_and_ends(tmp_path: Path) -> No
             assert token.split(".")[1] not in said.decode()
 
 
-async def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> None:
+async def test_node_certificate_is_forbidden_in_the_api(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
         identity = Identity.load(tmp_path / "node")
         await asyncio.to_thread(join, identity, site.url, await site.token(node="n1"))
@@ -380,7 +380,7 @@ async def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> N
                 assert answer.status == 405
 
 
-def test_tokens_are_made_listed_and_deleted(tmp_path: Path) -> None:
+def test_join_tokens_are_created_listed_and_deleted(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server:
         made = server.lattice(
             "tokens", "create", "--node", "rack-1", "--ttl", "15m", "--label", "rack=a3", "--zone", "a"

@@ -61,7 +61,7 @@ def a_rule(url: str) -> Object:
     }
 
 
-def test_a_real_busy_loop_sets_off_the_rule_once(tmp_path: Path) -> None:
+def test_busy_loop_triggers_the_rule_once(tmp_path: Path) -> None:
     authority, _ = new_authority()
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(authority.pem)

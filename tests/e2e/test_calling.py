@@ -43,7 +43,7 @@ def a_service(site: Site, name: str, other: str, direction: str, **container: ob
     return declared("LatticeService", name, spec, namespace="default")
 
 
-def test_a_caller_is_told_where_the_other_answers_and_a_running_one_is_left_alone(tmp_path: Path) -> None:
+def test_new_caller_gets_endpoints_without_restarting_others(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.apply(*supply(), a_service(site, "shop", "stock-api", "outbound"))
         until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")

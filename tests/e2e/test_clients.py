@@ -102,7 +102,7 @@ def test_kubernetes_custom_objects(official):
     )
 
 
-def test_kubernetes_watch_begins_anew_when_its_revision_is_gone(official):
+def test_kubernetes_watch_restarts_when_its_revision_is_gone(official):
     """The list that a 410 calls for is the client's own business: it says Expired, and users list again."""
     api = kubernetes.client.CoreV1Api(official)
     with pytest.raises(kubernetes.client.ApiException) as gone:

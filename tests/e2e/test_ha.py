@@ -182,7 +182,7 @@ def _check_fences(trial: Trial) -> int:
     return late
 
 
-def test_a_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_leader_failover_loses_nothing(tmp_path: Path) -> None:
     with a_trial(tmp_path, etcds=1, servers=2, agents=3) as trial:
         _deceive_leader(trial)
         ended = trial.disturb("SIGTERM", _terminate)
@@ -196,7 +196,7 @@ def test_a_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.prove
-def test_three_servers_on_three_members_of_etcd_survive_whatever_happens_to_one(tmp_path: Path) -> None:
+def test_three_servers_and_etcd_members_survive_one_fault(tmp_path: Path) -> None:
     with a_trial(tmp_path, etcds=3, servers=3, agents=20) as trial:
         _deceive_leader(trial)
         _let_the_first_lead(trial)
@@ -366,12 +366,12 @@ OTHER = Happened(2, f"{NODES}m", _a_node().value)
         pytest.param([*FIRST, Happened(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),
     ],
 )
-def test_the_judge_would_notice_that(history: list[Happened], fault: str) -> None:
+def test_checker_reports_the_violation(history: list[Happened], fault: str) -> None:
     faults = Judge().judge(history).faults
     assert any(fault in each for each in faults), faults
 
 
-def test_the_judge_accepts_what_is_right() -> None:
+def test_checker_accepts_a_correct_history() -> None:
     gone = Happened(4, f"{STORED}default/x", None)
     judge = Judge().judge([*FIRST, _bound(3, "x"), gone, Happened(5, TERM, b"2"), _bound(6, "y", term=2)])
     assert judge.faults == []

@@ -33,7 +33,7 @@ class Row:
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.prove)])
-def test_a_killed_server_keeps_what_it_acknowledged(kills: int, tmp_path: Path) -> None:
+def test_killed_server_keeps_acknowledged_writes(kills: int, tmp_path: Path) -> None:
     memory, seed = Memory(), time.time_ns() % 1_000_000
     print(f"\nseed {seed}")
     for round_number in range(kills):
@@ -173,10 +173,10 @@ DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
         ),
     ],
 )
-def test_the_check_would_notice_that(deeds: list[Deed], rows: list[Row]) -> None:
+def test_check_detects_lost_or_invented_writes(deeds: list[Deed], rows: list[Row]) -> None:
     with pytest.raises(AssertionError):
         _check(deeds, rows)
 
 
-def test_the_check_accepts_what_is_right() -> None:
+def test_check_accepts_correct_state() -> None:
     _check(GOOD, DONE)

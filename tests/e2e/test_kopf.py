@@ -68,7 +68,7 @@ def reasons(wire: Wire, name: str) -> set[str]:
     return {event["reason"] for event in listed["items"]}
 
 
-def test_an_operator_adopts_updates_releases_and_survives_a_restart(tmp_path: Path) -> None:
+def test_kopf_operator_works_across_a_server_restart(tmp_path: Path) -> None:
     print(f"kopf {version('kopf')}")
     server = start(tmp_path / "data")
     log = tmp_path / "kopf.log"

@@ -24,7 +24,7 @@ def _versions() -> Iterator[object]:
         yield pytest.param(None, id="no kubectl", marks=pytest.mark.skip(what_is_missing()))
 
 
-def test_what_must_not_be_skipped_in_ci() -> None:
+def test_kubectl_versions_are_present_in_ci() -> None:
     missing = what_is_missing()
     if missing and not in_ci():
         pytest.skip(missing)

@@ -117,7 +117,7 @@ def _agents(folder: Path) -> list[int]:
     return found
 
 
-def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_started_again(
+def test_agents_fail_over_to_the_other_server_without_restarts(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path)  # only to look with
@@ -145,7 +145,7 @@ def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_starte
         assert site.live() == {}
 
 
-def test_agents_follow_a_server_that_was_killed_and_comes_back_on_another_port(tmp_path: Path) -> None:
+def test_agents_reconnect_to_a_server_on_a_new_port(tmp_path: Path) -> None:
     site, place = Site(tmp_path), tmp_path / "data"
     place.mkdir()
 

@@ -87,7 +87,7 @@ def _serves(state: Path, newest: int) -> None:
         server.stop()
 
 
-def test_nothing_acknowledged_is_lost_in_a_power_cut(tmp_path: Path) -> None:
+def test_power_cut_loses_no_acknowledged_write(tmp_path: Path) -> None:
     told = lost = 0
     for number in range(CUTS):
         folder = tmp_path / str(number)
@@ -99,9 +99,7 @@ def test_nothing_acknowledged_is_lost_in_a_power_cut(tmp_path: Path) -> None:
     assert (lost, told > 20 * CUTS) == (0, True)
 
 
-def test_a_server_that_does_not_sync_each_commit_would_be_caught(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_power_cut_check_detects_unsynced_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with synchronous=NORMAL, put into the server as it starts."""
     (tmp_path / "sitecustomize.py").write_text(
         "import apsw\n"

@@ -28,7 +28,7 @@ def _said(server: Server) -> str:
         return out.read()
 
 
-def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
+def test_first_start_prints_paths_and_next_steps(tmp_path: Path) -> None:
     server = start(tmp_path)
     assert re.fullmatch(r"https://127\.0\.0\.1:\d+", server.url)
     assert Wire(server.kubeconfig).get("/version").status == 200
@@ -46,7 +46,7 @@ def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_it_stops_cleanly_while_somebody_watches(number: int, tmp_path: Path) -> None:
+def test_up_stops_cleanly_during_a_watch(number: int, tmp_path: Path) -> None:
     server = start(tmp_path)
     with Wire(server.kubeconfig).watching(CONFIGMAPS):
         began = time.monotonic()
@@ -55,7 +55,7 @@ def test_it_stops_cleanly_while_somebody_watches(number: int, tmp_path: Path) ->
     assert "Traceback" not in _said(server) + (tmp_path / "server.log").read_text()
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+def test_restart_keeps_state_and_rewrites_the_kubeconfig(tmp_path: Path) -> None:
     server = start(tmp_path)
     assert Wire(server.kubeconfig).post(CONFIGMAPS, configmap("kept", {"a": "1"})).status == 201
     before = Wire(server.kubeconfig).revision
@@ -76,7 +76,7 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> No
     _said(server), _said(again)
 
 
-def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
+def test_second_server_on_one_data_dir_names_the_first(tmp_path: Path) -> None:
     with running_server(tmp_path) as first:
         command = [*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -88,7 +88,7 @@ def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["flag", "environment"])
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(by: str, tmp_path: Path) -> None:
+def test_requested_port_in_use_is_refused(by: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         flags, environment = (["--port", taken], {}) if by == "flag" else ([], {"LATTICE_PORT": taken})
@@ -106,7 +106,7 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(by: str, tmp_path: Pa
         assert "fix: choose another --port" in done.stderr
 
 
-def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
+def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):  # if somebody else has it, as well
             stack.enter_context(socket.create_server(("127.0.0.1", 7443)))
@@ -122,7 +122,7 @@ def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
         _said(server)
 
 
-def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complains(tmp_path: Path) -> None:
+def test_agent_port_falls_back_silently(tmp_path: Path) -> None:
     with _taken_after_a_free_one() as other:
         port = other.getsockname()[1] - 1
         command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", str(port), "--controllers", "garbage"]
@@ -155,7 +155,7 @@ def _until_ready(server: Server) -> str:
     return said
 
 
-def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -> None:
+def test_seed_is_applied_only_to_a_new_state(tmp_path: Path) -> None:
     manifest, data = tmp_path / "hello.yaml", tmp_path / "data"
     manifest.write_text(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
@@ -202,7 +202,7 @@ def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -
         ),
     ],
 )
-def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(
+def test_unusable_seed_is_refused_before_anything_is_created(
     text: str | None, code: int, words: str, tmp_path: Path
 ) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
@@ -216,7 +216,7 @@ def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(
     assert not data.exists()
 
 
-def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_kept_is_not_judged_again(
+def test_missing_seed_fails_and_old_state_skips_the_seed(
     tmp_path: Path,
 ) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
@@ -238,7 +238,7 @@ def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_k
 
 
 @pytest.mark.parametrize("file", ["server.log", "server.lock", "state.db", "tls/server.crt", "kubeconfig"])
-def test_ctrl_c_while_it_starts_is_no_crash(file: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_startup_exits_cleanly(file: str, tmp_path: Path) -> None:
     """As soon as a file is there that it makes on the way."""
     command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -251,7 +251,7 @@ def test_ctrl_c_while_it_starts_is_no_crash(file: str, tmp_path: Path) -> None:
     assert told == ""
 
 
-def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
+def test_apply_flag_applies_after_startup(tmp_path: Path) -> None:
     manifest = tmp_path / "hello.yaml"
     manifest.write_text(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
@@ -286,7 +286,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path) -> None:
+def test_full_disk_refuses_writes_and_serves_reads(small_disk: Path) -> None:
     with running_server(small_disk / "data") as server:
         wire = Wire(server.kubeconfig)
         kept: list[str] = []
@@ -309,7 +309,7 @@ def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path
         assert server.stop() == 0
 
 
-def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_disk: Path) -> None:
+def test_full_disk_allows_clean_stop_and_restart_or_error(small_disk: Path) -> None:
     server = start(small_disk / "data")
     with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while True:
@@ -346,7 +346,7 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
         ),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_failed_start_prints_the_reason(
     name: str, flags: list[str], code: int, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "junk").mkdir()
@@ -386,7 +386,7 @@ def _processes(mark: str, folder: Path) -> list[int]:
     return found
 
 
-def test_ctrl_c_ends_also_a_workload_that_does_not_want_to_end(tmp_path: Path) -> None:
+def test_ctrl_c_kills_a_workload_that_ignores_sigterm(tmp_path: Path) -> None:
     manifest, data, mark = tmp_path / "stubborn.yaml", tmp_path / "data", uuid.uuid4().hex
     manifest.write_text(STUBBORN % mark)
     server = start(data, "--seed", str(manifest), "--controllers", "*", "--local-stop-within", "3")

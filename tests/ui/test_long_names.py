@@ -89,9 +89,7 @@ def overflow(page: Page) -> int:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(
-    size: tuple[int, int], visit: Visitor
-) -> None:
+def test_long_node_pool_and_event_names_fit_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/plan", size=size)
     told(page)
     for view in ("fleet", f"fleet/{NAME}/{NAME}", "nodes", f"nodes/{NAME}", "events", "whatif"):
@@ -103,9 +101,7 @@ def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_services_stay_inside_the_window(
-    size: tuple[int, int], visit: Visitor, service: str
-) -> None:
+def test_long_service_names_fit_the_window(size: tuple[int, int], visit: Visitor, service: str) -> None:
     page = visit(f"#/services/default/{service}", size=size)
     expect(page.locator(".matrix").first).to_be_visible()
     assert overflow(page) <= 0

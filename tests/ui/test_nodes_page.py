@@ -64,7 +64,7 @@ def bound_to(shop: Shop, node: str) -> list[str]:
     return [each["metadata"]["name"] for each in found]
 
 
-def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
+def test_node_is_cordoned_drained_and_uncordoned_from_the_page(
     visit: Visitor, shop: Shop, spare: str
 ) -> None:
     fleet = visit("#/fleet")

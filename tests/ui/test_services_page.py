@@ -62,7 +62,7 @@ def row(page: Page, name: str) -> list[str]:
     return page.locator(f'tr[data-path="default/{name}"] td').all_inner_texts()
 
 
-def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
+def test_service_row_shows_health_placement_cost_and_verdict(visit: Visitor) -> None:
     page = visit("#/services")
     expect(page.locator('tr[data-path="default/web"]')).to_be_visible()
     name, namespace, ready, health, where, hourly, month, verdict, why, _ = row(page, "web")
@@ -81,14 +81,12 @@ def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
 
 
-def test_a_service_that_has_come_to_fit_while_changes_were_tried_is_said_to_fit(visit: Visitor) -> None:
+def test_service_that_fits_by_now_is_shown_as_fitting(visit: Visitor) -> None:
     said = "async () => (await import('/ui/lib/answers.js')).nothingFits({ isPlaced: true, suggestions: [] })"
     assert visit("#/services").evaluate(said) == "It fits as it is."
 
 
-def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(
-    visit: Visitor, shop: Shop, crypt: str
-) -> None:
+def test_service_changes_are_shown_live(visit: Visitor, shop: Shop, crypt: str) -> None:
     page = visit("#/services?show=waiting")
     expect(page.locator("h1")).to_have_text("Services")
     shop.apply(crypt)
@@ -108,7 +106,7 @@ def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(
 
 
 @pytest.mark.usefixtures("vault", "crowd")
-def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
+def test_unplaced_service_shows_rejections_and_suggestions(visit: Visitor) -> None:
     page = visit("#/services/default/vault")
     expect(page.locator("[data-test=verdict]")).to_contain_text("0 of 3 pools: 3 without compliance fedramp")
     first = page.locator('tr[data-pool="north"] td[data-first]')
@@ -145,7 +143,7 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
 
 
 @pytest.mark.usefixtures("hoard")
-def test_where_no_change_is_enough_the_page_says_what_the_command_says(visit: Visitor, shop: Shop) -> None:
+def test_insufficient_changes_are_worded_as_by_the_cli(visit: Visitor, shop: Shop) -> None:
     page = visit("#/services/default/hoard")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Fits without")
     shown = page.locator("[data-test=fit] p")
@@ -154,7 +152,7 @@ def test_where_no_change_is_enough_the_page_says_what_the_command_says(visit: Vi
     assert shown.inner_text().removesuffix(".").lower() in said.lower()
 
 
-def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:
+def test_placed_service_shows_the_parts_of_every_score(visit: Visitor) -> None:
     page = visit("#/services/default/web")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in north and south")
     assert (
@@ -171,7 +169,7 @@ def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> 
     assert "ScaledUp" in page.locator(".timeline").inner_text()
 
 
-def test_a_service_that_is_not_there(visit: Visitor) -> None:
+def test_missing_service_is_shown_as_not_found(visit: Visitor) -> None:
     page = visit("#/services")
     with page.expect_response("**/fleet/why", timeout=30_000):
         page.goto(f"{visit.shop.url}/ui/#/services/default/nobody")
@@ -182,7 +180,7 @@ def test_a_service_that_is_not_there(visit: Visitor) -> None:
 
 
 @pytest.mark.usefixtures("vault")
-def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
+def test_page_fits_a_phone_screen(visit: Visitor) -> None:
     page = visit("#/services", size=NARROW, color_scheme="dark")
     expect(page.locator('tr[data-path="default/vault"]')).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]

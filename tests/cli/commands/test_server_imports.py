@@ -35,12 +35,12 @@ print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs())
         ),
     ],
 )
-def test_a_server_does_without(code: str, told: str) -> None:
+def test_server_imports(code: str, told: str) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == [told]
 
 
-def test_whom_the_system_trusts_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_trust_store_restores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = TRUST_STORE_VARIABLES
     monkeypatch.setenv(file, "/some/file")
     monkeypatch.delenv(folder, raising=False)

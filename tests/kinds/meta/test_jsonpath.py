@@ -118,7 +118,7 @@ def test_paths(path, found):
         ),
     ],
 )
-def test_bad_paths_say_where(path, what):
+def test_bad_path_error_names_the_position(path, what):
     with pytest.raises(Malformed) as raised:
         compile_path(path)
     assert raised.value.message == what
@@ -154,7 +154,7 @@ def test_bad_templates_are_refused(template):
 
 
 @given(st.text(alphabet="ab.[]{}?()@$*'\"=<>!\\0:,-~ ") | st.text())
-def test_any_template_compiles_or_is_refused_politely(text):
+def test_any_template_compiles_or_is_malformed(text):
     e = refused(lambda: compile_template(text).render(LISTED))
     assert e is None or e.where
 

@@ -15,7 +15,7 @@ spec:
 pytestmark = pytest.mark.timeout(90)
 
 
-async def test_a_plan_of_text_is_that_of_its_objects() -> None:
+async def test_plan_of_yaml_text_equals_plan_of_objects() -> None:
     async with a_server() as server:
         as_text, as_objects = (
             await server.ask("plan", yaml=PLACED),
@@ -27,7 +27,7 @@ async def test_a_plan_of_text_is_that_of_its_objects() -> None:
         assert (status, [each["verdict"] for each in told["objects"]]) == (200, ["created"])
 
 
-async def test_what_is_wrong_is_told_with_its_line() -> None:
+async def test_yaml_text_errors_name_their_line() -> None:
     async with a_server() as server:
         _, told = await server.ask(
             "plan", manifests=[a_service()], yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n"

@@ -272,7 +272,7 @@ CASES: list[tuple[str, Case]] = [
 @pytest.mark.parametrize(
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
-def test_a_broken_promise_is_seen_and_a_kept_one_is_not_taken_for_broken(number: str, case: Case) -> None:
+def test_checker_reports_only_the_violated_invariant(number: str, case: Case) -> None:
     assert reported(case) == [{number}, set()]
 
 
@@ -283,5 +283,5 @@ UNSEEN = {bound_after_its_reservation, under_the_lock_of_somebody_else, under_a_
 @pytest.mark.parametrize(
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
-def test_the_judge_of_real_processes_sees_it_too(number: str, case: Case) -> None:
+def test_chaos_checker_agrees(number: str, case: Case) -> None:
     assert judged(case) == [set() if case in UNSEEN else {number}, set()]
