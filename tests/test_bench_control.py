@@ -94,7 +94,7 @@ def test_placement_check(nodes: list[Object], workloads: list[Object], complaint
 @pytest.mark.parametrize(
     ("lines", "moved"),
     [
-        pytest.param([b'{"node":"n1"}', b'{"node":"n1"}'], [], id="told twice of the same node"),
+        pytest.param([b'{"node":"n1"}', b'{"node":"n1"}'], [], id="same binding reported twice"),
         pytest.param([b'{"node":"n1"}', b'{"node":"n2"}'], ["w"], id="bound to another node"),
         pytest.param([b'{"node":"n1"}', b"null"], ["w"], id="its node was taken away"),
     ],

@@ -223,7 +223,7 @@ def test_violation_report_lists_related_writes_and_faults() -> None:
     ("name", "lane", "target", "figure"),
     [
         pytest.param(
-            "kill -9", "servers", "leader", "leader killed: another leads", id="nobody ever led again"
+            "kill -9", "servers", "leader", "leader killed: another leads", id="no leader was elected again"
         ),
         pytest.param(
             "kill -9",
@@ -374,9 +374,9 @@ def test_one_spending_record_at_the_end_is_allowed() -> None:
 @pytest.mark.parametrize(
     ("seconds", "faults", "calm"),
     [
-        pytest.param(1200, 1050, 150, id="a long run is calm for as long as it takes"),
-        pytest.param(300, 150, 150, id="the shortest that is"),
-        pytest.param(120, 60, 60, id="a shorter one for half of it"),
+        pytest.param(1200, 1050, 150, id="a long run has the full calm"),
+        pytest.param(300, 150, 150, id="the shortest run with the full calm"),
+        pytest.param(120, 60, 60, id="a shorter run is calm for half of its time"),
     ],
 )
 def test_run_is_split_into_faults_and_calm(seconds: float, faults: float, calm: float) -> None:

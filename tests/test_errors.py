@@ -147,7 +147,7 @@ def test_apply_has_no_validate_flag(lattice):
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        pytest.param("guests", "group guests can do nothing", id="a group that nobody knows"),
+        pytest.param("guests", "group guests can do nothing", id="an unknown group"),
         pytest.param(
             "lattice:system", "lattice:system is Lattice's own identity", id="the identity of Lattice itself"
         ),

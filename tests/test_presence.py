@@ -83,22 +83,24 @@ def test_later_session_supersedes_the_earlier() -> None:
 
 
 BEATS = [
-    pytest.param(Heartbeat(), None, id="a mere beat tells nothing"),
+    pytest.param(Heartbeat(), None, id="an empty heartbeat is not notified"),
     pytest.param(
         Heartbeat(usage=Usage(5, 6, 7), workload_usage={WEB: Usage(1, 2, 3)}),
         None,
-        id="usage is kept, not told",
+        id="usage is stored without a notification",
     ),
-    pytest.param(Heartbeat(workloads={WEB: runs()}), None, id="the same state again tells nothing"),
-    pytest.param(Heartbeat(workloads={WEB: runs("Failed")}), (WEB,), id="another state is told"),
-    pytest.param(Heartbeat(workloads={WEB: None}), (WEB,), id="one that is gone is told"),
-    pytest.param(Heartbeat(workloads={"shop/none": None}), None, id="one that never was is not"),
+    pytest.param(Heartbeat(workloads={WEB: runs()}), None, id="an unchanged state is not notified"),
+    pytest.param(Heartbeat(workloads={WEB: runs("Failed")}), (WEB,), id="a changed state is notified"),
+    pytest.param(Heartbeat(workloads={WEB: None}), (WEB,), id="a removed workload is notified"),
+    pytest.param(
+        Heartbeat(workloads={"shop/none": None}), None, id="removal of an unknown workload is not notified"
+    ),
     pytest.param(
         Heartbeat(workloads={DB: runs()}, is_full_report=True),
         (WEB,),
-        id="one left out of a whole list is gone",
+        id="a workload missing from a full report is removed",
     ),
-    pytest.param(Heartbeat(applied_sequence=3), (), id="having carried out an order is told"),
+    pytest.param(Heartbeat(applied_sequence=3), (), id="an applied sequence is notified"),
 ]
 
 
@@ -190,9 +192,9 @@ def test_has_applied_compares_report_and_assignment_sequence() -> None:
         pytest.param(
             LIVENESS_CHECK_INTERVAL_S + MAX_LIVENESS_DELAY_S - 1,
             100 + LIVENESS_CHECK_INTERVAL_S + MAX_LIVENESS_DELAY_S - 1,
-            id="a short pause of ours counts",
+            id="a short pause of the server counts",
         ),
-        pytest.param(130, 0, id="while we were away we heard nobody, and blame nobody"),
+        pytest.param(130, 0, id="a long pause of the server resets the age"),
     ],
 )
 async def test_paused_server_restarts_heartbeat_ages(pause: float, silence: float) -> None:

@@ -50,15 +50,15 @@ RUN_BY = {
     (
         "README.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/ha.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/nodes.md",
         "lattice agent --server https://lattice",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_documented",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/latency.md",
         "spec:",

@@ -159,7 +159,7 @@ DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
             [*DONE, Row(8, "a", 7, "m3")],
             id="a refused one is done",
         ),
-        pytest.param(GOOD, [*DONE, Row(8, "b", 0, "m9")], id="something happened that nobody asked for"),
+        pytest.param(GOOD, [*DONE, Row(8, "b", 0, "m9")], id="a write that no client sent"),
         pytest.param(GOOD, [*DONE, Row(8, "a", 5, "m2")], id="a write is done twice"),
         pytest.param(
             [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok", revision=7)],

@@ -82,11 +82,13 @@ def test_scenario_text_round_trips() -> None:
         pytest.param(
             ["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"
         ),
-        pytest.param(["kill rack-7"], "there is no server or machine 'rack-7'", id="nobody to kill"),
+        pytest.param(
+            ["kill rack-7"], "there is no server or machine 'rack-7'", id="kill of an unknown machine"
+        ),
         pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
         pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
         pytest.param(["drain @lone"], "there is no workload 'lone' that is on a node", id="nowhere"),
-        pytest.param(["resume"], "nobody was paused", id="nobody to resume"),
+        pytest.param(["resume"], "nobody was paused", id="resume without a paused process"),
         pytest.param(["world"], "the world has begun", id="two worlds"),
         pytest.param(['wait "3'], "it cannot be read: No closing quotation", id="half a quotation"),
     ],
@@ -113,7 +115,7 @@ def mistake(lines: list[str]) -> str:
         ),
         pytest.param("wait", "write it as `wait SECONDS`", id="how it is written"),
         pytest.param("provider sleeps", "use one of answers, away", id="words"),
-        pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="who is there"),
+        pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="existing machines"),
     ],
 )
 def test_scenario_error_lists_existing_words(line: str, fix: str) -> None:

@@ -16,8 +16,8 @@ from lattice.sim.world.run import without_texts
     [
         pytest.param(["run", "--seeds", "0"], id="no seeds"),
         pytest.param(["run", "--seeds", "-3"], id="fewer than none"),
-        pytest.param(["run", "--workers", "0"], id="nobody to run them"),
-        pytest.param(["run", "--planted", "nonsense"], id="a bug that nobody planted"),
+        pytest.param(["run", "--workers", "0"], id="no workers"),
+        pytest.param(["run", "--planted", "nonsense"], id="an unknown planted bug"),
         pytest.param(["replay", "banana"], id="a seed that is no number"),
     ],
 )

@@ -107,7 +107,7 @@ def test_plan_of_a_pool_lists_every_affected_service(lattice, without_gdpr):
         pytest.param([a_service(compliance=["fedramp"])], 2, "without compliance fedramp", id="a service that fits nowhere"),
         pytest.param(
             [manifest("LatticeNodeClass", "tiny", {"resources": {"cores": 1, "memoryGi": 1}})], 1, "1 declaration changed",
-            id="a class that nobody offers is declared all the same",
+            id="a node class without an offer is declared",
         ),
     ],
 )  # fmt: skip

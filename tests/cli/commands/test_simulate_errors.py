@@ -43,7 +43,7 @@ BAD = [
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
         "spec.constraints.spread[0].selector: must be given",
-        id="spread of nobody",
+        id="spread constraint without a selector",
     ),
     pytest.param(
         a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"
@@ -204,12 +204,12 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
         pytest.param(
             ["-f", "a.yaml", "--explain", "shop/nobody"],
             "there is no such workload to decide",
-            id="nobody to explain",
+            id="explain of an unknown workload",
         ),
         pytest.param(
             ["-f", "a.yaml", "--explain", "w1"],
             "fix: did you mean shop/w1?",
-            id="somebody of another namespace",
+            id="explain without the namespace",
         ),
         pytest.param(
             ["-f", "a.yaml", "--seed", "abc"],
