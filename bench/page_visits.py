@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from build.browsing import API, WIDE, Shop
+from build.browser import API, WIDE, UiServer
 from playwright.sync_api import Browser, Page
 
 HANDS = 6  # connections of those who change things
@@ -79,12 +79,12 @@ VIEWS = {
 
 
 @contextmanager
-def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator[Page]:
+def newcomer(browser: Browser, ui_server: UiServer, view: View | None = None) -> Iterator[Page]:
     """Somebody whose browser has never been here: nothing is cached, and no connection is open. Signed in, and about to open the view."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": WIDE[0], "height": WIDE[1]})
     try:
         signed_in = context.request.post(
-            f"{shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": shop.token()}
+            f"{ui_server.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": ui_server.token()}
         )
         if not signed_in.ok:
             raise RuntimeError(f"signing in was answered with {signed_in.status}")
@@ -95,9 +95,9 @@ def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator
         context.close()
 
 
-def open_view(page: Page, shop: Shop, view: View) -> float:
+def open_view(page: Page, ui_server: UiServer, view: View) -> float:
     """Milliseconds from nothing until it was used and answered."""
-    page.goto(f"{shop.url}/ui/{view.address}")
+    page.goto(f"{ui_server.url}/ui/{view.address}")
     return float(page.evaluate(ANSWERED))
 
 
@@ -147,23 +147,25 @@ def _tasks(trace: dict[str, Any]) -> list[dict[str, Any]]:
 Change = tuple[str, str, dict[str, Any]]  # method, path below the API's, body
 
 
-def change(shop: Shop, changes: Sequence[Change]) -> float:
+def change(ui_server: UiServer, changes: Sequence[Change]) -> float:
     """Makes them from elsewhere, several at a time; seconds that it took."""
-    shop.token(WRITERS)  # which is made before the clock runs
+    ui_server.token(WRITERS)  # which is made before the clock runs
     began = time.perf_counter()
     with ThreadPoolExecutor(HANDS) as hands:
-        list(hands.map(lambda some: _send(shop, some), [changes[start::HANDS] for start in range(HANDS)]))
+        list(
+            hands.map(lambda some: _send(ui_server, some), [changes[start::HANDS] for start in range(HANDS)])
+        )
     return time.perf_counter() - began
 
 
-def _send(shop: Shop, changes: Sequence[Change]) -> None:
-    where = urlsplit(shop.url)
+def _send(ui_server: UiServer, changes: Sequence[Change]) -> None:
+    where = urlsplit(ui_server.url)
     trusting = ssl._create_unverified_context()  # noqa: S323 - its own server, on this machine
     connection = http.client.HTTPSConnection(where.hostname or "", where.port, context=trusting, timeout=30)
     try:
         for method, path, body in changes:
             kind = MERGE if method == "PATCH" else "application/json"
-            headers = {"Authorization": f"Bearer {shop.token(WRITERS)}", "Content-Type": kind}
+            headers = {"Authorization": f"Bearer {ui_server.token(WRITERS)}", "Content-Type": kind}
             connection.request(
                 method, path if path.startswith("/") else f"{API}/{path}", json.dumps(body), headers
             )

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from build.doc_samples import samples
 from build.etcd_server import EtcdServer, free_port
-from build.samples import samples
 from build.servers import LATTICE
 from build.wire import Wire
 

@@ -17,9 +17,9 @@ from typing import NamedTuple
 import click
 import pytest
 import yaml
+from build.doc_samples import Sample, Step, difference, files, samples, steps, typed
 from build.etcd_server import free_port
-from build.loaded import Command, Loaded, loaded
-from build.samples import Sample, Step, difference, files, samples, steps, typed
+from build.preloaded_cli import Command, PreloadedCli, preloaded_cli
 from build.servers import Server, running_server
 from build.wire import CONFIGMAPS, SERVICES, Wire, configmap
 
@@ -123,7 +123,7 @@ class Reader:
     """Somebody in a folder of their own who types what a page says. Addresses of the pages are those of the server here."""
 
     folder: Path
-    program: Loaded
+    program: PreloadedCli
     addresses: dict[str, str] = field(default_factory=dict)
     agents: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
@@ -280,7 +280,7 @@ def phases(wire: Wire) -> set[str]:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "examples")
-    with loaded() as program:
+    with preloaded_cli() as program:
         yield Reader(folder, program)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from build.running import LOOK, NODES, Object, Site, together, until
+from build.process_site import LOOK, NODES, Object, Site, together, until
 
 RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
 WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']

@@ -59,11 +59,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def wire(server: Server) -> Wire:
-    return Wire(server.kubeconfig)
-
-
-@pytest.fixture(scope="module")
 def viewer(server: Server) -> Wire:
     return Wire(server.mint("vic", "lattice:viewers"))
 

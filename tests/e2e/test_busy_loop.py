@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build.process_site import TIMES, Object, Site, until
 from build.rack import workload
-from build.running import TIMES, Object, Site, until
 
 from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 

@@ -1,12 +1,11 @@
 """Bad input through the command line: refused with the file, the line and the reason, and nothing is written."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build.servers import Server, running_server
+from build.servers import Server
 from build.wire import Wire
 
 pytestmark = [pytest.mark.xdist_group("refusals"), pytest.mark.timeout(60)]
@@ -100,12 +99,6 @@ CASES = {
         CONFIGMAP + "  a: b\n---\n" + POOL + "    maxCores: {\n", ("FILE:16: is not YAML",)
     ),
 }
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("refusals")) as running:
-        yield running
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])

@@ -31,11 +31,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield found
 
 
-@pytest.fixture(scope="module")
-def wire(server: Server) -> Wire:
-    return Wire(server.kubeconfig)
-
-
 def asked(wire: Wire, ask: str, **question: Any) -> Answer:
     return wire.ask("POST", f"{ROOT}/{ask}", question, content_type="application/json")
 

@@ -11,11 +11,11 @@ from typing import Literal
 
 import msgspec
 import pytest
-from build.fleet_writers import WORKLOADS, Ledger, Writer
-from build.fleets import LEASE_TTL, SLOTS, Copies, Fleet, Server, running_fleet
-from build.histories import NODES, TERM, Happened, Judge
-from build.histories import WORKLOADS as STORED
-from build.running import until
+from build.etcd_history import NODES, TERM, HistoryChecker, KeyChange
+from build.etcd_history import WORKLOADS as STORED
+from build.load_clients import WORKLOADS, WriteLog, Writer
+from build.process_fleet import LEASE_TTL, SLOTS, CopyObserver, Fleet, Server, running_fleet
+from build.process_site import until
 from build.wire import CONFIGMAPS, Wire
 
 from lattice.kinds.meta.base import Condition, Metadata
@@ -48,8 +48,8 @@ class Trial:
     """A fleet under load."""
 
     fleet: Fleet
-    copies: Copies
-    ledger: Ledger = field(default_factory=Ledger)
+    copies: CopyObserver
+    ledger: WriteLog = field(default_factory=WriteLog)
     writers: list[Writer] = field(default_factory=list)
     figures: list[HandOver] = field(default_factory=list)
 
@@ -96,7 +96,7 @@ class Trial:
 @contextmanager
 def a_trial(folder: Path, etcds: int, servers: int, agents: int) -> Iterator[Trial]:
     with running_fleet(folder, etcds, servers, agents) as fleet:
-        copies = Copies([folder / agent.name for agent in fleet.agents])
+        copies = CopyObserver([folder / agent.name for agent in fleet.agents])
         trial = Trial(fleet, copies)
         trial.begin()
         try:
@@ -119,7 +119,7 @@ def _check_everything(trial: Trial) -> None:
     trial.stop()
     _wait_until_it_settles(trial)
     _check_acknowledged(trial)
-    judge = Judge().judge(trial.fleet.history.everything)
+    judge = HistoryChecker().judge(trial.fleet.history.everything)
     assert judge.faults == []
     trial.copies.look()
     assert {uid: places for uid, places in trial.copies.places.items() if len(places) > 1} == {}, (
@@ -307,17 +307,17 @@ def _kill_etcd_leader(trial: Trial) -> None:
     )
 
 
-def _a_node(revision: int = 2, ready: Literal["True", "False"] = "True") -> Happened:
+def _a_node(revision: int = 2, ready: Literal["True", "False"] = "True") -> KeyChange:
     node = LatticeNode(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeNode",
         metadata=Metadata(name="n"),
         status=NodeStatus(allocatable={"cpu": 1000}, conditions=(Condition(type="Ready", status=ready),)),
     )
-    return Happened(revision, f"{NODES}n", msgspec.json.encode(node))
+    return KeyChange(revision, f"{NODES}n", msgspec.json.encode(node))
 
 
-def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> Happened:
+def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> KeyChange:
     workload = LatticeWorkload(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeWorkload",
@@ -325,12 +325,12 @@ def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> Happened
         spec=WorkloadSpec(containers={}, requests={"cpu": "600m"}),
         status=WorkloadStatus(binding=Binding(node=node, term=term)),
     )
-    return Happened(revision, f"{STORED}default/{name}", msgspec.json.encode(workload))
+    return KeyChange(revision, f"{STORED}default/{name}", msgspec.json.encode(workload))
 
 
-FIRST = [Happened(1, TERM, b"1"), _a_node()]
-SECOND = Happened(4, TERM, b"2")
-OTHER = Happened(2, f"{NODES}m", _a_node().value)
+FIRST = [KeyChange(1, TERM, b"1"), _a_node()]
+SECOND = KeyChange(4, TERM, b"2")
+OTHER = KeyChange(2, f"{NODES}m", _a_node().value)
 
 
 @pytest.mark.parametrize(
@@ -363,16 +363,18 @@ OTHER = Happened(2, f"{NODES}m", _a_node().value)
         ),
         pytest.param([*FIRST, _bound(3, "x", "gone")], "which is not there", id="a node that is not there"),
         pytest.param([*FIRST, _a_node(3, "False")], "n is taken for lost", id="a node is lost that is not"),
-        pytest.param([*FIRST, Happened(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),
+        pytest.param([*FIRST, KeyChange(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),
     ],
 )
-def test_checker_reports_the_violation(history: list[Happened], fault: str) -> None:
-    faults = Judge().judge(history).faults
+def test_checker_reports_the_violation(history: list[KeyChange], fault: str) -> None:
+    faults = HistoryChecker().judge(history).faults
     assert any(fault in each for each in faults), faults
 
 
 def test_checker_accepts_a_correct_history() -> None:
-    gone = Happened(4, f"{STORED}default/x", None)
-    judge = Judge().judge([*FIRST, _bound(3, "x"), gone, Happened(5, TERM, b"2"), _bound(6, "y", term=2)])
+    gone = KeyChange(4, f"{STORED}default/x", None)
+    judge = HistoryChecker().judge(
+        [*FIRST, _bound(3, "x"), gone, KeyChange(5, TERM, b"2"), _bound(6, "y", term=2)]
+    )
     assert judge.faults == []
     assert judge.bindings == 2

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from build.etcd_server import free_port, running_etcds
-from build.fleets import Server
-from build.running import SERVICES, WORKLOADS, Object, Site, until
+from build.process_fleet import Server
+from build.process_site import SERVICES, WORKLOADS, Object, Site, until
 from build.servers import LATTICE
 from build.wire import Wire
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from build.crash_clients import WriteHistory, Writer
 from build.servers import start
 from build.wire import CONFIGMAPS, Wire
-from build.writers import Memory, Writer
 
 pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("power"), pytest.mark.timeout(2400)]
 
@@ -51,7 +51,7 @@ def _cut(folder: Path, number: int) -> tuple[int, int]:
     image, copy = folder / "disk.img", folder / "found.img"
     _a_disk(image)
     with _mounted(image, folder / "disk") as disk:
-        server, memory = start(disk / "state"), Memory()
+        server, memory = start(disk / "state"), WriteHistory()
         writers = [Writer(server.kubeconfig, memory, number * WRITERS + each) for each in range(WRITERS)]
         for writer in writers:
             writer.start()

@@ -4,7 +4,6 @@ import contextlib
 import time
 
 import pytest
-from build.servers import running_server
 from build.wire import (
     APPLY,
     CLASSES,
@@ -23,17 +22,6 @@ from build.wire import (
 )
 
 pytestmark = [pytest.mark.xdist_group("protocol"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("protocol")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
 
 
 @pytest.fixture(scope="module")

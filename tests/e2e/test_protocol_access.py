@@ -4,23 +4,11 @@ import ssl
 import time
 
 import pytest
-from build.servers import running_server
 from build.wire import CLASSES, CONFIGMAPS, PROTOBUF, SERVICES, Wire, configmap, node_class, refused, service
 
 pytestmark = [pytest.mark.xdist_group("protocol-access"), pytest.mark.timeout(60)]
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("access")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
 
 
 @pytest.fixture(scope="module")

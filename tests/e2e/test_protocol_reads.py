@@ -18,17 +18,6 @@ PARTIAL = "application/json;as=PartialObjectMetadata;v={};g=meta.k8s.io"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v={};g=meta.k8s.io"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("reads")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
-
-
 @pytest.fixture
 def room(wire, request):
     """A namespace of the test's own; the address of its config maps."""

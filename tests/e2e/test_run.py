@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from build.process_site import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 from build.rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
-from build.running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 

@@ -7,8 +7,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from build.process_site import TIMES, WORKLOADS, Site, until
 from build.rack import LEAST, RACK, a_rack, strict, web, workload
-from build.running import TIMES, WORKLOADS, Site, until
 
 pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("run"), pytest.mark.timeout(900)]
 

@@ -5,8 +5,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from build.process_site import NODES, SERVICES, Object, Site, until
 from build.rack import declared
-from build.running import NODES, SERVICES, Object, Site, until
 
 pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
 

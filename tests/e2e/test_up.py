@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.running import until
+from build.process_site import until
 from build.servers import LATTICE, Server, running_server, start
 from build.wire import CONFIGMAPS, Wire, configmap, refused
 

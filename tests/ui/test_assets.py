@@ -4,7 +4,7 @@ import re
 from pathlib import PurePosixPath
 
 import pytest
-from build import browsing
+from build import browser
 
 from lattice.ui import assets
 
@@ -52,10 +52,10 @@ def test_every_export_is_imported() -> None:
 def test_a_missing_browser_fails_in_ci_and_nowhere_else(
     is_ci: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "CHROMIUM", "")
+    monkeypatch.setattr(browser, "CHROMIUM", "")
     monkeypatch.setenv("CI", is_ci)
     with pytest.raises(BaseException, match="chromium is not installed") as told:
-        browsing.chromium_needed()
+        browser.chromium_needed()
     assert told.typename == outcome
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from build.browsing import NARROW, WIDE, Shop, Visitor
+from build.browser import NARROW, WIDE, UiServer, Visitor
 from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -107,15 +107,15 @@ def test_focus_follows_drill_down_and_returns(visit: Visitor) -> None:
     expect(focused).to_have_attribute("data-key", "south")
 
 
-def test_change_is_shown_within_two_seconds(visit: Visitor, shop: Shop) -> None:
+def test_change_is_shown_within_two_seconds(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/events?q=probe")
     expect(page.get_by_text("no matching events")).to_be_visible()
     expect(page.get_by_role("status")).to_have_text("Live")
     try:
-        shop.apply(PROBE)
+        ui_server.apply(PROBE)
         expect(page.get_by_role("link", name="service/probe").first).to_be_visible(timeout=2000)
     finally:
-        shop.delete("probe")
+        ui_server.delete("probe")
 
 
 def test_events_are_filtered_and_long_messages_expand(visit: Visitor) -> None:

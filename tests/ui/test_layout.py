@@ -4,15 +4,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import Shop, Visitor
+from build.browser import UiServer, Visitor
 from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, shop: Shop) -> Iterator[Page]:
-    visitor = Visitor(browser, shop)
+def page(browser: Browser, ui_server: UiServer) -> Iterator[Page]:
+    visitor = Visitor(browser, ui_server)
     yield visitor("#/fleet", group="")
     visitor.close()
     assert visitor.wrongs == []

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import NARROW, WIDE, Shop, Visitor
+from build.browser import NARROW, WIDE, UiServer, Visitor
 from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -56,11 +56,11 @@ EVENT = {
 
 
 @pytest.fixture
-def service(shop: Shop) -> Iterator[str]:
+def service(ui_server: UiServer) -> Iterator[str]:
     """Declared, and placed nowhere."""
-    shop.apply(json.dumps(SERVICE))
+    ui_server.apply(json.dumps(SERVICE))
     yield LABEL
-    shop.delete(LABEL)
+    ui_server.delete(LABEL)
 
 
 def told(page: Page) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browser import EXAMPLES, NARROW, UiServer, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -15,13 +15,13 @@ SAFE = VAULT.replace("vault", "safe").replace("[fedramp]", "[gdpr]")
 
 
 @pytest.fixture
-def leftovers(shop: Shop) -> Iterator[None]:
+def leftovers(ui_server: UiServer) -> Iterator[None]:
     yield
-    shop.delete("safe")
+    ui_server.delete("safe")
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_money_page_shows_budgets_and_cost_live(visit: Visitor, shop: Shop) -> None:
+def test_money_page_shows_budgets_and_cost_live(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/money")
     north = page.locator(".budgets li").filter(has_text="pool north")
     expect(north).to_contain_text("of $60.00, hard")
@@ -47,17 +47,17 @@ def test_money_page_shows_budgets_and_cost_live(visit: Visitor, shop: Shop) -> N
     expect(page.get_by_text("No move would save money")).to_be_visible(timeout=20_000)
     page.get_by_role("radio", name="By service").click()
     expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/web")
-    shop.apply(SAFE)
+    ui_server.apply(SAFE)
     expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/safe", timeout=5000)
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_pasted_plan_equals_the_cli_plan_and_can_be_applied(visit: Visitor, shop: Shop) -> None:
+def test_pasted_plan_equals_the_cli_plan_and_can_be_applied(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/plan")
     page.get_by_label("Manifests").fill(SAFE)
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed")
-    document = json.loads(shop.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
+    document = json.loads(ui_server.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
     assert page.locator("[data-test=plan-id]").inner_text() == document["id"]
     where = document["services"][-1]["after"][0]["cluster"]
     expect(
@@ -73,7 +73,7 @@ def test_pasted_plan_equals_the_cli_plan_and_can_be_applied(visit: Visitor, shop
     expect(asked).to_contain_text("1 service placed")
     asked.get_by_role("button", name="Cancel").click()
     expect(asked).to_have_count(0)
-    assert "safe" not in [each["metadata"]["name"] for each in shop.get("latticeservices")["items"]]
+    assert "safe" not in [each["metadata"]["name"] for each in ui_server.get("latticeservices")["items"]]
     page.get_by_role("button", name="Apply this plan").click()
     asked.get_by_role("button", name="Apply", exact=True).click()
     expect(page.get_by_text("1 object applied")).to_be_visible()
@@ -154,11 +154,11 @@ def test_viewer_can_plan_but_not_apply(visit: Visitor) -> None:
 
 
 @pytest.fixture
-def vault(shop: Shop) -> Iterator[None]:
+def vault(ui_server: UiServer) -> Iterator[None]:
     """A service that fits nowhere, whatever else is planned."""
-    shop.apply(VAULT)
+    ui_server.apply(VAULT)
     yield
-    shop.delete("vault")
+    ui_server.delete("vault")
 
 
 @pytest.mark.usefixtures("vault")
@@ -184,7 +184,7 @@ def test_long_values_are_cut_to_the_difference(visit: Visitor) -> None:
 
 
 @pytest.fixture
-def policy(shop: Shop) -> Iterator[str]:
+def policy(ui_server: UiServer) -> Iterator[str]:
     """About nobody."""
     spec = {"selector": {"matchLabels": {"app": "nobody"}}, "requirements": {"minRegions": 1}}
     kind = {
@@ -193,10 +193,10 @@ def policy(shop: Shop) -> Iterator[str]:
         "metadata": {"name": "idle"},
     }
     yield json.dumps(kind | {"spec": spec})
-    shop.delete("idle", "latticeplacementpolicies")
+    ui_server.delete("idle", "latticeplacementpolicies")
 
 
-def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, shop: Shop, policy: str) -> None:
+def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, ui_server: UiServer, policy: str) -> None:
     page = visit("#/whatif")
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
@@ -206,7 +206,7 @@ def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, shop: Shop, p
         page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')
     ).to_have_count(2)
     expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
-    shop.apply(policy, "latticeplacementpolicies")
+    ui_server.apply(policy, "latticeplacementpolicies")
     expect(page.get_by_text("The fleet has changed since this answer.")).to_be_visible(timeout=3000)
     page.get_by_role("button", name="Compute again").click()
     expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 import pytest
-from build.browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browser import EXAMPLES, NARROW, UiServer, Visitor
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -21,41 +21,41 @@ VAULT = (EXAMPLES / "vault.yaml").read_text()
 
 
 @pytest.fixture(scope="module")
-def vault(shop: Shop) -> Iterator[None]:
+def vault(ui_server: UiServer) -> Iterator[None]:
     """A service that fits nowhere."""
-    shop.apply(VAULT)
+    ui_server.apply(VAULT)
     yield
-    shop.delete("vault")
+    ui_server.delete("vault")
 
 
 @pytest.fixture
-def crypt(shop: Shop) -> Iterator[str]:
+def crypt(ui_server: UiServer) -> Iterator[str]:
     """The same, whose container says what it asks for, to be applied and changed."""
     yield VAULT.replace("vault", "crypt").replace(
         "    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n"
     )
-    shop.delete("crypt")
+    ui_server.delete("crypt")
 
 
 @pytest.fixture
-def crowd(shop: Shop) -> Iterator[None]:
+def crowd(ui_server: UiServer) -> Iterator[None]:
     """For which the lab is too small by two machines; and one that is wrong for the lab in three ways."""
     places = "{pools: {matchLabels: {tier: lab}}, resources: {cores: 0.4, memoryGi: 0.0625}}"
-    shop.apply(SERVICE.format(name="crowd", placement=places, replicas=3))
+    ui_server.apply(SERVICE.format(name="crowd", placement=places, replicas=3))
     places = "{pools: {matchLabels: {tier: production}}, resources: {cores: 8, memoryGi: 0.0625}, compliance: [fedramp]}"
-    shop.apply(SERVICE.format(name="giant", placement=places, replicas=1))
+    ui_server.apply(SERVICE.format(name="giant", placement=places, replicas=1))
     yield
-    shop.delete("crowd")
-    shop.delete("giant")
+    ui_server.delete("crowd")
+    ui_server.delete("giant")
 
 
 @pytest.fixture
-def hoard(shop: Shop) -> Iterator[None]:
+def hoard(ui_server: UiServer) -> Iterator[None]:
     """Which wants more certificates than are ever tried to be added at once."""
     places = "{resources: {cores: 0.1, memoryGi: 0.0625}, compliance: [fedramp, hipaa, pci, itar, iso27001]}"
-    shop.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
+    ui_server.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
     yield
-    shop.delete("hoard")
+    ui_server.delete("hoard")
 
 
 def row(page: Page, name: str) -> list[str]:
@@ -86,22 +86,22 @@ def test_service_that_fits_by_now_is_shown_as_fitting(visit: Visitor) -> None:
     assert visit("#/services").evaluate(said) == "It fits as it is."
 
 
-def test_service_changes_are_shown_live(visit: Visitor, shop: Shop, crypt: str) -> None:
+def test_service_changes_are_shown_live(visit: Visitor, ui_server: UiServer, crypt: str) -> None:
     page = visit("#/services?show=waiting")
     expect(page.locator("h1")).to_have_text("Services")
-    shop.apply(crypt)
+    ui_server.apply(crypt)
     line = page.locator('tr[data-path="default/crypt"]')
     expect(line).to_be_visible(timeout=2000)
     expect(line).to_contain_text("Never")
     line.locator("a").click()
     expect(page.locator("[data-test=verdict]")).to_contain_text("Why it is not placed")
-    shop.apply(crypt.replace("[fedramp]", "[gdpr]"))
+    ui_server.apply(crypt.replace("[fedramp]", "[gdpr]"))
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
     expect(page.locator(".timeline")).to_contain_text("in south-")
     expect(page.locator('[data-path="default/crypt-0"]')).to_contain_text("0.15 cpu, 64 MiB")
     page.get_by_role("link", name="Services").first.click()
     expect(line).to_contain_text("Placed")
-    shop.delete("crypt")
+    ui_server.delete("crypt")
     expect(line).to_have_count(0)
 
 
@@ -143,12 +143,12 @@ def test_unplaced_service_shows_rejections_and_suggestions(visit: Visitor) -> No
 
 
 @pytest.mark.usefixtures("hoard")
-def test_insufficient_changes_are_worded_as_by_the_cli(visit: Visitor, shop: Shop) -> None:
+def test_insufficient_changes_are_worded_as_by_the_cli(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/services/default/hoard")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Fits without")
     shown = page.locator("[data-test=fit] p")
     expect(shown).to_contain_text("none of the 5 things that it fits without is enough alone")
-    said = " ".join(shop.server.lattice("fit", "service/hoard").stdout.split())
+    said = " ".join(ui_server.server.lattice("fit", "service/hoard").stdout.split())
     assert shown.inner_text().removesuffix(".").lower() in said.lower()
 
 
@@ -172,7 +172,7 @@ def test_placed_service_shows_the_parts_of_every_score(visit: Visitor) -> None:
 def test_missing_service_is_shown_as_not_found(visit: Visitor) -> None:
     page = visit("#/services")
     with page.expect_response("**/fleet/why", timeout=30_000):
-        page.goto(f"{visit.shop.url}/ui/#/services/default/nobody")
+        page.goto(f"{visit.ui_server.url}/ui/#/services/default/nobody")
     expect(page.get_by_text("There is no service nobody in default.")).to_be_visible()
     expect(page.get_by_role("link", name="See all services")).to_have_attribute("href", "#/services")
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)

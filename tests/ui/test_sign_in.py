@@ -1,18 +1,18 @@
 """Signing in to the page: by the link that `lattice up` prints, by a token, and not without either."""
 
 import pytest
-from build.browsing import Shop, Visitor
+from build.browser import UiServer, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
 
-def test_the_printed_link_signs_in_once(visit: Visitor, shop: Shop) -> None:
-    page = visit(shop.link, group="")
+def test_the_printed_link_signs_in_once(visit: Visitor, ui_server: UiServer) -> None:
+    page = visit(ui_server.link, group="")
     expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
     assert "code" not in page.url
     assert [each["name"] for each in page.context.cookies()] == ["__Host-lattice"]
-    again = visit(shop.link, group="")
+    again = visit(ui_server.link, group="")
     expect(again.get_by_role("alert")).to_contain_text("this link was used already")
     assert "code" not in again.url
     visit.forgive("401")
@@ -24,25 +24,25 @@ def test_without_credentials_only_the_sign_in_form_is_shown(visit: Visitor) -> N
     expect(page.get_by_role("navigation")).to_have_count(0)
 
 
-def test_wrong_token_is_refused_and_right_one_signs_in(visit: Visitor, shop: Shop) -> None:
+def test_wrong_token_is_refused_and_right_one_signs_in(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/nodes", group="")
     page.get_by_label("Bearer token").fill("lat-000000000000.wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("the bearer token is not known")
     visit.forgive("401")
-    page.get_by_label("Bearer token").fill(shop.token())
+    page.get_by_label("Bearer token").fill(ui_server.token())
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
 
 
-def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
+def test_signing_out_leaves_nothing_behind(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/plan", fresh=True)
     page.get_by_label("Manifests").fill("kind: Secret plan")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Bearer token")).to_be_visible()
     assert page.context.cookies() == []
     page.reload()
-    page.get_by_label("Bearer token").fill(shop.token("lattice:viewers"))
+    page.get_by_label("Bearer token").fill(ui_server.token("lattice:viewers"))
     page.keyboard.press("Enter")
     expect(page.get_by_label("Manifests")).to_have_value("")
     page.get_by_label("Manifests").fill("kind: Another")
@@ -56,7 +56,7 @@ def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
 def test_sign_out_applies_to_all_tabs(visit: Visitor) -> None:
     page = visit("#/plan", fresh=True)
     other = page.context.new_page()
-    other.goto(f"{visit.shop.url}/ui/#/plan")
+    other.goto(f"{visit.ui_server.url}/ui/#/plan")
     other.get_by_label("Manifests").fill("kind: Secret plan")
     page.get_by_role("button", name="Sign out").click()
     expect(other.get_by_label("Bearer token")).to_be_visible()
@@ -76,7 +76,7 @@ def test_unreachable_server_alert_clears_on_reconnect(visit: Visitor) -> None:
     visit.forgive("ERR_FAILED")
 
 
-def test_cookie_alone_does_not_authenticate_api_requests(visit: Visitor, shop: Shop) -> None:
+def test_cookie_alone_does_not_authenticate_api_requests(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/fleet")
     without = "fetch('/apis/lattice.dev/v1alpha1/latticenodes', {credentials: 'same-origin'}).then((answer) => answer.status)"
     assert (

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from build.browsing import NARROW, Visitor
+from build.browser import NARROW, Visitor
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]

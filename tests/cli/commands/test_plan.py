@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from build.cli_output import squeezed_lines
+from build.example_worlds import SEED_000, SEED_001
 from build.manifests import manifest, write
 from build.servers import running_server
 
-WORLDS = Path(__file__).parents[3] / "examples" / "worlds"
-SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_server")]
-
-
-@pytest.fixture
-def without_gdpr(tmp_path):
-    """The world of seed 000 with us-east as it is printed there."""
-    folder = tmp_path / "printed"
-    shutil.copytree(SEED_000, folder)
-    pools = folder / "pools.yaml"
-    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
-    return str(folder)
 
 
 def a_service(name="web", cores=1, replicas=1, **placement):
@@ -35,15 +25,10 @@ def a_service(name="web", cores=1, replicas=1, **placement):
     )
 
 
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 def test_plan_from_an_empty_fleet_places_everything(lattice):
     ran = lattice("plan", "--world", SEED_000)
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "+ default/api-gateway us-east 2, eu-west 1 +$0.576 +$414.72" in lines
     assert "+ us-east-002 us-east 3 × medium +$0.576" in lines
     assert "total $0.00 $1.536 +$1.536 +$1,105.92" in lines
@@ -187,7 +172,7 @@ def test_managed_kinds_cannot_be_planned(lattice, tmp_path):
 def test_plan_of_pool_deletion_keeps_running_replicas(lattice):
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert ran.code == 2, "there is nowhere that they would go"
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == "3 services would move; $1.536/h as before"
     assert any(
         line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines
@@ -229,7 +214,7 @@ def test_partly_placed_service_shows_replicas_and_cost(lattice, tmp_path):
     world = write(tmp_path / "world.yaml", *objects)
     ran = lattice("plan", "--world", world)
     assert ran.code == 2
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert (
         lines[0]
         == "1 cluster created, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
@@ -237,7 +222,7 @@ def test_partly_placed_service_shows_replicas_and_cost(lattice, tmp_path):
     assert "+ default/web p 2 (2 of 3 replicas) +$0.40 +$288.00" in lines
     assert any(line.startswith("! default/web 2 of 3 NotNow ") for line in lines)
     assert any(line.startswith("! default/none 0 of 1 Never ") for line in lines)
-    cost = words(lattice("cost", "--by", "service", "--world", world).out)
+    cost = squeezed_lines(lattice("cost", "--by", "service", "--world", world).out)
     assert "default/web $0.40 $288.00 100.0 %" in cost
     assert "1 service partly placed, counted by their placed replicas: default/web 2 of 3" in cost
     assert "1 service not placed, not counted: default/none" in cost
@@ -273,7 +258,7 @@ def test_budget_below_its_usage_is_marked(lattice, tmp_path):
     pools = Path(SEED_000, "pools.yaml").read_text().replace("maxMonthlyCost: 6000", "maxMonthlyCost: 100")
     (tmp_path / "pools.yaml").write_text(pools)
     ran = lattice("plan", "--world", SEED_000, "-f", "pools.yaml")
-    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard $0.00" in words(ran.out)
+    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard $0.00" in squeezed_lines(ran.out)
 
 
 def test_file_prices_take_precedence_and_show_their_age(lattice, tmp_path):
@@ -292,7 +277,7 @@ def test_file_prices_take_precedence_and_show_their_age(lattice, tmp_path):
         "InstanceType,Region,Price\nm5.xlarge,us-east-1,0.5\nm5.xlarge,eu-west-1,0.25\n"
     )
     ran = lattice("plan", "--world", str(world), "--prices", "aws.csv", "-o", "wide")
-    assert any(line.startswith("us-east medium 4 $0.50 aws.csv as of ") for line in words(ran.out))
+    assert any(line.startswith("us-east medium 4 $0.50 aws.csv as of ") for line in squeezed_lines(ran.out))
     (tmp_path / "aws.csv").write_text("InstanceType,Region,Price\nm5.xlarge,us-east-1,lots\n")
     wrong = lattice("plan", "--world", str(world), "--prices", "aws.csv")
     assert wrong.code >= 3

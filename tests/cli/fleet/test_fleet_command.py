@@ -1,13 +1,12 @@
 """`why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds: what a person reads, and how they end."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from build.cli_output import squeezed_lines
+from build.example_worlds import SEED_000, SEED_001
 
-WORLDS = Path(__file__).parents[3] / "examples" / "worlds"
-SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
 API = "lattice.dev/v1alpha1"
 pytestmark = pytest.mark.timeout(120)
 
@@ -15,20 +14,6 @@ pytestmark = pytest.mark.timeout(120)
 @pytest.fixture(autouse=True)
 def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def without_gdpr(tmp_path):
-    folder = tmp_path / "printed"
-    shutil.copytree(SEED_000, folder)
-    pools = folder / "pools.yaml"
-    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
-    return str(folder)
-
-
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
 
 
 def answered(lattice, *arguments):
@@ -39,7 +24,7 @@ def answered(lattice, *arguments):
 def test_why_shows_scores_by_part_and_every_rejection(lattice):
     ran = lattice("why", "service/api-gateway", "--world", SEED_000)
     assert ran.code == 0, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "Placed in us-east and eu-west per requiredRegions constraint" in ran.out
     assert any(line.startswith("3 anywhere us-east * ") for line in lines)
     assert "ap-south Compliance compliance gdpr soc2 gdpr" in lines
@@ -75,7 +60,7 @@ def test_why_with_pool_shows_only_that_pool(lattice):
 def test_why_unplaced_shows_verdict_conflicts_and_needs(lattice, without_gdpr):
     ran = lattice("why", "service/api-gateway", "--world", without_gdpr)
     assert "default/api-gateway: Never." in ran.out
-    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in words(ran.out)
+    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in squeezed_lines(ran.out)
     assert "fits without" in ran.out
     assert "fits in" in ran.out
 
@@ -84,7 +69,7 @@ def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
     ran = lattice("fit", "service/api-gateway", "--world", without_gdpr)
     assert ran.code == 0
     assert (
-        next(line for line in words(ran.out) if line.startswith("1 "))
+        next(line for line in squeezed_lines(ran.out) if line.startswith("1 "))
         == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
     )
     document = answered(lattice, "fit", "service/api-gateway", "--world", without_gdpr)
@@ -100,7 +85,7 @@ def test_fit_of_a_placed_service_says_it_fits(lattice):
 def test_whatif_shows_moves_and_the_new_cost(lattice):
     ran = lattice("whatif", "--lose-pool", "dc-east", "--world", SEED_001)
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "~ default/imaging dc-east 4 → aws-production/us-east-1 4 +$0.768 +$552.96" in lines
     assert "without dc-east: " in ran.out
     assert "$12.88/h → $13.648/h" in ran.out
@@ -131,7 +116,7 @@ def test_whatif_suggests_fit_for_the_same_world(lattice, flags):
     assert told.code == 0, told.err
     assert "fits without changes" not in told.out
     assert told.out.startswith("default/api-gateway: N")
-    assert any(line.startswith("1 ") for line in words(told.out))
+    assert any(line.startswith("1 ") for line in squeezed_lines(told.out))
     assert (
         lattice("fit", "service/api-gateway", "--world", SEED_000).out
         == "default/api-gateway fits without changes\n"
@@ -203,10 +188,10 @@ def test_costs_add_up_exactly_by_every_grouping(lattice, world, by):
 
 
 def test_cost_shows_its_arithmetic_and_empty_nodes(lattice):
-    lines = words(lattice("cost", "--by", "service", "--world", SEED_000).out)
+    lines = squeezed_lines(lattice("cost", "--by", "service", "--world", SEED_000).out)
     assert "default/api-gateway $0.576 $414.72 37.5 %" in lines
     assert "(empty nodes in eu-west) $0.384 $276.48 25.0 %" in lines
-    by_team = words(lattice("cost", "--by", "label:env", "--world", SEED_000).out)
+    by_team = squeezed_lines(lattice("cost", "--by", "label:env", "--world", SEED_000).out)
     assert "production $0.576 $414.72 37.5 %" in by_team
 
 
@@ -276,8 +261,8 @@ def test_optimise_lists_moves_that_save_money(lattice, running):
     ran = lattice("optimise", "--world", running, "-f", "cheap.json")
     assert ran.code == 1, ran.err
     assert "4 moves would save $264.96 in 30 days" in ran.out
-    assert "~ default/a dear 2 → cheap 2 -$0.184 -$132.48" in words(ran.out)
-    assert "- dear-001 dear 4 × medium -$0.768" in words(ran.out)
+    assert "~ default/a dear 2 → cheap 2 -$0.184 -$132.48" in squeezed_lines(ran.out)
+    assert "- dear-001 dear 4 × medium -$0.768" in squeezed_lines(ran.out)
     few = answered(lattice, "optimise", "--world", running, "-f", "cheap.json", "--max-moves", "2")
     assert few["moves"] == 2
     dear_moves = lattice("optimise", "--world", running, "-f", "cheap.json", "--move-cost", "1000")
@@ -345,7 +330,10 @@ def test_help_has_examples(lattice, command):
 def test_every_pool_can_be_lost_in_turn(lattice):
     ran = lattice("whatif", "--lose-each-pool", "--world", SEED_000)
     assert ran.code == 2
-    assert "! us-east 0 $0.768 -$0.768 default/api-gateway, default/cache, default/database" in words(ran.out)
+    assert (
+        "! us-east 0 $0.768 -$0.768 default/api-gateway, default/cache, default/database"
+        in squeezed_lines(ran.out)
+    )
     assert "1 other pool could be lost without moving a replica" in ran.out
     for pool in ("us-east", "eu-west", "ap-south"):
         alone = answered(lattice, "whatif", "--lose-pool", pool, "--world", SEED_000)

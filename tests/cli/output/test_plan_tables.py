@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build.cli_output import squeezed_lines
 from build.manifests import manifest, write
 from build.worlds import a_class, a_pool, a_service
 
@@ -56,15 +57,10 @@ def world(tmp_path):
     return write(tmp_path / "world.yaml", CLASS, a_manifest_of_a_pool(), a_manifest_of_a_service())
 
 
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 def test_plan_of_a_budget_change_has_an_id(lattice, tmp_path, world):
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "pool.yaml", a_manifest_of_a_pool(700)))
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == "1 declaration changed, no placement changes; $0.60/h as before"
     assert "~ latticepool/p1 spec.budget.maxMonthlyCost 600 → 700" in lines
     assert "latticepool/p1 $600.00 → $700.00 72 % → 62 % 80 % hard $0.372222" in lines
@@ -76,7 +72,7 @@ def test_plan_lists_an_image_change(lattice, tmp_path, world):
         "plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(image="a:2"))
     )
     assert ran.code == 1, ran.err
-    assert "~ latticeservice/default/api spec.containers.main.image a:1 → a:2" in words(ran.out)
+    assert "~ latticeservice/default/api spec.containers.main.image a:1 → a:2" in squeezed_lines(ran.out)
 
 
 def test_plan_of_unchanged_manifests_changes_nothing(lattice, world):
@@ -96,7 +92,7 @@ def test_fit_shows_the_cost_of_each_change(lattice, tmp_path):
     )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "WHO COSTS $/H 30 DAYS MORE $/H CHANGE" in lines
     assert "1 team $0.60 $432.00 none run 3 replicas instead of 5" in lines
     assert "3 platform $1.00 $720.00 +$0.40 raise maxNodes of p1 by 2 to 5" in lines
@@ -128,7 +124,7 @@ def test_namespace_of_the_manifests_is_accepted(lattice, tmp_path):
         "plan", "-n", "shop", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service())
     )
     assert ran.code == 1, ran.err
-    assert "+ shop/api p1 3 +$0.60 +$432.00" in words(ran.out)
+    assert "+ shop/api p1 3 +$0.60 +$432.00" in squeezed_lines(ran.out)
 
 
 @pytest.mark.parametrize(
@@ -219,7 +215,7 @@ def test_command_change_is_a_restart_with_its_difference(lattice, tmp_path, chan
     world = write(tmp_path / "running.yaml", CLASS, a_manifest_of_a_pool(), before)
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", after))
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == headline
     shown = next(line for line in lines if "spec.containers.main.command" in line)
     assert "print('one')\"] → …" in shown

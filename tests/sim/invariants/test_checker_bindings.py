@@ -4,7 +4,17 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.made_up import Case, Past, judged, node, replica, reported, said, service, workload
+from build.checker_history import (
+    Case,
+    SyntheticHistory,
+    chaos_violations,
+    node,
+    replica,
+    said,
+    service,
+    simulation_violations,
+    workload,
+)
 from msgspec.structs import replace
 
 from lattice.sim.world.store import ElectionRecord
@@ -24,13 +34,13 @@ def prepared(by: str = "r1") -> dict[str, Any]:
     }
 
 
-def bound(past: Past, on: str = "n1", name: str = "w1", **rest: Any) -> None:
+def bound(past: SyntheticHistory, on: str = "n1", name: str = "w1", **rest: Any) -> None:
     each = workload(name, on, ready=True, **rest)
     past.commit(each)
     past.runs(each)
 
 
-def moved_in_one_step(past: Past, bad: bool) -> None:
+def moved_in_one_step(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node("n1"), node("n2"))
     past.commit(workload(on="n1", ready=True))
     if not bad:
@@ -38,7 +48,7 @@ def moved_in_one_step(past: Past, bad: bool) -> None:
     bound(past, "n2")
 
 
-def a_slot_twice(past: Past, bad: bool) -> None:
+def a_slot_twice(past: SyntheticHistory, bad: bool) -> None:
     past.commit(service(least=2), node())
     for slot in (0, 1):
         each = replica(slot, "n1")
@@ -51,13 +61,13 @@ def _renumbered(number: int, slot: int) -> Any:
     return replace(made, spec=replace(made.spec, slot=slot))
 
 
-def more_than_there_is_room(past: Past, bad: bool) -> None:
+def more_than_there_is_room(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=1000 if bad else 1200))
     bound(past, name="w1")
     bound(past, name="w2")
 
 
-def more_than_is_left_beside_who_stays(past: Past, bad: bool) -> None:
+def more_than_is_left_beside_who_stays(past: SyntheticHistory, bad: bool) -> None:
     """Who was bound to another node of that name takes nothing of this one."""
     here = node("n1")
     there = here if bad else replace(here, metadata=replace(here.metadata, uid="uid-of-a-former-node"))
@@ -70,7 +80,7 @@ def more_than_is_left_beside_who_stays(past: Past, bad: bool) -> None:
     past.commit(gone=(stays,))
 
 
-def to_a_node_that_is_there_no_more(past: Past, bad: bool) -> None:
+def to_a_node_that_is_there_no_more(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node("n1"))
     each = workload("w1", on="n1", ready=True)
     binding = replace(each.status.binding, uid="uid-of-a-former-node" if bad else "uid-n1")
@@ -78,30 +88,30 @@ def to_a_node_that_is_there_no_more(past: Past, bad: bool) -> None:
     past.runs(each)
 
 
-def more_than_is_left_beside_what_is_prepared(past: Past, bad: bool) -> None:
+def more_than_is_left_beside_what_is_prepared(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=1000 if bad else 1200))
     past.commit(workload("w2", decision=prepared()))
     bound(past, name="w1")
     past.commit(workload("w2", desiredState="Stopped"))
 
 
-def to_a_cordoned_node(past: Past, bad: bool) -> None:
+def to_a_cordoned_node(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(unschedulable=bad))
     bound(past)
 
 
-def to_a_node_that_is_not_ready(past: Past, bad: bool) -> None:
+def to_a_node_that_is_not_ready(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(is_ready=not bad))
     bound(past)
 
 
-def to_a_port_that_is_taken(past: Past, bad: bool) -> None:
+def to_a_port_that_is_taken(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=2000))
     bound(past, name="w1", allocatedPorts={"http": 20000})
     bound(past, name="w2", allocatedPorts={"http": 20000 if bad else 20001})
 
 
-def a_group_one_by_one(past: Past, bad: bool) -> None:
+def a_group_one_by_one(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=2000), workload("w1", group=CREW), workload("w2", group=CREW))
     pair = [workload(name, "n1", group=CREW, ready=True) for name in ("w1", "w2")]
     if bad:
@@ -111,7 +121,7 @@ def a_group_one_by_one(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
-def one_of_a_group_whose_other_was_known_to_be_gone(past: Past, bad: bool) -> None:
+def one_of_a_group_whose_other_was_known_to_be_gone(past: SyntheticHistory, bad: bool) -> None:
     """Who was told of it must not count on it; who could not know yet may."""
     both = [workload(name, "n1", group=CREW, ready=True) for name in ("w1", "w2")]
     past.commit(node(cpu=2000), at=1.0)
@@ -124,27 +134,27 @@ def one_of_a_group_whose_other_was_known_to_be_gone(past: Past, bad: bool) -> No
         past.runs(each)
 
 
-def bound_and_never_prepared(past: Past, bad: bool) -> None:
+def bound_and_never_prepared(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "two-phase"
     past.commit(node())
     past.commit(workload(decision={} if bad else prepared()))
     bound(past, decision={"reservation": "r1"})
 
 
-def bound_by_another_attempt(past: Past, bad: bool) -> None:
+def bound_by_another_attempt(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "two-phase"
     past.commit(node())
     past.commit(workload(decision=prepared("r2" if bad else "r1")))
     bound(past, decision={"reservation": "r1"})
 
 
-def bound_without_a_lock(past: Past, bad: bool) -> None:
+def bound_without_a_lock(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "pessimistic" if bad else "optimistic"
     past.commit(node())
     bound(past)
 
 
-def room_made_for_nobody(past: Past, bad: bool) -> None:
+def room_made_for_nobody(past: SyntheticHistory, bad: bool) -> None:
     waits = workload("w2", priority=0 if bad else 5)
     past.commit(node())
     bound(past)
@@ -153,7 +163,7 @@ def room_made_for_nobody(past: Past, bad: bool) -> None:
     past.commit(workload("w2", desiredState="Stopped"))
 
 
-def lost(past: Past, at: float, **rest: Any) -> None:
+def lost(past: SyntheticHistory, at: float, **rest: Any) -> None:
     """Taken from a node that has not been heard since the 10th second, and bound elsewhere."""
     past.commit(node("n1"), node("n2"), at=1.0)
     past.commit(workload(on="n1", ready=True, **rest), at=2.0)
@@ -163,12 +173,12 @@ def lost(past: Past, at: float, **rest: Any) -> None:
     past.commit(workload(on="n2", ready=True, **rest))
 
 
-def taken_from_a_silent_node_too_soon(past: Past, bad: bool) -> None:
+def taken_from_a_silent_node_too_soon(past: SyntheticHistory, bad: bool) -> None:
     lost(past, 39.0 if bad else 40.0)
     past.ran("n2", start=50.0)
 
 
-def taken_from_a_node_that_speaks_again(past: Past, bad: bool) -> None:
+def taken_from_a_node_that_speaks_again(past: SyntheticHistory, bad: bool) -> None:
     """It says that the copy has ended, while it is not written yet that it is ready: that is right if the copy has."""
     lost(past, 30.0)
     past.heard = [*past.heard, (29.0, "n1")]
@@ -176,7 +186,7 @@ def taken_from_a_node_that_speaks_again(past: Past, bad: bool) -> None:
     past.ran("n2", start=50.0)
 
 
-def taken_from_a_node_that_spoke_to_the_leader_before(past: Past, bad: bool) -> None:
+def taken_from_a_node_that_spoke_to_the_leader_before(past: SyntheticHistory, bad: bool) -> None:
     lost(past, 30.0)
     past.heard = [*past.heard, (29.0, "n1")]
     past.elections = [ElectionRecord(29.5 if bad else 28.5, Term("controllers", 1, "s1"))]
@@ -184,47 +194,47 @@ def taken_from_a_node_that_spoke_to_the_leader_before(past: Past, bad: bool) -> 
     past.ran("n2", start=50.0)
 
 
-def taken_by_a_leader_that_was_elected_just_now(past: Past, bad: bool) -> None:
+def taken_by_a_leader_that_was_elected_just_now(past: SyntheticHistory, bad: bool) -> None:
     lost(past, 60.0)
     past.elections = [ElectionRecord(31.0 if bad else 29.0, Term("controllers", 1, "s1"))]
     past.ran("n2", start=70.0)
 
 
-def a_strict_copy_taken_before_it_is_certain(past: Past, bad: bool) -> None:
+def a_strict_copy_taken_before_it_is_certain(past: SyntheticHistory, bad: bool) -> None:
     long = {"policy": "stop", "stopAfter": "29s"}  # (29 + 2.5) * 1.05 * 1.05 = 34.7 s
     lost(past, 44.0 if bad else 45.0, disconnect=long)
     past.ran("n2", start=70.0, stop_after=29.0)
 
 
-def a_strict_copy_twice(past: Past, bad: bool) -> None:
+def a_strict_copy_twice(past: SyntheticHistory, bad: bool) -> None:
     lost(past, 41.0, disconnect=STRICT)
     past.ran("n1", start=3.0, end=33.0, stop_after=20.0)
     past.ran("n2", start=32.0 if bad else 42.0, stop_after=20.0)
 
 
-def a_strict_copy_that_outlives_contact(past: Past, bad: bool) -> None:
+def a_strict_copy_that_outlives_contact(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node())
     past.heard = [(float(second), "n1") for second in range(1, 31, 3)]  # and from the 28th second on nothing
     past.ran("n1", start=3.0, end=52.0 if bad else 51.0, stop_after=20.0)
 
 
-def a_copy_twice_on_one_node(past: Past, bad: bool) -> None:
+def a_copy_twice_on_one_node(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node())
     past.ran("n1", start=3.0, end=20.0)
     past.ran("n1", start=19.0 if bad else 21.0, end=30.0)
 
 
-def settled(past: Past, least: int = 2, count: int = 2) -> None:
+def settled(past: SyntheticHistory, least: int = 2, count: int = 2) -> None:
     past.commit(service(least=least), node(), at=1.0)
     past.commit(*(replica(slot, "n1") for slot in range(count)), at=20.0)
 
 
-def ends(past: Past, *left: int) -> None:
+def ends(past: SyntheticHistory, *left: int) -> None:
     for slot in left:
         past.runs(replica(slot, "n1"))
 
 
-def stopped_while_it_was_needed(past: Past, bad: bool) -> None:
+def stopped_while_it_was_needed(past: SyntheticHistory, bad: bool) -> None:
     settled(past, least=2, count=2 if bad else 3)
     past.commit(service(least=2, generation=2), at=40.0)
     past.commit(replica(1, "n1", deletionTimestamp="2026-03-10T09:01:00Z"))
@@ -233,7 +243,7 @@ def stopped_while_it_was_needed(past: Past, bad: bool) -> None:
     ends(past, 0, 2)
 
 
-def stopped_when_it_came_to_be_needed(past: Past, bad: bool) -> None:
+def stopped_when_it_came_to_be_needed(past: SyntheticHistory, bad: bool) -> None:
     """One that was told to leave before more were wanted has been stopped already."""
     settled(past, least=1, count=2)
     past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped"), at=38.0)
@@ -249,7 +259,7 @@ def stopped_when_it_came_to_be_needed(past: Past, bad: bool) -> None:
     ends(past, 0, 2)
 
 
-def stopped_though_another_was_known_to_fail(past: Past, bad: bool) -> None:
+def stopped_though_another_was_known_to_fail(past: SyntheticHistory, bad: bool) -> None:
     settled(past, least=1, count=2)
     past.commit(replica(0, "n1", ready=False), at=30.0)
     past.commit(service(least=1, generation=2), at=33.0)
@@ -261,7 +271,7 @@ def stopped_though_another_was_known_to_fail(past: Past, bad: bool) -> None:
     ends(past, 0)
 
 
-def replaced_for_no_reason(past: Past, bad: bool) -> None:
+def replaced_for_no_reason(past: SyntheticHistory, bad: bool) -> None:
     settled(past)
     past.commit(replica(0, "n1", ready=bad), at=40.0)
     past.commit(replica(2, "n1"), at=60.0)
@@ -270,7 +280,7 @@ def replaced_for_no_reason(past: Past, bad: bool) -> None:
     ends(past, 1, 2)
 
 
-def told_to_make_room_while_it_was_needed(past: Past, bad: bool) -> None:
+def told_to_make_room_while_it_was_needed(past: SyntheticHistory, bad: bool) -> None:
     settled(past, least=2 if bad else 1)
     past.commit(workload("w2", priority=5))
     past.commit(replica(1, "n1", **LEAVING))
@@ -279,7 +289,7 @@ def told_to_make_room_while_it_was_needed(past: Past, bad: bool) -> None:
     ends(past, 0, *([1] if bad else []))
 
 
-def a_node_removed_with_work(past: Past, bad: bool) -> None:
+def a_node_removed_with_work(past: SyntheticHistory, bad: bool) -> None:
     made = node(cluster="east-001")
     past.commit(made)
     past.commit(workload(on="n1", ready=True))
@@ -287,7 +297,7 @@ def a_node_removed_with_work(past: Past, bad: bool) -> None:
     past.commit(gone=() if bad else (made,))
 
 
-def a_silent_node_removed_with_what_is_to_end(past: Past, bad: bool) -> None:
+def a_silent_node_removed_with_what_is_to_end(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cluster="east-001"))
     past.commit(workload(on="n1"))
     past.commit(made := node(cluster="east-001", is_ready=bad))
@@ -296,7 +306,7 @@ def a_silent_node_removed_with_what_is_to_end(past: Past, bad: bool) -> None:
     past.commit(gone=(workload(),))
 
 
-def a_silent_node_removed_with_what_is_wanted(past: Past, bad: bool) -> None:
+def a_silent_node_removed_with_what_is_wanted(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cluster="east-001"))
     past.commit(workload(on="n1"))
     past.commit(made := node(cluster="east-001", is_ready=False))
@@ -305,7 +315,7 @@ def a_silent_node_removed_with_what_is_wanted(past: Past, bad: bool) -> None:
     past.commit(workload(desiredState="Stopped"))
 
 
-def a_node_removed_with_something_prepared(past: Past, bad: bool) -> None:
+def a_node_removed_with_something_prepared(past: SyntheticHistory, bad: bool) -> None:
     made = node(cluster="east-001")
     past.commit(made)
     past.commit(workload(decision=prepared()))
@@ -315,36 +325,36 @@ def a_node_removed_with_something_prepared(past: Past, bad: bool) -> None:
     past.commit(workload(desiredState="Stopped"))
 
 
-def a_strict_copy_beside_one_that_was_deleted(past: Past, bad: bool) -> None:
+def a_strict_copy_beside_one_that_was_deleted(past: SyntheticHistory, bad: bool) -> None:
     """Made again under its name, with another uid."""
     past.heard = [(float(at), "n1") for at in range(10, 41)]
     past.ran("n1", start=10.0, end=40.0, stop_after=20.0)
     past.ran("n2", start=30.0 if bad else 41.0, end=60.0, uid="uid-anew")
 
 
-def a_copy_beside_one_that_was_deleted_on_one_node(past: Past, bad: bool) -> None:
+def a_copy_beside_one_that_was_deleted_on_one_node(past: SyntheticHistory, bad: bool) -> None:
     past.ran("n1", start=10.0, end=40.0)
     past.ran("n1", start=30.0 if bad else 41.0, end=60.0, uid="uid-anew")
 
 
-def started_before_anything_was_told(past: Past, bad: bool) -> None:
+def started_before_anything_was_told(past: SyntheticHistory, bad: bool) -> None:
     past.ran("n1", start=10.0, end=40.0)
     ground = past.machine("n1").ground
     ground.unasked += [(10.0, ground.begun[0])] if bad else []
 
 
-def obeyed_a_leader_of_an_older_term(past: Past, bad: bool) -> None:
+def obeyed_a_leader_of_an_older_term(past: SyntheticHistory, bad: bool) -> None:
     past.machine("n1").notes.terms += [1, 3, 2 if bad else 3]
 
 
-def failed_and_started_again_at_once(past: Past, bad: bool) -> None:
+def failed_and_started_again_at_once(past: SyntheticHistory, bad: bool) -> None:
     """One second, and two after the second failure."""
     past.ran("n1", start=10.0, end=12.0, fails=True)
     past.ran("n1", start=12.5 if bad else 13.0, end=15.0, fails=True)
     past.ran("n1", start=17.0, end=20.0)
 
 
-def failed_twice_and_started_after_the_wait_of_once(past: Past, bad: bool) -> None:
+def failed_twice_and_started_after_the_wait_of_once(past: SyntheticHistory, bad: bool) -> None:
     past.ran("n1", start=10.0, end=12.0, fails=True)
     past.ran(
         "n1", start=13.0, end=15.0 if bad else 29.0, fails=True
@@ -352,7 +362,7 @@ def failed_twice_and_started_after_the_wait_of_once(past: Past, bad: bool) -> No
     past.ran("n1", start=16.0 if bad else 30.0, end=40.0)
 
 
-def failed_and_retried_by_nobody(past: Past, bad: bool) -> None:
+def failed_and_retried_by_nobody(past: SyntheticHistory, bad: bool) -> None:
     """Who is told to try again need not wait."""
     past.commit(node(), at=1.0)
     past.commit(first := workload(on="n1"), at=2.0)
@@ -365,7 +375,7 @@ def failed_and_retried_by_nobody(past: Past, bad: bool) -> None:
     past.commit(workload(desiredState="Stopped"), at=30.0)
 
 
-def stopped_while_it_was_needed_and_nobody_sent_it_away(past: Past, bad: bool) -> None:
+def stopped_while_it_was_needed_and_nobody_sent_it_away(past: SyntheticHistory, bad: bool) -> None:
     """A taint that expels does not ask who is needed."""
     settled(past, least=2, count=2)
     past.commit(
@@ -381,7 +391,9 @@ def stopped_while_it_was_needed_and_nobody_sent_it_away(past: Past, bad: bool) -
     ends(past, 0, 2)
 
 
-def more_than_is_left_beside_one_that_asked_for_so_much_when_it_was_bound(past: Past, bad: bool) -> None:
+def more_than_is_left_beside_one_that_asked_for_so_much_when_it_was_bound(
+    past: SyntheticHistory, bad: bool
+) -> None:
     past.commit(node(cpu=1000 if bad else 1200), at=1.0)
     past.commit(workload("w1", cpu=300), workload("w2", cpu=600), at=10.0, term=None, origin="api person-1")
     past.commit(workload("w1", cpu=600), at=19.0, term=None, origin="api person-1")
@@ -390,7 +402,7 @@ def more_than_is_left_beside_one_that_asked_for_so_much_when_it_was_bound(past: 
         past.runs(bound)
 
 
-def more_than_there_is_room_for_those_of_one_commit(past: Past, bad: bool) -> None:
+def more_than_there_is_room_for_those_of_one_commit(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=1000 if bad else 1200), at=1.0)
     past.commit(workload("w1", cpu=300), workload("w2", cpu=300), at=10.0, term=None, origin="api person-1")
     past.commit(workload("w1", cpu=600), workload("w2", cpu=600), at=19.0, term=None, origin="api person-1")
@@ -450,7 +462,7 @@ CASES: list[tuple[str, Case]] = [
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_checker_reports_only_the_violated_invariant(number: str, case: Case) -> None:
-    assert reported(case) == [{number}, set()]
+    assert simulation_violations(case) == [{number}, set()]
 
 
 # Real processes bind optimistically; who took something from a silent node, and what agents were told and tried, is not in the record.
@@ -472,4 +484,4 @@ UNSEEN = {
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_chaos_checker_agrees(number: str, case: Case) -> None:
-    assert judged(case) == [set() if case in UNSEEN else {number}, set()]
+    assert chaos_violations(case) == [set() if case in UNSEEN else {number}, set()]

@@ -3,20 +3,20 @@
 from typing import Any
 
 import pytest
-from build.made_up import (
+from build.checker_history import (
     CLUSTER,
     OF_CLASS,
     Case,
-    Past,
-    judged,
+    SyntheticHistory,
+    chaos_violations,
     lock,
     node,
     node_class,
     pool,
     replica,
-    reported,
     said,
     service,
+    simulation_violations,
     workload,
 )
 
@@ -29,7 +29,7 @@ SPREAD = {"spread": [{"topologyKey": "node"}], "nodeSelector": OF_CLASS}
 STAGING = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["staging"]}]}
 
 
-def demanded(past: Past, placement: dict[str, Any], supply: Any) -> None:
+def demanded(past: SyntheticHistory, placement: dict[str, Any], supply: Any) -> None:
     """Somebody asks, and a controller places it."""
     past.commit(supply, at=1.0, term=None, origin="api person-1")
     past.commit(
@@ -38,34 +38,34 @@ def demanded(past: Past, placement: dict[str, Any], supply: Any) -> None:
     past.commit(service(least=0, placement=placement), at=20.0)
 
 
-def in_a_pool_with_other_labels(past: Past, bad: bool) -> None:
+def in_a_pool_with_other_labels(past: SyntheticHistory, bad: bool) -> None:
     labels = {"tier": "production", "region": "east"}
     demanded(
         past, {"pools": {"matchLabels": {"tier": "staging" if bad else "production"}}}, pool(labels=labels)
     )
 
 
-def in_a_pool_without_any_of_the_values(past: Past, bad: bool) -> None:
+def in_a_pool_without_any_of_the_values(past: SyntheticHistory, bad: bool) -> None:
     demanded(
         past, {"pools": STAGING}, pool(labels={"tier": ["production"] if bad else ["production", "staging"]})
     )
 
 
-def in_a_pool_without_a_certificate(past: Past, bad: bool) -> None:
+def in_a_pool_without_a_certificate(past: SyntheticHistory, bad: bool) -> None:
     demanded(
         past, {"compliance": ["GDPR"]}, pool(labels={"compliance": ["soc2"] if bad else ["soc2", "gdpr"]})
     )
 
 
-def in_another_jurisdiction(past: Past, bad: bool) -> None:
+def in_another_jurisdiction(past: SyntheticHistory, bad: bool) -> None:
     demanded(past, {"dataResidency": "eu"}, pool(labels={"dataResidency": "us" if bad else "EU"}))
 
 
-def on_machines_with_other_labels(past: Past, bad: bool) -> None:
+def on_machines_with_other_labels(past: SyntheticHistory, bad: bool) -> None:
     demanded(past, {"nodeSelector": {"disk": "ssd"}}, node_class(labels={"disk": "tape" if bad else "ssd"}))
 
 
-def on_machines_with_a_taint(past: Past, bad: bool) -> None:
+def on_machines_with_a_taint(past: SyntheticHistory, bad: bool) -> None:
     demanded(
         past,
         {},
@@ -73,11 +73,11 @@ def on_machines_with_a_taint(past: Past, bad: bool) -> None:
     )
 
 
-def on_a_class_that_the_pool_does_not_offer(past: Past, bad: bool) -> None:
+def on_a_class_that_the_pool_does_not_offer(past: SyntheticHistory, bad: bool) -> None:
     demanded(past, {}, pool(nodeClasses=["large"] if bad else ["large", "small"]))
 
 
-def in_a_pool_that_had_lost_its_label_for_long(past: Past, bad: bool) -> None:
+def in_a_pool_that_had_lost_its_label_for_long(past: SyntheticHistory, bad: bool) -> None:
     """Who could not have heard of that yet may go by what was."""
     past.commit(pool(labels={"tier": "staging"}), at=1.0, term=None, origin="api person-1")
     past.commit(
@@ -90,14 +90,14 @@ def in_a_pool_that_had_lost_its_label_for_long(past: Past, bad: bool) -> None:
     past.commit(service(least=0, placement={"pools": STAGING}), at=20.0)
 
 
-def made_where_its_service_was_not_placed(past: Past, bad: bool) -> None:
+def made_where_its_service_was_not_placed(past: SyntheticHistory, bad: bool) -> None:
     past.commit(service(least=0), at=1.0)
     past.commit(
         replica(0, ready=False, cluster="west-001" if bad else CLUSTER, desiredState="Stopped"), at=20.0
     )
 
 
-def beside_one_that_it_must_be_far_from(past: Past, bad: bool) -> None:
+def beside_one_that_it_must_be_far_from(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=2000), node("n2"))
     for name, on in (("w1", "n1"), ("w2", "n1" if bad else "n2")):
         past.commit(
@@ -106,7 +106,7 @@ def beside_one_that_it_must_be_far_from(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
-def beside_one_that_came_just_before(past: Past, bad: bool) -> None:
+def beside_one_that_came_just_before(past: SyntheticHistory, bad: bool) -> None:
     past.commit(node(cpu=2000), node("n2"), at=1.0)
     for name in ("w1", "w2"):
         past.commit(workload(name, labels=LONE, constraints=APART), at=10.0, term=None, origin="api person-1")
@@ -115,7 +115,7 @@ def beside_one_that_came_just_before(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
-def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> None:
+def beside_one_that_has_asked_for_distance_for_long(past: SyntheticHistory, bad: bool) -> None:
     """Who could not have heard of that yet may go by what was."""
     past.commit(node(cpu=2000), at=1.0)
     past.commit(each := workload("w1", "n1", ready=True, labels=LONE), at=2.0)
@@ -130,7 +130,7 @@ def beside_one_that_has_asked_for_distance_for_long(past: Past, bad: bool) -> No
     past.runs(other)
 
 
-def where_another_has_asked_for_more_for_long(past: Past, bad: bool) -> None:
+def where_another_has_asked_for_more_for_long(past: SyntheticHistory, bad: bool) -> None:
     """Who could not have heard of that yet may go by what was."""
     past.commit(node(cpu=1000), at=1.0)
     past.commit(each := workload("w1", "n1", cpu=300, ready=True), at=2.0)
@@ -142,21 +142,21 @@ def where_another_has_asked_for_more_for_long(past: Past, bad: bool) -> None:
     past.runs(other)
 
 
-def on_a_node_that_is_ahead(past: Past, bad: bool) -> None:
+def on_a_node_that_is_ahead(past: SyntheticHistory, bad: bool) -> None:
     past.commit(service(least=2), node("n1"), node("n2"), at=1.0)
     for slot, on, at in ((0, "n1", 10.0), (1, "n1" if bad else "n2", 30.0)):
         past.commit(each := replica(slot, on, constraints=SPREAD), at=at)
         past.runs(each)
 
 
-def before_the_one_that_it_was_chosen_with(past: Past, bad: bool) -> None:
+def before_the_one_that_it_was_chosen_with(past: SyntheticHistory, bad: bool) -> None:
     past.commit(service(least=3), node("n1"), node("n2"), at=1.0)
     for slot, on, at in ((0, "n1", 10.0), (1, "n1", 30.0), (2, "n2", 33.0 if bad else 31.0)):
         past.commit(each := replica(slot, on, constraints=SPREAD), at=at)
         past.runs(each)
 
 
-def too_many_of_one_commit_on_a_node(past: Past, bad: bool) -> None:
+def too_many_of_one_commit_on_a_node(past: SyntheticHistory, bad: bool) -> None:
     """However they are written down; the one that makes it even may come last."""
     past.commit(service(least=4), node("n1"), node("n2"), at=1.0)
     past.commit(first := replica(0, "n1", constraints=SPREAD), at=10.0)
@@ -169,7 +169,7 @@ def too_many_of_one_commit_on_a_node(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
-def two_of_one_commit_on_an_empty_node(past: Past, bad: bool) -> None:
+def two_of_one_commit_on_an_empty_node(past: SyntheticHistory, bad: bool) -> None:
     past.commit(service(least=2), node("n1"), node("n2"), at=1.0)
     together = [replica(0, "n1", constraints=SPREAD), replica(1, "n1" if bad else "n2", constraints=SPREAD)]
     past.commit(*together, at=30.0)
@@ -177,7 +177,7 @@ def two_of_one_commit_on_an_empty_node(past: Past, bad: bool) -> None:
         past.runs(each)
 
 
-def bound_after_its_reservation(past: Past, bad: bool) -> None:
+def bound_after_its_reservation(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "two-phase"
     held = {
         "prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}
@@ -190,21 +190,21 @@ def bound_after_its_reservation(past: Past, bad: bool) -> None:
     past.runs(each)
 
 
-def under_the_lock_of_somebody_else(past: Past, bad: bool) -> None:
+def under_the_lock_of_somebody_else(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "pessimistic"
     past.commit(node(), lock("controllers/s1.1 token" if not bad else "controllers/s1.2 token"))
     past.commit(each := workload(on="n1", ready=True))
     past.runs(each)
 
 
-def under_a_lock_that_had_ended(past: Past, bad: bool) -> None:
+def under_a_lock_that_had_ended(past: SyntheticHistory, bad: bool) -> None:
     past.binding = "pessimistic"
     past.commit(node(), lock("controllers/s1.1 token", seconds=10), at=10.0)
     past.commit(each := workload(on="n1", ready=True), at=20.5 if bad else 19.5)
     past.runs(each)
 
 
-def makes_room(past: Past, waits: Any, after: Any) -> None:
+def makes_room(past: SyntheticHistory, waits: Any, after: Any) -> None:
     """w1 has to leave n1 for somebody who gives up later."""
     past.commit(node(), node("n2"), at=1.0)
     past.commit(workload(on="n1", ready=True), at=2.0)
@@ -214,23 +214,23 @@ def makes_room(past: Past, waits: Any, after: Any) -> None:
     past.commit(after)
 
 
-def room_made_for_one_that_is_not_to_run(past: Past, bad: bool) -> None:
+def room_made_for_one_that_is_not_to_run(past: SyntheticHistory, bad: bool) -> None:
     stopped = workload("w2", priority=5, desiredState="Stopped")
     makes_room(past, stopped if bad else workload("w2", priority=5), stopped)
 
 
-def room_made_on_another_node(past: Past, bad: bool) -> None:
+def room_made_on_another_node(past: SyntheticHistory, bad: bool) -> None:
     where = {"constraints": {"nodeSelector": {"node": "n2" if bad else "n1"}}}
     makes_room(past, workload("w2", priority=5, **where), workload("w2", desiredState="Stopped", **where))
 
 
-def waits_though_there_is_room(past: Past, bad: bool) -> None:
+def waits_though_there_is_room(past: SyntheticHistory, bad: bool) -> None:
     """Who is no service's gets no machine of its own: it may wait, and says for what, while none that is there would do."""
     past.commit(node(cpu=1000 if bad else 500))
     past.commit(workload(conditions=[said("Scheduled")]))
 
 
-def silent_with_something_that_is_wanted(past: Past, bad: bool) -> None:
+def silent_with_something_that_is_wanted(past: SyntheticHistory, bad: bool) -> None:
     """What is to end, on a node that is silent, ends with its machine."""
     made = node(cluster=CLUSTER, is_ready=False)
     past.commit(node(cluster=CLUSTER), at=1.0)
@@ -273,7 +273,7 @@ CASES: list[tuple[str, Case]] = [
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_checker_reports_only_the_violated_invariant(number: str, case: Case) -> None:
-    assert reported(case) == [{number}, set()]
+    assert simulation_violations(case) == [{number}, set()]
 
 
 # Real processes bind optimistically.
@@ -284,4 +284,4 @@ UNSEEN = {bound_after_its_reservation, under_the_lock_of_somebody_else, under_a_
     ("number", "case"), CASES, ids=[f"{number} {case.__name__}" for number, case in CASES]
 )
 def test_chaos_checker_agrees(number: str, case: Case) -> None:
-    assert judged(case) == [set() if case in UNSEEN else {number}, set()]
+    assert chaos_violations(case) == [set() if case in UNSEEN else {number}, set()]

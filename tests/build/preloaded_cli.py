@@ -37,7 +37,7 @@ class Command(NamedTuple):
     err: str
 
 
-class Loaded:
+class PreloadedCli:
     """The one that has imported everything, and waits for commands."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -53,10 +53,10 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def loaded() -> Iterator[Loaded]:
+def preloaded_cli() -> Iterator[PreloadedCli]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, Path(__file__)], **pipes) as process:
-        yield Loaded(process)
+        yield PreloadedCli(process)
 
 
 def _load() -> None:

@@ -66,7 +66,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return major, minor, patch
 
 
-def what_is_missing() -> str:
+def missing_kubectls() -> str:
     """What CI refuses to run without, in one line; empty when all is there."""
     found = find_kubectls()
     if not found:

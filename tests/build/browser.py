@@ -30,7 +30,7 @@ CHROMIUM = next(
 
 
 @dataclass
-class Shop:
+class UiServer:
     """The quickstart, running."""
 
     server: Server
@@ -106,7 +106,7 @@ class Visitor:
     """Opens pages, and remembers what they should not have done."""
 
     browser: Browser
-    shop: Shop
+    ui_server: UiServer
     known: dict[str, BrowserContext] = field(
         default_factory=dict
     )  # signed in, by group: kept, with what they have cached
@@ -131,7 +131,7 @@ class Visitor:
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
         page.on("request", self._request)
-        page.goto(address if "://" in address else f"{self.shop.url}/ui/{address}")
+        page.goto(address if "://" in address else f"{self.ui_server.url}/ui/{address}")
         return page
 
     def _context(self, group: str, fresh: bool) -> BrowserContext:
@@ -140,9 +140,9 @@ class Visitor:
         made = self.browser.new_context(ignore_https_errors=True)
         made.set_default_timeout(10_000)
         if group:
-            body = {"token": self.shop.token(group)}
+            body = {"token": self.ui_server.token(group)}
             assert made.request.post(
-                f"{self.shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body
+                f"{self.ui_server.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body
             ).ok
             if not fresh:
                 self.known[group] = made
@@ -162,7 +162,7 @@ class Visitor:
             self.wrongs.append(said)
 
     def _request(self, request: Request) -> None:
-        if not request.url.startswith((f"{self.shop.url}/", "data:", "blob:")):
+        if not request.url.startswith((f"{self.ui_server.url}/", "data:", "blob:")):
             self.wrongs.append(f"left the origin: {request.url}")
 
     def forgive(self, words: str) -> None:

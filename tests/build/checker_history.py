@@ -158,7 +158,7 @@ def key_of(obj: Kind) -> Key:
 
 
 @dataclass
-class Past:
+class SyntheticHistory:
     """A run that is told what happened."""
 
     binding: str = "optimistic"
@@ -237,11 +237,11 @@ class Past:
         assert binding is not None
         self.ran(binding.node, each.metadata.name)
 
-    def numbers(self) -> set[str]:
+    def simulation_invariants(self) -> set[str]:
         """Of the promises that the checker says were broken."""
         return {each.invariant for each in Checker(cast("Run", self._run())).check()}
 
-    def numbers_by_the_judge(self) -> set[str]:
+    def chaos_invariants(self) -> set[str]:
         """And of those that the judge of real processes does, to whom the same is told as far as etcd and machines tell it."""
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
@@ -274,24 +274,24 @@ class Past:
         return SimpleNamespace(world=world, swarm=swarm, trouble=self.trouble, odd_copies=self.odd_copies)
 
 
-Case = Callable[[Past, bool], None]  # the same history with and without what is wrong
+Case = Callable[[SyntheticHistory, bool], None]  # the same history with and without what is wrong
 
 
-def reported(case: Case) -> list[set[str]]:
+def simulation_violations(case: Case) -> list[set[str]]:
     """Numbers of the promises that the checker finds broken: with what is wrong, and without."""
     found = []
     for bad in (True, False):
-        past = Past()
+        past = SyntheticHistory()
         case(past, bad)
-        found.append(past.numbers())
+        found.append(past.simulation_invariants())
     return found
 
 
-def judged(case: Case) -> list[set[str]]:
+def chaos_violations(case: Case) -> list[set[str]]:
     """And that the judge of real processes does."""
     found = []
     for bad in (True, False):
-        past = Past()
+        past = SyntheticHistory()
         case(past, bad)
-        found.append(past.numbers_by_the_judge())
+        found.append(past.chaos_invariants())
     return found
