@@ -1,4 +1,5 @@
-"""Each abuse case, and the tests that prove that it is refused; what no request can show, such as how programs are started, is shown here."""
+"""The abuse cases with the tests that prove each rejection, and the proofs that no request can show, such as
+how programs are started."""
 
 import ast
 import io

@@ -1,4 +1,4 @@
-"""Do the benchmarks say so when an aim is missed, or when they are asked for what there is not?"""
+"""The benchmarks report missed targets and unknown arguments."""
 
 from pathlib import Path
 

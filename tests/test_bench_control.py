@@ -1,4 +1,4 @@
-"""Does the benchmark of the control plane find what must not be, and tell when an aim is missed?"""
+"""The benchmark of the control plane detects invalid bindings and missed targets."""
 
 import asyncio
 from contextlib import suppress

@@ -1,4 +1,4 @@
-"""Does chaos plan enough of everything, undo all of it, and would its judge notice what must not be?"""
+"""Chaos runs plan enough faults of every kind, undo all of them, and their checker reports violations."""
 
 import os
 import random

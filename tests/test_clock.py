@@ -1,4 +1,4 @@
-"""Waiting within a time: by the clock that is given, for nobody longer than that, and without leaving a trace."""
+"""`with_timeout` follows the given clock and leaves no timer behind."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ async def or_late(clock: VirtualClock, seconds: float) -> str:
     try:
         return await with_timeout(clock, seconds, never())
     except TimeoutError:
-        await clock.sleep(1.0)  # whoever was late is not cancelled any more
+        await clock.sleep(1.0)  # after the timeout the task is not cancelled any more
         return f"late at {clock.monotonic() - 1:g}"
 
 

@@ -1,4 +1,5 @@
-"""Do the recipes under deploy/ name what is there: settings, flags, versions; and does the example with three servers hold?"""
+"""The files under deploy/ name existing settings, flags and versions, and the example with three servers
+works."""
 
 import configparser
 import json

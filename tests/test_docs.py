@@ -1,4 +1,4 @@
-"""Do the documents say what is true? Headings, links and the reference; test_samples.py runs what they show."""
+"""Headings, links and the reference of the documents are correct; test_samples.py runs their samples."""
 
 import ast
 import re

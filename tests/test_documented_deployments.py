@@ -1,4 +1,4 @@
-"""Do servers on etcd, and agents that join them, start by the very lines that the pages show?"""
+"""Servers on etcd, and agents that join them, start by the lines that the pages show."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Wrong command lines end with 2, before a server is asked; refusals end with the code of what was refused."""
+"""Wrong command lines exit with 2 before any request; a rejected request exits with the code of its error."""
 
 import json
 
@@ -261,7 +261,7 @@ def test_causes_are_listed_in_file_order(server, lattice, tmp_path):
 
 
 def doomed(server, path, value, **metadata):
-    """Something that is told to go and stays."""
+    """An object whose deletion is accepted and that stays."""
     value = {
         **value,
         "metadata": {

@@ -1,4 +1,5 @@
-"""Who was heard when: what counts as silence, what as a change, and what a node knew when it spoke."""
+"""Presence of nodes: heartbeat age, change notifications, and the assignments that a node had applied with
+its report."""
 
 import asyncio
 

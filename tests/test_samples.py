@@ -1,4 +1,5 @@
-"""Does every sample in the documents run, and print what the page says? Pages share one server, like the reader's, and tidy up after them."""
+"""Every sample in the documents runs and prints what the page shows. The pages share one server and clean up
+after themselves."""
 
 import importlib
 import os
@@ -120,7 +121,7 @@ def followed(path: Path) -> list[Step]:
 
 @dataclass
 class Reader:
-    """Somebody in a folder of their own who types what a page says. Addresses of the pages are those of the server here."""
+    """A reader in a folder of their own that types the samples of a page, with the addresses of the server under test."""
 
     folder: Path
     program: PreloadedCli
@@ -153,7 +154,7 @@ class Reader:
         )
 
     def _run_loaded(self, words: list[str], file: str | None) -> "subprocess.CompletedProcess[str]":
-        """Without a shell, whose work is done here: standard output may go to a file."""
+        """Run a command without a shell; standard output may be redirected to a file."""
         said = self.folder / "said"
         said.write_text("")
         out = self.folder / file if file else said
@@ -265,7 +266,7 @@ def up(reader: Reader) -> Started:
 
 
 def wait_until_all_run(wire: Wire) -> None:
-    """As a reader does, who types the next line when `make up` is done."""
+    """Wait as a reader does before typing the line after `make up`."""
     until = time.monotonic() + 60
     while phases(wire) != {"Running"}:
         assert time.monotonic() < until, wire.get(SERVICES).value

@@ -1,4 +1,4 @@
-"""Is the site whole? Markdown becomes what it means, and every link leads to something on the site."""
+"""The site is complete: Markdown is rendered correctly, and every link resolves."""
 
 from html.parser import HTMLParser
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Is every demand of the specification met where the page says, and would its test notice if it were not?"""
+"""Every requirement of the specification is met at the named location, and its test detects a mutation there."""
 
 from collections.abc import Iterator
 

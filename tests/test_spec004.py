@@ -1,4 +1,5 @@
-"""Is every demand of the control plane's checklist met where the page says, and would its test notice if it were not?"""
+"""Every requirement of the control plane's checklist is met at the named location, and its test detects a
+mutation there."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Spans for whoever listens: requests, looks, scheduling, commits, orders and starts; nothing at all where nobody does."""
+"""Spans of requests, reconciles, scheduling, commits, assignments and starts; none without an exporter."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ def heard() -> Iterator[InMemorySpanExporter]:
 
 
 def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
-    """Attributes of the spans of that name, without their prefix."""
+    """The attributes of the spans of that name, without their prefix."""
     found: tuple[ReadableSpan, ...] = heard.get_finished_spans()
     return [
         {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()}
@@ -62,7 +62,7 @@ async def test_request_span_has_verb_resource_and_status(heard: InMemorySpanExpo
     await asked(api, "GET", about("", namespace="default"), VIEWER)
     with pytest.raises(NotFound):
         await asked(api, "GET", about("web"), ADMIN)
-    assert said(heard, "request") == [{"method": "GET"}]  # of health nothing else is told
+    assert said(heard, "request") == [{"method": "GET"}]  # a health request has no other attributes
     assert said(heard, "get") == [{"method": "GET", "verb": "get", "resource": "", "status": 401}]
     workloads = "latticeworkloads.lattice.dev"
     assert said(heard, f"list {workloads}") == [{"verb": "list", "resource": workloads, "status": 200}]

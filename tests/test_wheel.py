@@ -1,4 +1,4 @@
-"""Does the wheel, in an environment of its own, have everything that `lattice up` needs?"""
+"""The wheel, in an environment of its own, has everything that `lattice up` needs."""
 
 import contextlib
 import os

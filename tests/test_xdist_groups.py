@@ -1,4 +1,4 @@
-"""Tests that share something expensive are one group; a group must run in one process, or everything it shares is made twice."""
+"""Tests that share an expensive fixture form one group, which must run in one process."""
 
 import subprocess
 import sys

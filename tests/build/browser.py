@@ -1,4 +1,5 @@
-"""A browser on the page of a running server: signed in, watched for errors and for requests that leave the origin."""
+"""A browser on the page of a running server: signed in, observed for errors and for requests that leave the
+origin."""
 
 import contextlib
 import json
@@ -72,7 +73,7 @@ class UiServer:
         return bool(services) and all(each.get("status", {}).get("phase") == "Running" for each in services)
 
     def token(self, group: str = "lattice:admins") -> str:
-        """A bearer token of somebody in this group."""
+        """A bearer token of a user in this group."""
         if group not in self.tokens:
             config = yaml.safe_load(
                 self.server.mint(f"some-{group.rpartition(':')[2]}", group, token=True).read_text()
@@ -152,7 +153,7 @@ class Visitor:
         url = message.location.get("url", "")
         lost = (
             "409 (Conflict)" in message.text and "/latticenodes/" in url
-        )  # somebody else marked it first: the page tries again
+        )  # another writer changed it first: the page retries
         said = f"console: {message.text} ({url})"
         if (
             message.type in {"error", "warning"}

@@ -1,4 +1,4 @@
-"""Histories that never happened: objects, commits and machines, put together by hand for the checker to judge."""
+"""Synthetic histories of objects, commits and machines for the checkers of invariants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -159,7 +159,7 @@ def key_of(obj: Kind) -> Key:
 
 @dataclass
 class SyntheticHistory:
-    """A run that is told what happened."""
+    """A synthetic run: each method records one event."""
 
     binding: str = "optimistic"
     kinds: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class SyntheticHistory:
         term: int | None = 1,
         **rest: Any,
     ) -> None:
-        """By the leader of that term, unless `rest` says something else of the record; told of everything before."""
+        """Record a commit of the leader of that term, which has seen all earlier commits; `rest` overrides fields of the record."""
         revision = rest.pop("revision", self.history[-1].revision + 1)
         changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
         changes += [Change(revision, key_of(each), None, None) for each in gone]
@@ -242,7 +242,7 @@ class SyntheticHistory:
         return {each.invariant for each in Checker(cast("Run", self._run())).check()}
 
     def chaos_invariants(self) -> set[str]:
-        """And of those that the judge of real processes does, to whom the same is told as far as etcd and machines tell it."""
+        """The invariants that the chaos checker reports, given the same history as far as etcd and machines record it."""
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
             each.invariant

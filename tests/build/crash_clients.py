@@ -1,4 +1,4 @@
-"""Clients that write as fast as they are answered, and remember what they were told about every single write."""
+"""Clients that write at full speed and record the outcome of every write."""
 
 import contextlib
 import http.client
@@ -27,10 +27,10 @@ class WriteRecord:
     name: str
     marker: str  # in the object that it writes; a delete has none
     expects: int  # the revision it replaces or deletes; 0 creates
-    floor: int  # the newest revision that anybody had been told of when it was sent
+    floor: int  # the newest acknowledged revision when it was sent
     doomed: bool = False
     outcome: Outcome = "unknown"
-    revision: int = 0  # as acknowledged; a delete is not told
+    revision: int = 0  # as acknowledged; a delete returns none
 
 
 @dataclass
@@ -39,7 +39,7 @@ class WriteHistory:
 
     deeds: list[WriteRecord] = field(default_factory=list)
     newest: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # name -> its revision, as far as anybody was told
+    known: dict[str, int] = field(default_factory=dict)  # name -> its newest acknowledged revision
     outdated: dict[str, int] = field(default_factory=dict)  # name -> a revision that it had before
     failures: list[Any] = field(default_factory=list)  # answers that say the server itself failed
     lock: threading.Lock = field(default_factory=threading.Lock)

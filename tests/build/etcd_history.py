@@ -1,4 +1,4 @@
-"""Everything that happened in a store on etcd, revision by revision, and whether it was ever against what must always be true."""
+"""The history of a store on etcd, revision by revision, and a checker of its invariants."""
 
 import itertools
 import threading

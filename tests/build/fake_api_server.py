@@ -1,4 +1,4 @@
-"""Just enough of an API server, over plain HTTP, to run commands against: objects in a dict, one revision counter."""
+"""A minimal API server over plain HTTP to run commands against: objects in a dict, one revision counter."""
 
 import json
 import threading

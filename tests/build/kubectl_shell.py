@@ -1,4 +1,4 @@
-"""A shell in which `kubectl` is one chosen version, and each person has a kubeconfig of their own."""
+"""A shell in which `kubectl` is one chosen version, and each user has a kubeconfig."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Which kubectl binaries are there to test with? Those on this machine, and the old one in .tools."""
+"""The kubectl binaries to test with: those on this machine, and the old one in .tools."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Clients that go on writing while servers come and go, and remember what was acknowledged."""
+"""Clients that write while servers come and go, and record the acknowledged writes."""
 
 import contextlib
 import http.client
@@ -43,14 +43,14 @@ class AcknowledgedWrite:
 
 @dataclass
 class WriteLog:
-    """What all writers were told."""
+    """The outcomes of the writes of all writers."""
 
     done: list[AcknowledgedWrite] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)  # paths of objects about which a question is open
-    refused: list[str] = field(default_factory=list)  # answers that nobody should get
+    refused: list[str] = field(default_factory=list)  # rejections, none of which is expected
 
     def longest_wait(self, since: float, until: float, *, but: str = "") -> float:
-        """Seconds without an acknowledgement from anybody but one server."""
+        """The longest time in seconds without an acknowledgement, not counting those of the server `but`."""
         times = [
             since,
             *sorted(deed.at for deed in self.done if since <= deed.at <= until and deed.server != but),

@@ -1,4 +1,5 @@
-"""Copies of the package in which one line at a time is wrong, and whether the tests that a specification names notice that."""
+"""Copies of the package with one mutated line at a time, and the check that the tests named by a
+specification detect the mutation."""
 
 import os
 import re
@@ -20,7 +21,7 @@ TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not eve
 
 
 def assert_mutation_applies(row: Row) -> None:
-    """The place exists, and the slip can happen there."""
+    """The named location exists, and the mutation applies to exactly one line there."""
     found: object = import_module(row.module)
     for name in row.symbol.split("."):
         found = getattr(found, name)
@@ -32,7 +33,7 @@ def assert_mutation_applies(row: Row) -> None:
 
 
 class MutablePackage:
-    """The package in another folder, where one line at a time may be wrong."""
+    """A copy of the package in which one line at a time is mutated."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,12 +73,12 @@ class MutablePackage:
         )
 
     def assert_tests_exist(self, specification: Specification) -> None:
-        """They run with all others."""
+        """The named tests are collected."""
         done = self.run("-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *specification.test_ids)
         assert done.returncode == 0, done.stdout + done.stderr
 
     def assert_tests_pass(self, specification: Specification) -> None:
-        """Without a slip: so it is the slip that they fail for."""
+        """The named tests pass without a mutation, so a failure is caused by the mutation."""
         ids = specification.test_ids
         done = self.test(*ids)
         assert done.returncode == 0, done.stdout + done.stderr

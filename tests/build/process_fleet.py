@@ -1,4 +1,4 @@
-"""A whole installation of real processes: etcd's members, servers, and agents that only pretend to run what they are given."""
+"""An installation of real processes: etcd members, servers, and agents that only simulate their workloads."""
 
 import contextlib
 import json
@@ -187,7 +187,7 @@ class Fleet:
             self.agents.append(agent)
             agent.start()
 
-    # Who leads
+    # The leader
 
     @property
     def leader(self) -> Server:

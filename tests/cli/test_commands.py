@@ -1,4 +1,4 @@
-"""What each command sends, prints and exits with."""
+"""Requests, output and exit code of each command."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""The program itself: help that costs nothing, exit codes, where the server comes from, what goes wrong on the way."""
+"""The program: cheap help, exit codes, precedence of server addresses, and errors of the connection."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The commands against a real server: what a user sees from the first apply to the last delete."""
+"""The commands against a real server, from the first apply to the last delete."""
 
 import json
 

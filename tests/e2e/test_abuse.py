@@ -1,4 +1,5 @@
-"""What a node, a viewer and a careless administrator try and do not get: refused, nothing written, one line in the log that says why."""
+"""Abusive requests of a node, a viewer and an administrator are rejected: nothing is written, and one log
+line gives the reason."""
 
 import json
 import ssl
@@ -121,7 +122,11 @@ def test_node_certificate_is_forbidden_every_verb_on_every_kind(
         ]
         for method, where in asked:
             answer = node.ask(method, where, {} if method in ("POST", "PUT", "PATCH") else None)
-            assert answer.status in (403, 404), (method, where, answer.raw)  # 404: no such part, for anybody
+            assert answer.status in (403, 404), (
+                method,
+                where,
+                answer.raw,
+            )  # 404: no such subresource, for any user
             assert where.endswith("/status") or answer.status == 403, (method, where)
             assert SECRET.encode() not in answer.raw
     told = log.refusals()
@@ -325,7 +330,7 @@ PLACES = {  # what is sent where, and the field that must be named
         "spec.containers.main.ports[0].name",
     ),
 }
-MEANT = {  # these are what they seem, and harm nobody
+MEANT = {  # these are valid at this place
     ("a label", "upper"), ("a label's value", "upper"), ("an annotation", "upper"), ("a finalizer", "upper"),
     ("a label's value", "inner dots"), ("a label", "inner dots"), ("an annotation", "inner dots"), ("a finalizer", "inner dots"),
     ("an image", "slash"), ("a label", "slash"), ("an annotation", "slash"), ("a finalizer", "slash"),

@@ -1,4 +1,5 @@
-"""`lattice agent` as its own process against a real server: it joins, runs, is killed and comes back, and leaves as it was told to."""
+"""`lattice agent` as its own process against a real server: joining, running workloads, being killed,
+restarting and stopping."""
 
 import asyncio
 import contextlib
@@ -142,7 +143,7 @@ async def a_site(folder: Path) -> AsyncIterator[Site]:
 
 
 def alive(marker: str) -> list[int]:
-    """Processes that sleep for so many seconds, ours by the number."""
+    """The pids of `sleep` processes with this number of seconds, which identifies the workload."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -153,7 +154,7 @@ def alive(marker: str) -> list[int]:
 
 
 def a_marker() -> str:
-    """Seconds that nobody else on this machine sleeps for."""
+    """A number of seconds that no other process on this machine sleeps for."""
     return str(1_000_000 + uuid.uuid4().int % 1_000_000_000)
 
 
@@ -210,7 +211,7 @@ async def test_agent_of_deleted_node_stops_workloads_and_can_rejoin(
 
 
 async def test_joining_another_control_plane_resets_the_known_term(tmp_path: Path) -> None:
-    """The former one may have had more leaders than this one ever will."""
+    """The former control plane may have reached a higher term than the new one ever will."""
 
     async with a_site(tmp_path) as site:
         identity, (other, _) = Identity.load(tmp_path / "agent"), new_authority()
@@ -276,7 +277,7 @@ async def test_agent_stops_workloads_on_exit_and_restarts_them(tmp_path: Path) -
 
 
 async def test_agent_on_full_disk_fails_starts_and_keeps_running(tmp_path: Path) -> None:
-    """Neither its state nor its log: its files may not grow, as on a disk that is full."""
+    """The agent can write neither its state nor its log: its file size limit is 0, as on a full disk."""
     marker = a_marker()
 
     async with a_site(tmp_path) as site:

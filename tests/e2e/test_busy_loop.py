@@ -1,4 +1,5 @@
-"""A rule about busy nodes, and a workload that really keeps one busy: measured by its agent, told by an event and over https, once."""
+"""An automation rule about busy nodes fires once, by event and webhook, for a workload that keeps its node
+busy."""
 
 import json
 import ssl

@@ -1,4 +1,4 @@
-"""What people and programs see of a running fleet: logs, retry, cordon, drain, top, plain REST and gRPC, against one real server with agents."""
+"""Logs, retry, cordon, drain, top, plain REST and gRPC against one real server with agents."""
 
 import json
 import os

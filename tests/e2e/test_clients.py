@@ -1,4 +1,4 @@
-"""Four foreign Python clients do to our server what their users do to Kubernetes."""
+"""Four foreign Python clients use the server as they use Kubernetes."""
 
 import contextlib
 import json
@@ -173,7 +173,7 @@ def test_kubernetes_dynamic_client(official, tmp_path):
 
 @pytest.mark.parametrize("lock", [ConfigMapLock, LeaseLock], ids=["by a config map", "by a lease"])
 def test_kubernetes_leader_election(official, lock):
-    """The first candidate wins, keeps the lock through its renewals, and the second sees who has it."""
+    """The first candidate wins, keeps the lock through its renewals, and the second reads the holder."""
     name = lock.__name__.lower()
     first, second = (
         LeaderElection(Config(lock(name, "default", who), 17, 15, 5, lambda: None, None))

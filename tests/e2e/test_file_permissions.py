@@ -1,4 +1,4 @@
-"""What opens doors is for its owner only, whatever the folder's mode."""
+"""Files with keys and tokens are readable only by their owner, whatever the mode of the folder."""
 
 import stat
 from pathlib import Path

@@ -1,4 +1,5 @@
-"""Questions about the fleet over HTTP: the same answers as offline, nothing written, nobody else kept waiting, no process left behind."""
+"""Fleet queries over HTTP: the same answers as offline, nothing written, other requests served meanwhile, no
+process left behind."""
 
 import http.client
 import json

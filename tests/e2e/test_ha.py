@@ -1,4 +1,5 @@
-"""Do several servers on one etcd lose nothing and do nothing twice, whoever of them is stopped, paused or killed?"""
+"""Several servers on one etcd lose no write and bind no workload twice while one of them is stopped, paused
+or killed."""
 
 import signal
 import time
@@ -24,7 +25,7 @@ from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, Workl
 
 pytestmark = [pytest.mark.xdist_group("ha"), pytest.mark.timeout(900)]
 
-LOAD = 1.1  # workloads asked for, as a share of what fits: somebody always waits for room
+LOAD = 1.1  # workloads asked for, as a share of the capacity: some always wait for room
 ROUNDS = 5
 BINDINGS = 5  # made by a leader before it is disturbed: it must be in the middle of something
 
@@ -63,7 +64,7 @@ class Trial:
             thread.start()
 
     def disturb(self, how: str, act: Callable[[Server], None]) -> Server:
-        """The leader, in the middle of its work; then see who takes over, and how soon. Returns whom it befell."""
+        """Disturb the leader during its work, measure the takeover, and return the disturbed server."""
         fleet, history = self.fleet, self.fleet.history
         term, former = history.term, fleet.leader
         fleet.wait_for_agents(term)
@@ -115,7 +116,7 @@ def _kill(server: Server) -> None:
 
 
 def _check_everything(trial: Trial) -> None:
-    """After the last fault, and once nobody writes any more."""
+    """Check the state after the last fault, when all writers have stopped."""
     trial.stop()
     _wait_until_it_settles(trial)
     _check_acknowledged(trial)
@@ -221,7 +222,7 @@ def test_three_servers_and_etcd_members_survive_one_fault(tmp_path: Path) -> Non
 
 
 def _deceive_leader(trial: Trial) -> None:
-    """Its lease runs out, and it believes that it does not. What it is told by the first write that is refused is enough."""
+    """The lease of the leader expires while the leader believes it valid; the first fenced write deposes it."""
     fleet, term = trial.fleet, trial.fleet.history.term
 
     def deceive(leader: Server) -> None:

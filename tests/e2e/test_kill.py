@@ -1,4 +1,4 @@
-"""Does a server that is killed in the middle of writing keep what it acknowledged, and only that?"""
+"""A server that is killed during writes keeps exactly the acknowledged writes."""
 
 import json
 import random
@@ -111,7 +111,7 @@ def _check(deeds: list[WriteRecord], rows: list[Row]) -> None:
 
 
 def _check_told_against_done(deeds: list[WriteRecord], rows: list[Row]) -> None:
-    """Acknowledged: exactly once. Refused: never. Unknown: at most once. And nothing that nobody asked for."""
+    """An acknowledged write is done exactly once, a refused one never, an unknown one at most once; no other write is done."""
     done = Counter((row.name, row.replaced, row.marker) for row in rows)
     assert max(done.values()) == 1
     assert max(Counter((deed.name, deed.expects, deed.marker) for deed in _acknowledged(deeds)).values()) == 1
@@ -127,7 +127,7 @@ def _check_told_against_done(deeds: list[WriteRecord], rows: list[Row]) -> None:
 
 
 def _check_order(deeds: list[WriteRecord], rows: list[Row]) -> None:
-    """Revisions are told once each, as logged, and grow with time: a write sent later has a higher one."""
+    """Each revision is acknowledged once, as logged, and revisions grow with time."""
     logged = [row.revision for row in rows]
     assert logged == sorted(set(logged))
     revision_of = {(row.name, row.replaced, row.marker): row.revision for row in rows}

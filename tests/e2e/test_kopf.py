@@ -1,4 +1,4 @@
-"""An unmodified kopf operator works on our server, and goes on working after the server was restarted."""
+"""An unmodified kopf operator works on the server, also after a restart of the server."""
 
 import contextlib
 import os

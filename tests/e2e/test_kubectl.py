@@ -1,4 +1,5 @@
-"""Does the API behave as kubectl's users expect? One long scenario, typed into the oldest and the newest kubectl there are."""
+"""One long scenario, typed into the oldest and the newest kubectl found, has the output that kubectl users
+expect."""
 
 import os
 from collections.abc import Iterator

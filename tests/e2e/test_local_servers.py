@@ -1,4 +1,5 @@
-"""Two servers on one etcd, and machines that are agents here: when the server that made them is killed, they go to the other and nothing stops."""
+"""Two servers on one etcd with local machines: agents of a killed server fail over to the other without
+restarting a workload."""
 
 import os
 import signal
@@ -105,7 +106,7 @@ def _listed(server: Server) -> set[str]:
 
 
 def _agents(folder: Path) -> list[int]:
-    """Those whose folder is in there."""
+    """The pids of agents whose data folder is below the given one."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:

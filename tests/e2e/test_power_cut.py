@@ -1,6 +1,6 @@
-"""A server writes to a disk of its own; the disk is copied as it is at that moment, without what was not written through. Is all there?
+"""A server loses no acknowledged write when the power of its disk is cut.
 
-The disk is a file with ext4 in it: what its file system keeps in memory is not in a copy of the file, as after a power cut.
+The disk is a file with ext4 in it; a copy of the file lacks the pages that the file system keeps in memory, as after a power cut.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Writes and refusals as raw requests: each refusal is a proper Status, and nothing was written."""
+"""Writes as raw requests: each rejection is a proper Status, and nothing is written."""
 
 import contextlib
 import time

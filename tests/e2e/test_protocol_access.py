@@ -1,4 +1,4 @@
-"""Who may do what, asked in raw requests; bodies in protobuf; what is deleted with what; health and metrics."""
+"""Authorization, protobuf bodies, cascading deletion, health and metrics, as raw requests."""
 
 import ssl
 import time

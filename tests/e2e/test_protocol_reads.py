@@ -1,4 +1,4 @@
-"""Lists and watches as raw requests: the promises that clients build on without saying so."""
+"""Lists and watches as raw requests: the guarantees that Kubernetes clients rely on."""
 
 import asyncio
 from itertools import islice

@@ -138,7 +138,7 @@ def test_workloads_restart_scale_and_are_deleted(site: Site) -> None:
 
 
 def _rises_again(site: Site, name: str) -> None:
-    """Each failure is counted and told of; once it has run for long enough, they are forgotten."""
+    """Each failure is counted and reported; after a long enough run, the count is reset."""
     for failures in (1, 2):
         until(lambda: site.is_running(name), f"{name} runs")
         killed = site.pid(name)
@@ -298,7 +298,7 @@ def _history(site: Site, name: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Loss:
-    """A node whose agent was killed, and what ran there; one of them is `kept`."""
+    """A node whose agent was killed, and its workloads; one of them is `kept`."""
 
     node: str
     workloads: frozenset[str]
@@ -336,7 +336,7 @@ def test_silent_node_is_lost(site: Site, loss: Loss) -> None:
 
 
 def test_full_disk_fails_only_new_starts(site: Site) -> None:
-    """The agent goes on and says why; with some room, it is tried again. A machine of its own, so its node goes when it is told to."""
+    """The agent keeps running and reports the reason; with free space, the start is retried. The machine has a node of its own."""
     try:
         place = site.small_disk("tiny", "2m")
     except (OSError, subprocess.CalledProcessError):

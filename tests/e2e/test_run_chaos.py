@@ -1,4 +1,5 @@
-"""Whatever is frozen or killed, in whatever order: in the end everything runs, each once; and what is strict never has two live copies."""
+"""After freezing and killing processes in any order, each workload runs once; a strict workload never has two
+live copies."""
 
 import os
 import random

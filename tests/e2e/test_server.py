@@ -1,4 +1,4 @@
-"""`lattice server` on a real etcd: several of them are one installation, and a known-bad etcd is refused."""
+"""`lattice server` on a real etcd: several servers form one installation, and a known-bad etcd is refused."""
 
 import contextlib
 import json

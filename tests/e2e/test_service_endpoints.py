@@ -1,4 +1,4 @@
-"""What a process is told of those that it may call: addresses of replicas that are ready, from its first start after they are."""
+"""A process gets the addresses of the ready replicas of the services that it calls, from its next start on."""
 
 import os
 import signal

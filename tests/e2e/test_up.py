@@ -1,4 +1,4 @@
-"""`lattice up` as people meet it: the first start, the next one, Ctrl-C, a taken port, a full disk."""
+"""`lattice up`: the first start, restarts, Ctrl-C, a port in use, a full disk."""
 
 import contextlib
 import os
@@ -108,7 +108,7 @@ def test_requested_port_in_use_is_refused(by: str, tmp_path: Path) -> None:
 
 def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # if somebody else has it, as well
+        with contextlib.suppress(OSError):  # another process may hold it already
             stack.enter_context(socket.create_server(("127.0.0.1", 7443)))
         process = subprocess.Popen(
             [*LATTICE, "up", "--data-dir", tmp_path], stdout=subprocess.PIPE, text=True
@@ -135,7 +135,7 @@ def test_agent_port_falls_back_silently(tmp_path: Path) -> None:
 
 
 def _taken_after_a_free_one() -> socket.socket:
-    """A listening socket whose port stands after one that nobody has: outside the range the kernel hands out to others meanwhile."""
+    """A listening socket on the port after a free one, both outside the ephemeral range of the kernel."""
     for port in range(20_001 + os.getpid() % 5_000, 32_000, 2):
         try:
             socket.create_server(("127.0.0.1", port - 1)).close()
@@ -269,7 +269,7 @@ def test_apply_flag_applies_after_startup(tmp_path: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Four megabytes. In CI this must work; elsewhere it needs somebody who may mount."""
+    """A disk of four megabytes. It must work in CI; elsewhere the test is skipped without the right to mount."""
     folder = tmp_path / "small"
     folder.mkdir()
     done = subprocess.run(

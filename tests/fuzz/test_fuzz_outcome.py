@@ -1,4 +1,5 @@
-"""The table at the end of a long fuzz says what became of each parser, and never calls one sound that did not end well."""
+"""The table at the end of a fuzz run shows the outcome of each parser, and a run that ended badly is never
+shown as clean."""
 
 import pytest
 from fuzz.outcome import outcome_of, table

@@ -1,4 +1,4 @@
-"""Whatever is sent to a parser, it says no in words of ours, or takes it."""
+"""Every parser accepts its input or raises a LatticeError."""
 
 import pytest
 from fuzz.parsers import PARSERS, Parser, refuses_or_takes

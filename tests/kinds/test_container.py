@@ -1,4 +1,4 @@
-"""What may be the name of an image, and what only looks like one."""
+"""Validation of image names."""
 
 import pytest
 

@@ -1,4 +1,5 @@
-"""Every printed manifest is accepted as it stands; what is wrong in itself is named with its place, its value and what is allowed."""
+"""Every printed manifest is accepted; an invalid spec is reported with its field, its value and the allowed
+values."""
 
 from decimal import Decimal
 from pathlib import Path

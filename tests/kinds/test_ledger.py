@@ -1,4 +1,4 @@
-"""Names of ledgers, what budgets state, and books that do not add up."""
+"""Names of ledgers, ledger specs of budgets, and validation of unbalanced ledgers."""
 
 import itertools
 from typing import Any

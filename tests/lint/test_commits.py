@@ -1,4 +1,4 @@
-"""Commit subjects: what is accepted, and what is refused with a reason."""
+"""Commit subjects are accepted, or rejected with a reason."""
 
 import pytest
 

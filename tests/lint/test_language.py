@@ -1,4 +1,4 @@
-"""The lint of names and docstrings finds what it is for, and leaves good code alone."""
+"""The lint of names and docstrings finds its targets and accepts good code."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each scenario says what it said before. `REWRITE=1` writes what is said now, to be read like code."""
+"""The output of each scenario is unchanged. `REWRITE=1` writes the new output, which is reviewed like code."""
 
 import difflib
 import os

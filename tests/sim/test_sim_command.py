@@ -1,4 +1,4 @@
-"""`lattice sim` refuses what would prove nothing, says how far it has come, and notices a history that differs."""
+"""`lattice sim` refuses vacuous runs, reports progress, and detects a nondeterministic history."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,5 @@
-"""The whole control plane under faults drawn from seeds keeps its promises, and the same seed is the same run."""
+"""The control plane violates no invariant under faults drawn from seeds, and a seed always gives the same
+run."""
 
 import os
 import re

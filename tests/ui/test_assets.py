@@ -1,4 +1,4 @@
-"""The page's files: small, whole, nothing from outside, nothing that its content security policy forbids."""
+"""The files of the page: small, complete, of one origin, and allowed by the content security policy."""
 
 import re
 from pathlib import PurePosixPath

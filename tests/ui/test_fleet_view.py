@@ -1,4 +1,5 @@
-"""Fleet, nodes and events as people meet them: drilling in, live changes, keyboard, light and dark; and a stream that tells what we want."""
+"""The views of the fleet, nodes and events: drill-down, live changes, keyboard, light and dark theme, and the
+event stream."""
 
 import json
 import re
@@ -220,8 +221,10 @@ def test_theme_follows_the_system_until_one_is_chosen(visit: Visitor) -> None:
 
 
 def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> list[dict[str, list[str]]]:
-    """Each time the page asks for lists it is told one of these, and the last one ever after: by kind, the rows, and whether more would
-    follow. What it asked for is remembered."""
+    """Answer the page's requests for lists with these turns, repeating the last: by kind, the rows, and whether more follow.
+
+    Returns the growing list of requests.
+    """
     asked: list[dict[str, list[str]]] = []
 
     def answer(route: Route) -> None:

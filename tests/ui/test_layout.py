@@ -1,4 +1,4 @@
-"""What the page computes without drawing: how boxes are packed, how amounts are said, how rows are sorted."""
+"""Computations of the page without drawing: packing of boxes, formatting of amounts, sorting of rows."""
 
 from collections.abc import Iterator
 from typing import Any

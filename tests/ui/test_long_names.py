@@ -1,4 +1,4 @@
-"""Names as long as they may be: cut or wrapped, whole on hover, and nothing is pushed out of the window."""
+"""Names of the maximum length are cut or wrapped, whole on hover, and fit the window."""
 
 import json
 from collections.abc import Iterator

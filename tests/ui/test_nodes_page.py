@@ -1,4 +1,5 @@
-"""A node from the page: what is packed on it, cordoned, drained and taken back. On a machine of its own, so that the quickstart stays as it is."""
+"""The page of a node: its workloads, cordon, drain and uncordon, on a machine of its own beside the
+quickstart."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The page about changes and money: budgets, cost over time, plans by paste, and what if."""
+"""The pages of plans, what-if and money: budgets, cost over time and pasted plans."""
 
 import json
 from collections.abc import Iterator
@@ -185,7 +185,7 @@ def test_long_values_are_cut_to_the_difference(visit: Visitor) -> None:
 
 @pytest.fixture
 def policy(ui_server: UiServer) -> Iterator[str]:
-    """About nobody."""
+    """A placement policy that selects no service."""
     spec = {"selector": {"matchLabels": {"app": "nobody"}}, "requirements": {"minRegions": 1}}
     kind = {
         "apiVersion": "lattice.dev/v1alpha1",

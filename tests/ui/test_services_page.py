@@ -1,4 +1,4 @@
-"""The page about services: what is where, why it waits, what would help; live."""
+"""The page of services: placement, reasons of unplaced services, suggestions; updated live."""
 
 from collections.abc import Iterator
 
@@ -30,7 +30,7 @@ def vault(ui_server: UiServer) -> Iterator[None]:
 
 @pytest.fixture
 def crypt(ui_server: UiServer) -> Iterator[str]:
-    """The same, whose container says what it asks for, to be applied and changed."""
+    """The same service with requests in its container, to be applied and changed."""
     yield VAULT.replace("vault", "crypt").replace(
         "    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n"
     )

@@ -1,4 +1,4 @@
-"""Signing in to the page: by the link that `lattice up` prints, by a token, and not without either."""
+"""Signing in to the page by the link that `lattice up` prints or by a token."""
 
 import pytest
 from build.browser import UiServer, Visitor

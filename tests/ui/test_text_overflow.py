@@ -1,4 +1,4 @@
-"""Words stay whole and beside what they name: on a telephone, and where they once did not."""
+"""Text of the page is not cut and stays beside its marks, also on a phone."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The client on the wire: TLS both ways, connections that break, answers that are not ours."""
+"""The HTTP client: mutual TLS, broken connections, and answers that no Lattice server gives."""
 
 import os
 import ssl

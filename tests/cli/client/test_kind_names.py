@@ -1,4 +1,4 @@
-"""Which kind a word means."""
+"""Names, short names and categories resolve to kinds."""
 
 import pytest
 

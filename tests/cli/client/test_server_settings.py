@@ -1,4 +1,4 @@
-"""Settings come from flags, the environment and a file, in that order; what is wrong in a file is told with its line."""
+"""Settings come from flags, the environment and a file, in this order; an error in a file names its line."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""cordon, uncordon and drain: what they write on a node, what they keep of it, and how long they wait."""
+"""cordon, uncordon and drain: the spec that they write, the fields that they keep, and how long they wait."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""`lattice plan` and `apply --plan` as users run them: what would change, in places and money, and how it ends."""
+"""`lattice plan` and `apply --plan`: changes of placement and cost, and exit codes."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What a server does without: modules that it never needs, and authorities that none of its connections asks."""
+"""The server process imports no unneeded modules, and its default trust store is empty."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What is wrong in what `lattice simulate` is given: every mistake with its line."""
+"""`lattice simulate` reports every error of its input with the line."""
 
 import json
 import re

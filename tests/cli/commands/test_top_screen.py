@@ -1,4 +1,5 @@
-"""What `lattice top` and `lattice logs` draw: bars, cut pictures, prefixed lines; nothing that a pipe would choke on."""
+"""Screens of `lattice top` and `lattice logs`: bars, lines cut to the window, prefixed lines, and plain text
+for pipes."""
 
 import pytest
 

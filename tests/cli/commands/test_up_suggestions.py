@@ -1,4 +1,4 @@
-"""What `lattice up` tells people to type: it must work as it is printed."""
+"""The commands that `lattice up` suggests work as printed."""
 
 import os
 import shlex

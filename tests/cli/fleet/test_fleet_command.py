@@ -1,4 +1,4 @@
-"""`why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds: what a person reads, and how they end."""
+"""Output and exit codes of `why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`fit` and `why` say who comes first, which rules exclude one another, and whose price is not known."""
+"""`fit` and `why` name the services placed first, conflicting policies and unknown prices."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a new user reads of plan, fit, optimise, cost and why: what changes, what it costs, what was mistyped, in tables that fit a terminal."""
+"""Output of plan, fit, optimise, cost and why: changes, costs and errors, in tables that fit a terminal."""
 
 from dataclasses import replace
 from pathlib import Path

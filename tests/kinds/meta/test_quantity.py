@@ -1,4 +1,4 @@
-"""Amounts are read exactly, written back exactly, and refused in words when they make no sense."""
+"""Quantities are parsed and formatted exactly; invalid ones are rejected with a message."""
 
 import math
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""Label selectors match as the obvious reading says, in both of their forms."""
+"""Label selectors agree with a plain reference implementation, in both of their forms."""
 
 import pytest
 from hypothesis import given

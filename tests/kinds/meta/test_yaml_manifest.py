@@ -1,4 +1,4 @@
-"""Manifests: YAML 1.2 without its traps, every refusal with its line; strict and quick JSON."""
+"""Manifests are YAML 1.2 or strict JSON, parsed quickly; every error names its line."""
 
 import json
 import time

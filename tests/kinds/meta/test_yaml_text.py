@@ -1,4 +1,4 @@
-"""Manifests given as text: the same plan as of the same objects, and refusals that name the line."""
+"""Manifests given as text give the same plan as the same objects, and errors name the line."""
 
 import pytest
 from build.asking import ADMIN, a_server, a_service

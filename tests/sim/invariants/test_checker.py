@@ -1,4 +1,5 @@
-"""The checker sees each broken promise of the store, of leaders, of money and of the end in a made-up history, and no other in a sound one."""
+"""The checker reports each violation of the invariants of the store, leadership, money and the final state in
+a synthetic history, and nothing in a valid one."""
 
 from dataclasses import replace
 
@@ -160,7 +161,7 @@ def more_machines_than_a_pool_may_have_for_long(past: SyntheticHistory, bad: boo
 
 
 def more_machines_than_a_pool_may_have_by_now(past: SyntheticHistory, bad: bool) -> None:
-    """Whoever asked for them need not have been told, but must hear of it."""
+    """A controller that has not seen the lower limit may exceed it; one that has seen it must not."""
     past.commit(pool(capacity={"maxNodes": 2}), cluster(1), ledger(committed=1), at=1.0)
     past.commit(pool(capacity={"maxNodes": 1}), at=10.0, term=None, origin="api person-1")
     past.commit(cluster(2), ledger(committed=2), at=20.0, writer_revision=3 if bad else 2)
@@ -348,7 +349,7 @@ def test_checker_reports_only_the_violated_invariant(number: str, case: Case) ->
     assert simulation_violations(case) == [{number}, set()]
 
 
-# What real processes do not leave behind, or what is chaos_violations by other means: leaders' copies, rejected plans, who leads, elections, machines.
+# Cases that the chaos checker cannot see or checks by other means: leaders' caches, rejected plans, the leader, elections, machines.
 UNSEEN = {
     broke_off, a_copy_that_differs, deposed_by_a_wall_clock, a_machine_that_nobody_pays, nobody_leads, rejected_knowingly, rejected_without_end,
 }  # fmt: skip

@@ -1,4 +1,5 @@
-"""The checker sees each broken promise about bindings, silent nodes and disruption in a made-up history, and no other in a sound one."""
+"""The checker reports each violation of the invariants of bindings, silent nodes and disruption in a
+synthetic history, and nothing in a valid one."""
 
 from typing import Any
 
@@ -68,7 +69,7 @@ def more_than_there_is_room(past: SyntheticHistory, bad: bool) -> None:
 
 
 def more_than_is_left_beside_who_stays(past: SyntheticHistory, bad: bool) -> None:
-    """Who was bound to another node of that name takes nothing of this one."""
+    """A workload bound to an earlier node of that name uses nothing of this one."""
     here = node("n1")
     there = here if bad else replace(here, metadata=replace(here.metadata, uid="uid-of-a-former-node"))
     stays = workload("w1", on="n1")
@@ -122,7 +123,7 @@ def a_group_one_by_one(past: SyntheticHistory, bad: bool) -> None:
 
 
 def one_of_a_group_whose_other_was_known_to_be_gone(past: SyntheticHistory, bad: bool) -> None:
-    """Who was told of it must not count on it; who could not know yet may."""
+    """A scheduler that knew of it must not count on it; one that could not know yet may."""
     both = [workload(name, "n1", group=CREW, ready=True) for name in ("w1", "w2")]
     past.commit(node(cpu=2000), at=1.0)
     past.commit(*both, at=2.0)
@@ -244,7 +245,7 @@ def stopped_while_it_was_needed(past: SyntheticHistory, bad: bool) -> None:
 
 
 def stopped_when_it_came_to_be_needed(past: SyntheticHistory, bad: bool) -> None:
-    """One that was told to leave before more were wanted has been stopped already."""
+    """A replica that was evicted before the scale-up has been stopped already."""
     settled(past, least=1, count=2)
     past.commit(replica(1, "n1", lastAction="Apply" if bad else "ApplyStopped"), at=38.0)
     past.commit(service(least=2, generation=2), at=40.0)
@@ -363,7 +364,7 @@ def failed_twice_and_started_after_the_wait_of_once(past: SyntheticHistory, bad:
 
 
 def failed_and_retried_by_nobody(past: SyntheticHistory, bad: bool) -> None:
-    """Who is told to try again need not wait."""
+    """A workload that a user retries need not wait."""
     past.commit(node(), at=1.0)
     past.commit(first := workload(on="n1"), at=2.0)
     asked = msgspec.structs.replace(
@@ -376,7 +377,7 @@ def failed_and_retried_by_nobody(past: SyntheticHistory, bad: bool) -> None:
 
 
 def stopped_while_it_was_needed_and_nobody_sent_it_away(past: SyntheticHistory, bad: bool) -> None:
-    """A taint that expels does not ask who is needed."""
+    """A NoExecute taint evicts needed replicas, too."""
     settled(past, least=2, count=2)
     past.commit(
         node(taints=[{"key": "kept", "effect": "NoSchedule" if bad else "NoExecute"}]),
@@ -465,7 +466,7 @@ def test_checker_reports_only_the_violated_invariant(number: str, case: Case) ->
     assert simulation_violations(case) == [{number}, set()]
 
 
-# Real processes bind optimistically; who took something from a silent node, and what agents were told and tried, is not in the record.
+# Real processes bind optimistically; the record has neither the actor that evicts from a silent node nor the assignments and attempts of agents.
 UNSEEN = {
     started_before_anything_was_told,
     obeyed_a_leader_of_an_older_term,

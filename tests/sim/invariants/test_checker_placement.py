@@ -1,4 +1,5 @@
-"""The checker sees each broken promise about where things may go, by whom and for whom, in a made-up history, and no other in a sound one."""
+"""The checker reports each violation of the invariants of placement, locks and preemption in a synthetic
+history, and nothing in a valid one."""
 
 from typing import Any
 
@@ -30,7 +31,7 @@ STAGING = {"matchExpressions": [{"key": "tier", "operator": "In", "values": ["st
 
 
 def demanded(past: SyntheticHistory, placement: dict[str, Any], supply: Any) -> None:
-    """Somebody asks, and a controller places it."""
+    """A user declares the service, and a controller places it."""
     past.commit(supply, at=1.0, term=None, origin="api person-1")
     past.commit(
         service(least=0, placement=placement, placements=[]), at=2.0, term=None, origin="api person-1"
@@ -78,7 +79,7 @@ def on_a_class_that_the_pool_does_not_offer(past: SyntheticHistory, bad: bool) -
 
 
 def in_a_pool_that_had_lost_its_label_for_long(past: SyntheticHistory, bad: bool) -> None:
-    """Who could not have heard of that yet may go by what was."""
+    """A controller that cannot have seen the change yet may decide on the previous state."""
     past.commit(pool(labels={"tier": "staging"}), at=1.0, term=None, origin="api person-1")
     past.commit(
         service(least=0, placement={"pools": STAGING}, placements=[]),
@@ -116,7 +117,7 @@ def beside_one_that_came_just_before(past: SyntheticHistory, bad: bool) -> None:
 
 
 def beside_one_that_has_asked_for_distance_for_long(past: SyntheticHistory, bad: bool) -> None:
-    """Who could not have heard of that yet may go by what was."""
+    """A controller that cannot have seen the change yet may decide on the previous state."""
     past.commit(node(cpu=2000), at=1.0)
     past.commit(each := workload("w1", "n1", ready=True, labels=LONE), at=2.0)
     past.runs(each)
@@ -131,7 +132,7 @@ def beside_one_that_has_asked_for_distance_for_long(past: SyntheticHistory, bad:
 
 
 def where_another_has_asked_for_more_for_long(past: SyntheticHistory, bad: bool) -> None:
-    """Who could not have heard of that yet may go by what was."""
+    """A controller that cannot have seen the change yet may decide on the previous state."""
     past.commit(node(cpu=1000), at=1.0)
     past.commit(each := workload("w1", "n1", cpu=300, ready=True), at=2.0)
     past.runs(each)
@@ -205,7 +206,7 @@ def under_a_lock_that_had_ended(past: SyntheticHistory, bad: bool) -> None:
 
 
 def makes_room(past: SyntheticHistory, waits: Any, after: Any) -> None:
-    """w1 has to leave n1 for somebody who gives up later."""
+    """w1 is preempted on n1 for the workload `waits`, which then becomes `after`."""
     past.commit(node(), node("n2"), at=1.0)
     past.commit(workload(on="n1", ready=True), at=2.0)
     past.runs(workload(on="n1", ready=True))
@@ -225,7 +226,7 @@ def room_made_on_another_node(past: SyntheticHistory, bad: bool) -> None:
 
 
 def waits_though_there_is_room(past: SyntheticHistory, bad: bool) -> None:
-    """Who is no service's gets no machine of its own: it may wait, and says for what, while none that is there would do."""
+    """A workload without a service gets no machine of its own: it may wait, with a reason, while no existing node fits."""
     past.commit(node(cpu=1000 if bad else 500))
     past.commit(workload(conditions=[said("Scheduled")]))
 

@@ -1,4 +1,4 @@
-"""What changed is told by the field, and shortly."""
+"""A change of an object is described by its fields, briefly."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The loop owns time and order, and kills as a machine does: nothing runs any more, not even a `finally`."""
+"""The simulated event loop controls time and order, and kills a process without running its `finally` blocks."""
 
 import asyncio
 import random
