@@ -151,7 +151,7 @@ def test_revision_seen_by_two_members_is_recorded_once() -> None:
     assert [record.revision for record in history.records()] == [1]
 
 
-def told(history: History) -> list[str]:
+def violations_of(history: History) -> list[str]:
     evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic() + 100)
     return [f"{each.invariant} {each.message}" for each in judge(evidence)[0]]
 
@@ -173,7 +173,7 @@ def told(history: History) -> list[str]:
 def test_chaos_checker_reports_the_violation(
     revisions: list[list[tuple[bytes, bytes | None]]], words: str
 ) -> None:
-    found = told(a_history(*revisions))
+    found = violations_of(a_history(*revisions))
     assert any(each.startswith(words) for each in found), found
 
 
@@ -349,7 +349,7 @@ def test_removed_node_with_workloads_is_reported() -> None:
         [(WORKLOAD, a_bound("n", 1))],
         [(node, None)],
     ]
-    assert any(each.startswith("I-27") for each in told(a_history(*revisions)))
+    assert any(each.startswith("I-27") for each in violations_of(a_history(*revisions)))
 
 
 def test_writes_at_the_end_are_reported_with_the_change() -> None:

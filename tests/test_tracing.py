@@ -34,7 +34,7 @@ trace.set_tracer_provider(TracerProvider())
 
 
 @pytest.fixture
-def heard() -> Iterator[InMemorySpanExporter]:
+def exporter() -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     TRACING.enable(provider)
@@ -42,9 +42,9 @@ def heard() -> Iterator[InMemorySpanExporter]:
     TRACING.disable()
 
 
-def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
+def span_attributes(exporter: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     """The attributes of the spans of that name, without their prefix."""
-    found: tuple[ReadableSpan, ...] = heard.get_finished_spans()
+    found: tuple[ReadableSpan, ...] = exporter.get_finished_spans()
     return [
         {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()}
         for each in found
@@ -52,7 +52,7 @@ def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     ]
 
 
-async def test_request_span_has_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
+async def test_request_span_has_verb_resource_and_status(exporter: InMemorySpanExporter) -> None:
     clock = SystemClock()
     store = MemoryStore(clock)
     api = await an_api(store, clock)
@@ -62,14 +62,22 @@ async def test_request_span_has_verb_resource_and_status(heard: InMemorySpanExpo
     await asked(api, "GET", about("", namespace="default"), VIEWER)
     with pytest.raises(NotFound):
         await asked(api, "GET", about("web"), ADMIN)
-    assert said(heard, "request") == [{"method": "GET"}]  # a health request has no other attributes
-    assert said(heard, "get") == [{"method": "GET", "verb": "get", "resource": "", "status": 401}]
+    assert span_attributes(exporter, "request") == [
+        {"method": "GET"}
+    ]  # a health request has no other attributes
+    assert span_attributes(exporter, "get") == [
+        {"method": "GET", "verb": "get", "resource": "", "status": 401}
+    ]
     workloads = "latticeworkloads.lattice.dev"
-    assert said(heard, f"list {workloads}") == [{"verb": "list", "resource": workloads, "status": 200}]
-    assert said(heard, f"get {workloads}") == [{"verb": "get", "resource": workloads, "status": 404}]
+    assert span_attributes(exporter, f"list {workloads}") == [
+        {"verb": "list", "resource": workloads, "status": 200}
+    ]
+    assert span_attributes(exporter, f"get {workloads}") == [
+        {"verb": "get", "resource": workloads, "status": 404}
+    ]
 
 
-async def test_reconcile_span_has_controller_key_and_result(heard: InMemorySpanExporter) -> None:
+async def test_reconcile_span_has_controller_key_and_result(exporter: InMemorySpanExporter) -> None:
     class Controller:
         name = "test"
 
@@ -83,21 +91,21 @@ async def test_reconcile_span_has_controller_key_and_result(heard: InMemorySpanE
     await clock.advance(0)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
-    looks = {each["key"]: each for each in said(heard, "look")}
+    looks = {each["key"]: each for each in span_attributes(exporter, "look")}
     assert looks["a"] == {"controller": "test", "key": "a", "result": "done"}
     assert looks["b"]["result"] == "failed"
 
 
 async def test_bind_span_is_the_parent_of_its_commit(
-    heard: InMemorySpanExporter,
+    exporter: InMemorySpanExporter,
 ) -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with acting(world.store, clock) as one:
             await one.look()
-    assert said(heard, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
-    assert said(heard, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
-    spans = heard.get_finished_spans()
+    assert span_attributes(exporter, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
+    assert span_attributes(exporter, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
+    spans = exporter.get_finished_spans()
     bind = next(each for each in spans if each.name == "bind")
     inside = [
         each
@@ -110,7 +118,7 @@ async def test_bind_span_is_the_parent_of_its_commit(
 
 
 async def test_assignment_and_start_spans_name_workload_and_term(
-    heard: InMemorySpanExporter,
+    exporter: InMemorySpanExporter,
 ) -> None:
     clock = VirtualClock()
     async with links.a_leader(clock, 10.0, "n1") as leader:
@@ -121,9 +129,9 @@ async def test_assignment_and_start_spans_name_workload_and_term(
         await clock.advance(5)
         await settle()
         await machine.kill()
-    ordered = [each for each in said(heard, "order") if "default/web" in each["workloads"]]
+    ordered = [each for each in span_attributes(exporter, "order") if "default/web" in each["workloads"]]
     assert [(each["node"], each["term"]) for each in ordered] == [("n1", 1)]
-    started = said(heard, "start")
+    started = span_attributes(exporter, "start")
     assert len(started) == 1
     assert {key: started[0][key] for key in ("workload", "revision", "container", "term", "failure")} == {
         "workload": "default/web",

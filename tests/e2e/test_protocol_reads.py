@@ -29,7 +29,7 @@ def room(wire, request):
     return f"/api/v1/namespaces/{name}/configmaps"
 
 
-def told(event):
+def event_summary(event):
     """Type, name and revision of an event."""
     metadata = event["object"]["metadata"]
     return event["type"], metadata.get("name"), int(metadata["resourceVersion"])
@@ -45,13 +45,16 @@ def test_initial_events_end_with_an_annotated_bookmark(wire, room):
     }
     with wire.watching(room, **query) as events:
         first = list(islice(events, 3))
-        assert [told(event) for event in first[:2]] == [("ADDED", "a", made[0]), ("ADDED", "b", made[1])]
-        kind, _, revision = told(first[2])
+        assert [event_summary(event) for event in first[:2]] == [
+            ("ADDED", "a", made[0]),
+            ("ADDED", "b", made[1]),
+        ]
+        kind, _, revision = event_summary(first[2])
         assert (kind, first[2]["object"]["kind"]) == ("BOOKMARK", "ConfigMap")
         assert revision >= made[1]
         assert first[2]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
         third = wire.post(room, configmap("c")).revision
-        assert told(next(events)) == ("ADDED", "c", third)
+        assert event_summary(next(events)) == ("ADDED", "c", third)
 
 
 @pytest.mark.parametrize("form", [TABLE, PARTIAL], ids=["as tables", "as metadata"])
@@ -82,7 +85,7 @@ def test_initial_events_from_a_future_revision_time_out(wire):
 def test_boolean_parameters_are_parsed_as_in_go(wire, word):
     """kubernetes-asyncio writes watch=True: a list in answer to that is an exception in its user's face."""
     with wire.watching("/api/v1/namespaces", watch=word, timeoutSeconds=5) as events:
-        assert told(next(events))[:2] == ("ADDED", "default")
+        assert event_summary(next(events))[:2] == ("ADDED", "default")
 
 
 @pytest.mark.parametrize("word", ["false", "0"])
@@ -100,12 +103,12 @@ def test_watch_resumes_after_the_given_revision(wire, room):
     made = wire.post(room, configmap("a")).revision
     changed = wire.patch(f"{room}/a", {"data": {"k": "v"}}).revision
     with wire.watching(room, resourceVersion=before) as events:
-        assert [told(event) for event in islice(events, 2)] == [
+        assert [event_summary(event) for event in islice(events, 2)] == [
             ("ADDED", "a", made),
             ("MODIFIED", "a", changed),
         ]
     with wire.watching(room, resourceVersion=made) as events:
-        assert told(next(events)) == ("MODIFIED", "a", changed)
+        assert event_summary(next(events)) == ("MODIFIED", "a", changed)
 
 
 def test_deleted_event_has_the_revision_of_the_deletion(wire, room):
@@ -114,7 +117,7 @@ def test_deleted_event_has_the_revision_of_the_deletion(wire, room):
     after = wire.revision
     with wire.watching(room, resourceVersion=made) as events:
         event = next(events)
-    assert told(event) == ("DELETED", "gone", after)
+    assert event_summary(event) == ("DELETED", "gone", after)
     assert after > made
     assert event["object"]["data"] == {"k": "v"}
 
@@ -126,7 +129,7 @@ def test_removing_the_last_finalizer_deletes_at_a_new_revision(wire, room):
     assert wire.patch(f"{room}/held", {"metadata": {"finalizers": None}}).status == 200
     after = wire.revision
     with wire.watching(room, resourceVersion=marked.revision) as events:
-        assert told(next(events)) == ("DELETED", "held", after)
+        assert event_summary(next(events)) == ("DELETED", "held", after)
     assert wire.get(f"{room}/held").status == 404
 
 
@@ -138,7 +141,7 @@ def test_watch_maps_selector_changes_to_added_and_deleted(wire, room):
     stayed = wire.patch(f"{room}/a", {"data": {"seen": "1"}}).revision
     with wire.watching(room, labelSelector="app=x", resourceVersion=made - 1) as events:
         seen = list(islice(events, 4))
-    assert [told(event) for event in seen] == [
+    assert [event_summary(event) for event in seen] == [
         ("ADDED", "a", made),
         ("DELETED", "a", left),
         ("ADDED", "a", back),
@@ -281,7 +284,7 @@ def test_compacted_revisions_are_expired(tmp_path):
         assert wire.revision >= newest, "the counter outlives the process"
         with wire.watching(CONFIGMAPS, resourceVersion=newest) as events:
             later = wire.post(CONFIGMAPS, configmap("d")).revision
-            assert told(next(events)) == ("ADDED", "d", later)
+            assert event_summary(next(events)) == ("ADDED", "d", later)
 
 
 async def _compact(path: Path, revision: int) -> None:

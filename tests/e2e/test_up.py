@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.xdist_group("up"), pytest.mark.timeout(90)]
 BIG = {"text": "x" * 100_000}
 
 
-def _said(server: Server) -> str:
+def _output(server: Server) -> str:
     """Everything after the first line, once it has ended."""
     assert server.process.stdout is not None
     with server.process.stdout as out:
@@ -33,7 +33,7 @@ def test_first_start_prints_paths_and_next_steps(tmp_path: Path) -> None:
     assert re.fullmatch(r"https://127\.0\.0\.1:\d+", server.url)
     assert Wire(server.kubeconfig).get("/version").status == 200
     assert server.stop(signal.SIGINT) == 0
-    said = _said(server)
+    said = _output(server)
     for words in (
         f"state       {tmp_path}/state.db",
         f"kubeconfig  {server.kubeconfig}",
@@ -52,7 +52,7 @@ def test_up_stops_cleanly_during_a_watch(number: int, tmp_path: Path) -> None:
         began = time.monotonic()
         assert server.stop(number) == 0
         assert time.monotonic() - began < 5
-    assert "Traceback" not in _said(server) + (tmp_path / "server.log").read_text()
+    assert "Traceback" not in _output(server) + (tmp_path / "server.log").read_text()
 
 
 def test_restart_keeps_state_and_rewrites_the_kubeconfig(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_restart_keeps_state_and_rewrites_the_kubeconfig(tmp_path: Path) -> None
     assert wire.get(f"{CONFIGMAPS}/kept").value["data"] == {"a": "1"}
     assert wire.revision >= before
     assert again.stop() == 0
-    _said(server), _said(again)
+    _output(server), _output(again)
 
 
 def test_second_server_on_one_data_dir_names_the_first(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
         server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
         _until_ready(server)
         assert server.stop() == 0
-        _said(server)
+        _output(server)
 
 
 def test_agent_port_falls_back_silently(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_seed_is_applied_only_to_a_new_state(tmp_path: Path) -> None:
     assert "configmap/hello" not in said
     assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}
     assert second.stop() == 0
-    _said(first), _said(second)
+    _output(first), _output(second)
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ def test_missing_seed_fails_and_old_state_skips_the_seed(
     second = start(data, "--seed", str(manifest))
     assert "state resumed" in _until_ready(second)
     assert second.stop() == 0
-    _said(first), _said(second)
+    _output(first), _output(second)
 
 
 @pytest.mark.parametrize("file", ["server.log", "server.lock", "state.db", "tls/server.crt", "kubeconfig"])
@@ -264,7 +264,7 @@ def test_apply_flag_applies_after_startup(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert answer.value["data"] == {"a": "1"}
     assert server.stop() == 0
-    assert "configmap/hello created" in _said(server)
+    assert "configmap/hello created" in _output(server)
 
 
 @pytest.fixture
@@ -316,7 +316,7 @@ def test_full_disk_allows_clean_stop_and_restart_or_error(small_disk: Path) -> N
             ballast.write(b"0" * 4096)
     refused(Wire(server.kubeconfig).post(CONFIGMAPS, configmap("big", BIG)), 507, "StorageFull")
     assert server.stop() == 0
-    assert "Traceback" not in _said(server)
+    assert "Traceback" not in _output(server)
     again = subprocess.run(
         [*LATTICE, "up", "--data-dir", str(small_disk / "data")],
         capture_output=True,
@@ -401,4 +401,4 @@ def test_ctrl_c_kills_a_workload_that_ignores_sigterm(tmp_path: Path) -> None:
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == []
-    _said(server)
+    _output(server)

@@ -63,8 +63,8 @@ def service(ui_server: UiServer) -> Iterator[str]:
     ui_server.delete(LABEL)
 
 
-def told(page: Page) -> None:
-    """Of one node and one event, instead of what there is."""
+def serve_long_names(page: Page) -> None:
+    """Answer the page with one node, one pool and one event that have long names."""
     rows: dict[str, Any] = {
         "latticenodes": [ROW],
         "latticeworkloads": [],
@@ -91,7 +91,7 @@ def overflow(page: Page) -> int:
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
 def test_long_node_pool_and_event_names_fit_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/plan", size=size)
-    told(page)
+    serve_long_names(page)
     for view in ("fleet", f"fleet/{NAME}/{NAME}", "nodes", f"nodes/{NAME}", "events", "whatif"):
         page.evaluate("hash => { location.hash = hash; }", f"#/{view}")
         expect(page.get_by_text("y" * 200).first).to_be_visible()

@@ -30,7 +30,7 @@ from lattice.sim.world.store import ElectionRecord, RejectedWrites
 from lattice.store.protocol import Term
 
 
-def told(
+def an_operation(
     method: str = "PATCH",
     outcome: str = "ok",
     revision: int = 0,
@@ -55,7 +55,7 @@ def run_ended_early(history: SyntheticHistory, bad: bool) -> None:
 
 def acknowledged_write_is_missing(history: SyntheticHistory, bad: bool) -> None:
     commit_by_user(history, 7, "o1")
-    history.told = [told(revision=8 if bad else 7)]
+    history.told = [an_operation(revision=8 if bad else 7)]
 
 
 def blind_overwrite(history: SyntheticHistory, bad: bool) -> None:
@@ -65,34 +65,34 @@ def blind_overwrite(history: SyntheticHistory, bad: bool) -> None:
 def acknowledged_write_is_dropped(history: SyntheticHistory, bad: bool) -> None:
     """Told the revision that was there before, as if nothing had been to change."""
     commit_by_user(history, 7, "o0" if bad else "o1")
-    history.told = [replace(told(revision=7), carries_operation=True)]
+    history.told = [replace(an_operation(revision=7), carries_operation=True)]
 
 
 def scale_wrote_another_count(history: SyntheticHistory, bad: bool) -> None:
     commit_by_user(history, 7, "o0")
-    history.told = [replace(told(revision=7), replicas=3 if bad else 0)]
+    history.told = [replace(an_operation(revision=7), replicas=3 if bad else 0)]
 
 
 def get_misses_existing_object(history: SyntheticHistory, bad: bool) -> None:
     history.commit(service(least=0), at=1.0 if bad else 7.0)
-    history.told = [replace(told("GET", "refused"), was_not_found=True)]
+    history.told = [replace(an_operation("GET", "refused"), was_not_found=True)]
 
 
 def get_misses_object_before_its_deletion(history: SyntheticHistory, bad: bool) -> None:
     history.commit(service(least=0), at=1.0)
-    history.told = [replace(told("GET", "refused"), was_not_found=True)]
+    history.told = [replace(an_operation("GET", "refused"), was_not_found=True)]
     history.commit(gone=(service(least=0),), at=50.0 if bad else 5.5)
 
 
 def refused_write_is_stored(history: SyntheticHistory, bad: bool) -> None:
     commit_by_user(history, 7, "o1" if bad else "o2")
-    history.told = [told(outcome="refused")]
+    history.told = [an_operation(outcome="refused")]
 
 
 def stale_read(history: SyntheticHistory, bad: bool) -> None:
     history.commit(service(least=0), at=1.0, revision=2)
     history.commit(service(least=0), at=2.0, revision=3)
-    history.told = [told("GET", revision=2 if bad else 3)]
+    history.told = [an_operation("GET", revision=2 if bad else 3)]
 
 
 def revision_is_reused(history: SyntheticHistory, bad: bool) -> None:
@@ -171,7 +171,7 @@ def put_replaces_another_revision(history: SyntheticHistory, bad: bool) -> None:
     commit_by_user(history, 5, "o0")
     commit_by_user(history, 7, "o1")
     history.told = [
-        replace(told("PUT", revision=7), carries_operation=True, expected_revision=4 if bad else 5)
+        replace(an_operation("PUT", revision=7), carries_operation=True, expected_revision=4 if bad else 5)
     ]
 
 
