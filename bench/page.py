@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from build.browsing import CHROMIUM, EXAMPLES, Shop, a_browser, read_until, until
+from build.browser import CHROMIUM, EXAMPLES, UiServer, a_browser, read_until, until
 from build.servers import running_server
 from playwright.sync_api import Browser
 
@@ -66,9 +66,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         )
         _quickstart(report, browser, Path(folder) / "small", visits)
         report.begin(f"{size.workloads:,} workloads on {size.nodes:,} nodes, {size.events:,} events")
-        with _served(large) as shop:
-            _opening(report, browser, shop, (visits, rounds))
-            _changing(report, browser, shop, (size, rounds))
+        with _served(large) as ui_server:
+            _opening(report, browser, ui_server, (visits, rounds))
+            _changing(report, browser, ui_server, (size, rounds))
     if not (options.quick or options.once):
         report.save("page")
     print(f"\n{len(report.missed)} aims missed" if report.missed else "\nevery aim reached")
@@ -76,9 +76,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _served(folder: Path, *flags: str) -> Iterator[Shop]:
+def _served(folder: Path, *flags: str) -> Iterator[UiServer]:
     with running_server(folder, *flags) as server:
-        yield Shop(server, read_until(server, "Press Ctrl-C to stop."))
+        yield UiServer(server, read_until(server, "Press Ctrl-C to stop."))
 
 
 def _quickstart(report: Report, browser: Browser, folder: Path, visits: int) -> None:
@@ -91,43 +91,46 @@ def _quickstart(report: Report, browser: Browser, folder: Path, visits: int) -> 
         "--seed",
         str(EXAMPLES / "quickstart"),
     )
-    with _served(folder, *flags) as shop:
-        until(shop.is_ready, "every service of the quickstart runs")
+    with _served(folder, *flags) as ui_server:
+        until(ui_server.is_ready, "every service of the quickstart runs")
         report.add(
             "fleet, from nothing until it answers",
-            _soon(browser, shop, VIEWS["fleet"], visits),
+            _soon(browser, ui_server, VIEWS["fleet"], visits),
             "ms",
             at_most=1000,
         )
 
 
-def _opening(report: Report, browser: Browser, shop: Shop, times: tuple[int, int]) -> None:
+def _opening(report: Report, browser: Browser, ui_server: UiServer, times: tuple[int, int]) -> None:
     visits, rounds = times
     for name, view in VIEWS.items():
         report.add(
-            f"{name}, from nothing until it answers", _soon(browser, shop, view, visits), "ms", at_most=2000
+            f"{name}, from nothing until it answers",
+            _soon(browser, ui_server, view, visits),
+            "ms",
+            at_most=2000,
         )
     for name, view in VIEWS.items():
-        blocked = [_while_opening(browser, shop, view) for _ in range(rounds)]
+        blocked = [_while_opening(browser, ui_server, view) for _ in range(rounds)]
         _add_blocked(report, f"{name}: longest block while it opens and lists", blocked)
 
 
-def _soon(browser: Browser, shop: Shop, view: View, visits: int) -> float:
+def _soon(browser: Browser, ui_server: UiServer, view: View, visits: int) -> float:
     times = []
     for _ in range(visits):
-        with newcomer(browser, shop, view) as page:
-            times.append(open_view(page, shop, view))
+        with newcomer(browser, ui_server, view) as page:
+            times.append(open_view(page, ui_server, view))
     return statistics.median(times)
 
 
-def _while_opening(browser: Browser, shop: Shop, view: View) -> Blocked:
-    with newcomer(browser, shop, view) as page, watched(browser, page) as blocked:
-        open_view(page, shop, view)
+def _while_opening(browser: Browser, ui_server: UiServer, view: View) -> Blocked:
+    with newcomer(browser, ui_server, view) as page, watched(browser, page) as blocked:
+        open_view(page, ui_server, view)
         page.wait_for_timeout(LISTED_MS)
         return blocked()
 
 
-def _changing(report: Report, browser: Browser, shop: Shop, times: tuple[Size, int]) -> None:
+def _changing(report: Report, browser: Browser, ui_server: UiServer, times: tuple[Size, int]) -> None:
     size, rounds = times
     turns = iter(range(1, 1000))
     count = WORKLOADS + NODES + SERVICES + EVENTS
@@ -135,11 +138,11 @@ def _changing(report: Report, browser: Browser, shop: Shop, times: tuple[Size, i
     for name, view in VIEWS.items():
         blocked_times, durations = [], []
         for _ in range(rounds):
-            with newcomer(browser, shop, view) as page:
-                open_view(page, shop, view)
+            with newcomer(browser, ui_server, view) as page:
+                open_view(page, ui_server, view)
                 page.wait_for_timeout(LISTED_MS)
                 with watched(browser, page) as blocked:
-                    durations.append(change(shop, _changes(next(turns), size)))
+                    durations.append(change(ui_server, _changes(next(turns), size)))
                     page.wait_for_timeout(SETTLED_MS)
                     blocked_times.append(blocked())
         _add_blocked(
@@ -148,7 +151,7 @@ def _changing(report: Report, browser: Browser, shop: Shop, times: tuple[Size, i
             blocked_times,
             f"; {changed_objects} in {max(durations):.1f} s",
         )
-    shown = [_change_delay(browser, shop) for _ in range(rounds)]
+    shown = [_change_delay(browser, ui_server) for _ in range(rounds)]
     report.add("a change of a node is shown after", statistics.median(shown), "ms", at_most=2000)
 
 
@@ -188,13 +191,13 @@ def _changes(turn: int, size: Size) -> list[Change]:
     return sorted(changes, key=lambda change: hash(change[1]) % 97)
 
 
-def _change_delay(browser: Browser, shop: Shop) -> float:
+def _change_delay(browser: Browser, ui_server: UiServer) -> float:
     """Milliseconds by the page's clock from before the change is sent until the page shows the change."""
-    with newcomer(browser, shop) as page:
-        page.goto(f"{shop.url}/ui/#/nodes")
+    with newcomer(browser, ui_server) as page:
+        page.goto(f"{ui_server.url}/ui/#/nodes")
         for is_cordoned, word in ((False, "Ready"), (True, "Cordoned")):
             began = float(page.evaluate("performance.now()"))
-            change(shop, [("PATCH", "latticenodes/node-0001", {"spec": {"unschedulable": is_cordoned}})])
+            change(ui_server, [("PATCH", "latticenodes/node-0001", {"spec": {"unschedulable": is_cordoned}})])
             page.wait_for_selector(f"tr[data-path='/node-0001'] .badge:text('{word}')")
         return float(page.evaluate("performance.now()")) - began
 

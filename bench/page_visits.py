@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from build.browsing import API, WIDE, Shop
+from build.browser import API, WIDE, UiServer
 from playwright.sync_api import Browser, Page
 
 # Connections of the writers.
@@ -81,12 +81,12 @@ VIEWS = {
 
 
 @contextmanager
-def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator[Page]:
+def newcomer(browser: Browser, ui_server: UiServer, view: View | None = None) -> Iterator[Page]:
     """A page of a new browser context without caches or connections, signed in and about to open the view."""
     context = browser.new_context(ignore_https_errors=True, viewport={"width": WIDE[0], "height": WIDE[1]})
     try:
         signed_in = context.request.post(
-            f"{shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": shop.token()}
+            f"{ui_server.url}/ui/session", headers={"X-Lattice-Page": "1"}, data={"token": ui_server.token()}
         )
         if not signed_in.ok:
             raise RuntimeError(f"signing in was answered with {signed_in.status}")
@@ -97,9 +97,9 @@ def newcomer(browser: Browser, shop: Shop, view: View | None = None) -> Iterator
         context.close()
 
 
-def open_view(page: Page, shop: Shop, view: View) -> float:
+def open_view(page: Page, ui_server: UiServer, view: View) -> float:
     """Milliseconds from the first request until the view was used and has answered."""
-    page.goto(f"{shop.url}/ui/{view.address}")
+    page.goto(f"{ui_server.url}/ui/{view.address}")
     return float(page.evaluate(ANSWERED))
 
 
@@ -150,29 +150,29 @@ def _tasks(trace: dict[str, Any]) -> list[dict[str, Any]]:
 Change = tuple[str, str, dict[str, Any]]
 
 
-def change(shop: Shop, changes: Sequence[Change]) -> float:
+def change(ui_server: UiServer, changes: Sequence[Change]) -> float:
     """Send the changes over several connections; returns the seconds."""
     # Create the token before the measurement.
-    shop.token(WRITERS)
+    ui_server.token(WRITERS)
     began = time.perf_counter()
     with ThreadPoolExecutor(WRITER_CONNECTIONS) as hands:
         list(
             hands.map(
-                lambda part: _send(shop, part),
+                lambda part: _send(ui_server, part),
                 [changes[start::WRITER_CONNECTIONS] for start in range(WRITER_CONNECTIONS)],
             )
         )
     return time.perf_counter() - began
 
 
-def _send(shop: Shop, changes: Sequence[Change]) -> None:
-    url = urlsplit(shop.url)
+def _send(ui_server: UiServer, changes: Sequence[Change]) -> None:
+    url = urlsplit(ui_server.url)
     context = ssl._create_unverified_context()  # noqa: S323 - its own server, on this machine
     connection = http.client.HTTPSConnection(url.hostname or "", url.port, context=context, timeout=30)
     try:
         for method, path, body in changes:
             kind = MERGE if method == "PATCH" else "application/json"
-            headers = {"Authorization": f"Bearer {shop.token(WRITERS)}", "Content-Type": kind}
+            headers = {"Authorization": f"Bearer {ui_server.token(WRITERS)}", "Content-Type": kind}
             connection.request(
                 method, path if path.startswith("/") else f"{API}/{path}", json.dumps(body), headers
             )

@@ -1,4 +1,5 @@
-"""Each abuse case, and the tests that prove that it is refused; what no request can show, such as how programs are started, is shown here."""
+"""The abuse cases with the tests that prove each rejection, and the proofs that no request can show, such as
+how programs are started."""
 
 import ast
 import io
@@ -45,9 +46,9 @@ CASES: dict[str, list[str]] = {
         "server/agents/test_node_scope.py::test_only_bound_node_receives_workload_secrets",
         "server/agents/test_node_scope.py::test_log_is_accepted_from_requested_node_only",
         "server/agents/test_node_scope.py::test_removed_node_is_refused_and_logged",
-        "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_kind_by_no_verb",
-        "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_question_and_no_figures",
-        "e2e/test_abuse.py::test_a_nodes_certificate_opens_no_call_of_the_control_service",
+        "e2e/test_abuse.py::test_node_certificate_is_forbidden_every_verb_on_every_kind",
+        "e2e/test_abuse.py::test_node_certificate_is_forbidden_queries_and_metrics",
+        "e2e/test_abuse.py::test_node_certificate_is_denied_every_control_service_rpc",
     ],
     "6: a join token is used twice, too late, guessed, or for another name": [
         "server/agents/test_join.py::test_one_of_many_concurrent_joins_wins",
@@ -66,7 +67,7 @@ CASES: dict[str, list[str]] = {
         "server/grpc/test_agent_listener.py::test_peer_without_node_certificate_is_rejected",
         "server/agents/test_sessions.py::test_connection_ends_when_certificate_expires",
         "server/agents/test_sessions.py::test_connection_ends_when_node_is_deleted",
-        "e2e/test_abuse.py::test_old_tls_is_refused_by_the_server",
+        "e2e/test_abuse.py::test_server_refuses_old_tls_versions",
         "agent/test_removed_node.py::test_removal_is_trusted_from_own_servers_only",
     ],
     "9: a former leader writes, a former order is sent": [
@@ -85,29 +86,29 @@ CASES: dict[str, list[str]] = {
         "controllers/automation/test_webhook_client.py::test_plain_http_and_unknown_certificates_are_refused",
     ],
     "17: a login is used by naming it": [
-        "e2e/test_abuse.py::test_who_may_not_use_a_login_neither_names_nor_reads_it",
-        "e2e/test_abuse.py::test_logins_are_taken_from_one_namespace_only_also_for_an_administrator",
+        "e2e/test_abuse.py::test_viewer_can_neither_reference_nor_read_a_login_secret",
+        "e2e/test_abuse.py::test_credential_references_to_other_namespaces_are_invalid",
         "controllers/services/test_supply_status.py::test_status_reveals_no_credentials",
     ],
     "18: names, images and labels that would be paths, lines or commands": [
-        "e2e/test_abuse.py::test_names_that_would_be_something_else_elsewhere_are_refused_by_their_grammar",
-        "e2e/test_abuse.py::test_a_word_with_a_nul_in_it_is_refused_and_what_a_shell_would_read_is_kept_as_it_is",
-        "e2e/test_abuse.py::test_an_address_means_one_object_or_none",
-        "e2e/test_abuse.py::test_a_namespace_in_a_short_address_is_one_word",
-        "kinds/test_container.py::test_what_is_no_image_is_refused",
-        "test_abuse_cases.py::test_no_program_is_started_by_a_shell_and_no_text_is_run",
-        "test_abuse_cases.py::test_the_folder_of_a_machine_is_directly_below_its_providers",
-        "test_abuse_cases.py::test_whatever_is_logged_is_one_line",
+        "e2e/test_abuse.py::test_malicious_names_are_rejected_by_validation",
+        "e2e/test_abuse.py::test_nul_in_command_is_invalid_and_shell_syntax_is_literal",
+        "e2e/test_abuse.py::test_encoded_path_segments_reach_no_other_object",
+        "e2e/test_abuse.py::test_short_path_rejects_malformed_namespace",
+        "kinds/test_container.py::test_bad_image_name_is_refused",
+        "test_abuse_cases.py::test_no_shell_and_no_eval_is_used",
+        "test_abuse_cases.py::test_machine_folder_is_a_child_of_the_provider_folder",
+        "test_abuse_cases.py::test_log_record_is_one_line",
     ],
 }
 
 
-def test_no_case_is_left_out() -> None:
+def test_every_abuse_case_is_listed() -> None:
     assert [int(case.partition(":")[0]) for case in CASES] == [*range(1, 10), 16, 17, 18]
 
 
 @pytest.mark.parametrize(("case", "test"), [(case, test) for case, tests in CASES.items() for test in tests])
-def test_the_proof_is_there(case: str, test: str) -> None:
+def test_the_proving_test_exists(case: str, test: str) -> None:
     path, _, name = test.partition("::")
     functions = {
         node.name
@@ -124,7 +125,7 @@ RUNNERS = {"eval", "exec", "compile", "__import__"}
 
 
 @pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda path: str(path.relative_to(SOURCE)))
-def test_no_program_is_started_by_a_shell_and_no_text_is_run(path: Path) -> None:
+def test_no_shell_and_no_eval_is_used(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import | ast.ImportFrom):
             names = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
@@ -144,7 +145,7 @@ def test_no_program_is_started_by_a_shell_and_no_text_is_run(path: Path) -> None
 
 
 @given(name=st.text(alphabet="ab.-/\\\0~A1", min_size=1, max_size=12))
-def test_the_folder_of_a_machine_is_directly_below_its_providers(name: str) -> None:
+def test_machine_folder_is_a_child_of_the_provider_folder(name: str) -> None:
     folder = Path("/machines")
     if name_problem(LatticeNode.resource, name):
         return
@@ -153,14 +154,14 @@ def test_the_folder_of_a_machine_is_directly_below_its_providers(name: str) -> N
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a..b", "../b", "a/b", "/a", "a\0b", "~", "-a", ""])
-def test_a_name_that_would_leave_its_folder_is_no_name(name: str) -> None:
+def test_path_traversal_names_are_invalid(name: str) -> None:
     assert name_problem(LatticeNode.resource, name)
 
 
 @pytest.mark.parametrize(
     "text", ['a\n{"event": "forged"}', "a\r\nb", "a\u2028b", "\x1b[2J", "a\0b", "\ud800"]
 )
-def test_whatever_is_logged_is_one_line(text: str) -> None:
+def test_log_record_is_one_line(text: str) -> None:
     configure_logging(verbose=False)
     out = io.StringIO()
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(out))

@@ -72,7 +72,7 @@ def test_pure_folders_touch_values_only(path: Path) -> None:
         )
 
 
-def test_no_import_is_allowed_that_nothing_needs() -> None:
+def test_every_allowed_import_is_used() -> None:
     graph = architecture.edges()
     allowed = {
         (name, each)
@@ -94,7 +94,7 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return [sorted(left)] if left else []
 
 
-def test_cycles_are_seen() -> None:
+def test_cycles_are_detected() -> None:
     assert cycles({"a": {"b"}, "b": {"c"}, "c": set()}) == []
     assert cycles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [["a", "b", "c"]]
 
@@ -190,12 +190,12 @@ def is_command(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
-def test_a_module_opens_with_what_it_holds(path: Path) -> None:
+def test_every_module_has_a_docstring(path: Path) -> None:
     assert ast.get_docstring(ast.parse(path.read_text())), f"{path} opens without a sentence"
 
 
 @pytest.mark.parametrize("word", ["utils", "util", "helpers", "helper", "common", "misc", "manager"])
-def test_no_junk_drawers(word: str) -> None:
+def test_no_utils_modules(word: str) -> None:
     assert [str(path) for path in FILES if path.stem == word] == []
 
 

@@ -1,4 +1,4 @@
-"""Do the benchmarks say so when an aim is missed, or when they are asked for what there is not?"""
+"""The benchmarks report missed targets and unknown arguments."""
 
 from pathlib import Path
 
@@ -32,7 +32,7 @@ def test_scheduling(
 
 
 @pytest.mark.parametrize("workload", ["nope", "default+nope"])
-def test_an_unknown_trace_is_refused_with_those_that_there_are(
+def test_unknown_trace_lists_the_existing_ones(
     workload: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "published_summary.csv").write_text("workload,policy,mean_100,mean_130\n")
@@ -66,7 +66,7 @@ def test_an_unknown_trace_is_refused_with_those_that_there_are(
         ),
     ],
 )
-def test_costs_of_fleet_plans_are_told_in_digits_that_matter(name: str, ratio: float, told: str) -> None:
+def test_fleet_plan_costs_show_significant_digits(name: str, ratio: float, told: str) -> None:
     report = Report({})
     fleet.add_costs(report, {**{each: [1.0] for each in fleet.AIMS}, name: [ratio]})
     figure = next(each for each in report.figures if each.what.startswith(name))

@@ -1,4 +1,4 @@
-"""Does the benchmark of the control plane find what must not be, and tell when an aim is missed?"""
+"""The benchmark of the control plane detects invalid bindings and missed targets."""
 
 import asyncio
 from contextlib import suppress
@@ -79,7 +79,7 @@ PAIR = [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)]
         ),
     ],
 )
-def test_what_was_placed_is_added_up(nodes: list[Object], workloads: list[Object], complaint: str) -> None:
+def test_placement_check(nodes: list[Object], workloads: list[Object], complaint: str) -> None:
     bindings: Any = Bindings(None, 0)  # type: ignore[arg-type]
     bindings.seen = {each["metadata"]["name"]: (0.0, "n1") for each in PAIR if each in workloads}
     site: Any = Board(nodes, workloads)
@@ -94,12 +94,12 @@ def test_what_was_placed_is_added_up(nodes: list[Object], workloads: list[Object
 @pytest.mark.parametrize(
     ("lines", "moved"),
     [
-        pytest.param([b'{"node":"n1"}', b'{"node":"n1"}'], [], id="told twice of the same node"),
+        pytest.param([b'{"node":"n1"}', b'{"node":"n1"}'], [], id="same binding reported twice"),
         pytest.param([b'{"node":"n1"}', b'{"node":"n2"}'], ["w"], id="bound to another node"),
         pytest.param([b'{"node":"n1"}', b"null"], ["w"], id="its node was taken away"),
     ],
 )
-def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str]) -> None:
+def test_double_binding_is_detected(lines: list[bytes], moved: list[str]) -> None:
     bindings = Bindings(None, 0)  # type: ignore[arg-type]
     for line in lines:
         told = b'{"type":"MODIFIED","object":{"metadata":{"name":"w"},"status":{"binding":%b}}}' % line
@@ -115,7 +115,7 @@ def test_whoever_is_bound_twice_is_noticed(lines: list[bytes], moved: list[str])
         pytest.param(None, 1, "not measured: 7 agents: a thing", id="not measured"),
     ],
 )
-def test_an_aim_that_is_missed_fails_the_run(
+def test_missed_target_fails_the_run(
     measured: float | None,
     exit_code: int,
     words: str,
@@ -135,9 +135,7 @@ def test_an_aim_that_is_missed_fails_the_run(
     assert "7 agents" in said
 
 
-def test_a_run_in_which_something_was_not_measured_is_not_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_with_missing_figures_is_not_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[str] = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Report, "save", lambda report, name: kept.append(name))
@@ -148,39 +146,33 @@ def test_a_run_in_which_something_was_not_measured_is_not_kept(
     assert kept == ["control"], "only the one that was whole"
 
 
-def test_requests_are_sent_at_their_time_though_those_before_are_not_answered() -> None:
+async def test_requests_are_sent_on_schedule_without_waiting() -> None:
     count = 20
+    seen, all_seen = 0, asyncio.Event()
 
-    async def run() -> None:
-        seen, all_seen = 0, asyncio.Event()
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal seen
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                head = await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+                seen += 1
+                if seen == count:
+                    all_seen.set()
+                await all_seen.wait()  # a client that waits for an answer before the next request would hang
+                writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            nonlocal seen
-            with suppress(asyncio.IncompleteReadError):
-                while True:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
-                    seen += 1
-                    if seen == count:
-                        all_seen.set()
-                    await (
-                        all_seen.wait()
-                    )  # whoever waits for an answer before it sends the next waits for ever
-                    writer.write(b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\n\r\n")
-            writer.close()
-
-        async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-            at = SimpleNamespace(host="127.0.0.1", port=server.sockets[0].getsockname()[1], tls=None)
-            opened = asyncio.open_connection
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
-                site: Any = SimpleNamespace(at=at)
-                due, result = await asyncio.wait_for(
-                    control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20
-                )
-        assert len(result.latencies) == count
-        assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), (
-            "as planned, not as it went"
-        )
-
-    asyncio.run(run())
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        at = SimpleNamespace(host="127.0.0.1", port=server.sockets[0].getsockname()[1], tls=None)
+        opened = asyncio.open_connection
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(asyncio, "open_connection", lambda host, port, **_: opened(host, port))
+            site: Any = SimpleNamespace(at=at)
+            due, result = await asyncio.wait_for(
+                control_place._steadily(site, [f"w{n}" for n in range(count)], 1000.0), 20
+            )
+    assert len(result.latencies) == count
+    assert [round(1000 * (when - due["w0"])) for when in due.values()] == list(range(count)), (
+        "as planned, not as it went"
+    )

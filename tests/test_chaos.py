@@ -1,4 +1,4 @@
-"""Does chaos plan enough of everything, undo all of it, and would its judge notice what must not be?"""
+"""Chaos runs plan enough faults of every kind, undo all of them, and their checker reports violations."""
 
 import os
 import random
@@ -41,7 +41,7 @@ SECONDS = 1050.0  # of the 1,200 that `make chaos` takes, the rest is without fa
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
-def test_a_plan_has_a_hundred_faults_of_every_kind_and_all_of_them_end(seed: int) -> None:
+def test_plan_has_a_hundred_faults_of_every_kind(seed: int) -> None:
     strikes = plan(seed, SECONDS)
     assert len(strikes) >= 100
     assert {strike.kind for strike in strikes} == set(KINDS)
@@ -50,7 +50,7 @@ def test_a_plan_has_a_hundred_faults_of_every_kind_and_all_of_them_end(seed: int
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3, 4, 5])
-def test_faults_of_the_control_plane_overlap_only_between_servers_and_etcd(seed: int) -> None:
+def test_control_plane_faults_overlap_only_across_lanes(seed: int) -> None:
     control = [strike for strike in plan(seed, SECONDS) if strike.kind.lane != "nodes"]
     pairs = [(one, other) for one in control for other in control if one.at < other.at < one.ends]
     assert pairs, "some do"
@@ -59,7 +59,7 @@ def test_faults_of_the_control_plane_overlap_only_between_servers_and_etcd(seed:
         assert not WHOLE & {one.kind.target, other.kind.target}
 
 
-def test_the_harness_is_cut_off_from_nobody() -> None:
+def test_network_faults_exempt_the_harness() -> None:
     rules = [*network.cut("etcd1"), *network.cut_port("server1", 2379), *network.lossy("racks1", 0.3)]
     assert all(network.HUB_ADDRESS in rule.words and "!" in rule.words for rule in rules)
 
@@ -82,7 +82,7 @@ def the_lives(path: Path) -> list[Any]:
     return list(instance_runs(found))  # type: ignore[arg-type]
 
 
-def test_what_ran_when_its_agent_was_killed_runs_on(tmp_path: Path) -> None:
+def test_instances_survive_a_killed_agent(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     a_machine(path).begin(a_spec())
     again = a_machine(path)
@@ -93,7 +93,7 @@ def test_what_ran_when_its_agent_was_killed_runs_on(tmp_path: Path) -> None:
     assert life.start <= life.end < float("inf")
 
 
-def test_a_machine_without_power_runs_nothing(tmp_path: Path) -> None:
+def test_powered_off_machine_runs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     a_machine(path).begin(a_spec())
     lose_power(path)
@@ -102,7 +102,7 @@ def test_a_machine_without_power_runs_nothing(tmp_path: Path) -> None:
     assert the_lives(path)[0].end <= time.monotonic()
 
 
-def test_what_must_end_without_contact_has_ended_in_time_though_no_agent_looked(tmp_path: Path) -> None:
+def test_stop_after_is_enforced_without_an_agent(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     first = a_machine(path)
     heard = time.monotonic() - 60
@@ -112,7 +112,7 @@ def test_what_must_end_without_contact_has_ended_in_time_though_no_agent_looked(
     assert the_lives(path)[0].end == heard + 20
 
 
-def test_half_a_line_is_no_note(tmp_path: Path) -> None:
+def test_incomplete_note_line_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     lose_power(path)
     with path.open("ab") as file:
@@ -144,14 +144,14 @@ TERM = b"/p/terms/controllers"
 WORKLOAD = b"/p/objects/latticeworkloads.lattice.dev/default/w"
 
 
-def test_a_revision_that_two_members_tell_of_is_recorded_once() -> None:
+def test_revision_seen_by_two_members_is_recorded_once() -> None:
     history = a_history([(TERM, b"1")])
     history.take("etcd2", 1, TERM, b"1")
     assert len(history.terms) == 1
     assert [record.revision for record in history.records()] == [1]
 
 
-def told(history: History) -> list[str]:
+def violations_of(history: History) -> list[str]:
     evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic() + 100)
     return [f"{each.invariant} {each.message}" for each in judge(evidence)[0]]
 
@@ -170,8 +170,10 @@ def told(history: History) -> list[str]:
         ),
     ],
 )
-def test_the_judge_notices_that(revisions: list[list[tuple[bytes, bytes | None]]], words: str) -> None:
-    found = told(a_history(*revisions))
+def test_chaos_checker_reports_the_violation(
+    revisions: list[list[tuple[bytes, bytes | None]]], words: str
+) -> None:
+    found = violations_of(a_history(*revisions))
     assert any(each.startswith(words) for each in found), found
 
 
@@ -188,9 +190,7 @@ def a_fault(lane: str, at: float, healed: float, name: str = "clock") -> Fault:
         pytest.param([a_fault("etcd", 11, 14, "kill -9")], False, id="etcd was disturbed too"),
     ],
 )
-def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(
-    others: list[Fault], is_told: bool
-) -> None:
+def test_leader_deposed_by_a_wall_clock_fault_is_reported(others: list[Fault], is_told: bool) -> None:
     history = a_history([(TERM, b"1")])
     history.terms.append((12.0, 2))
     faults = [a_fault("servers", 10, 15), *others]
@@ -198,13 +198,13 @@ def test_a_leader_deposed_while_its_wall_clock_was_wrong_is_told_of(
     assert any(each.invariant == "I-10" for each in found) == is_told
 
 
-def test_who_writes_in_the_end_is_told_of() -> None:
+def test_writes_at_the_end_are_reported() -> None:
     history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))])
     assert written_lately(history.records(), time.monotonic())
     assert not written_lately(history.records(), time.monotonic() + 100)
 
 
-def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_broken() -> None:
+def test_violation_report_lists_related_writes_and_faults() -> None:
     records = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))]).records()
     at = records[-1].at
     lines = stretch(
@@ -223,7 +223,7 @@ def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_b
     ("name", "lane", "target", "figure"),
     [
         pytest.param(
-            "kill -9", "servers", "leader", "leader killed: another leads", id="nobody ever led again"
+            "kill -9", "servers", "leader", "leader killed: another leads", id="no leader was elected again"
         ),
         pytest.param(
             "kill -9",
@@ -234,9 +234,7 @@ def test_a_violation_comes_with_what_was_written_to_whom_it_names_and_what_was_b
         ),
     ],
 )
-def test_a_recovery_that_never_came_is_a_figure_that_was_missed(
-    name: str, lane: str, target: str, figure: str
-) -> None:
+def test_missing_recovery_is_a_missed_target(name: str, lane: str, target: str, figure: str) -> None:
     kind = Kind(name, lane, target, (1, 2))  # type: ignore[arg-type]
     fault = Fault(Strike(10, kind, 20, 0.5), 10, ["server1"], "server1", 30)
     crowd = Crowd({}, CHANCE)
@@ -283,7 +281,7 @@ def the_row(evidence: Evidence, what: str) -> str:
     return next(each.row for each in figures(evidence) if each.what.startswith(what))
 
 
-def test_a_group_is_not_ready_when_the_last_of_it_is(tmp_path: Path) -> None:
+def test_group_counts_as_not_ready_with_its_last_node(tmp_path: Path) -> None:
     agents = [
         Agent(number, f"n{number}", "racks1", [], tmp_path, notes=tmp_path / "none") for number in (1, 2)
     ]
@@ -298,7 +296,7 @@ def test_a_group_is_not_ready_when_the_last_of_it_is(tmp_path: Path) -> None:
     )
 
 
-def test_nodes_that_are_given_up_too_fast_are_a_figure_that_was_missed() -> None:
+def test_too_fast_node_loss_is_a_missed_target() -> None:
     keys = [
         (
             node_key(name.decode()),
@@ -324,7 +322,7 @@ def test_nodes_that_are_given_up_too_fast_are_a_figure_that_was_missed() -> None
         assert verdict in row, row
 
 
-def test_what_starts_while_all_servers_are_down_is_a_figure_that_was_missed(tmp_path: Path) -> None:
+def test_start_during_full_outage_is_a_missed_target(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     a_machine(path).begin(a_spec())
     now = time.monotonic()
@@ -342,7 +340,7 @@ def test_what_starts_while_all_servers_are_down_is_a_figure_that_was_missed(tmp_
         )
 
 
-def test_a_node_removed_with_work_on_it_is_told_of() -> None:
+def test_removed_node_with_workloads_is_reported() -> None:
     node = node_key("n")
     made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
     revisions = [
@@ -351,10 +349,10 @@ def test_a_node_removed_with_work_on_it_is_told_of() -> None:
         [(WORKLOAD, a_bound("n", 1))],
         [(node, None)],
     ]
-    assert any(each.startswith("I-27") for each in told(a_history(*revisions)))
+    assert any(each.startswith("I-27") for each in violations_of(a_history(*revisions)))
 
 
-def test_who_writes_in_the_end_is_told_of_with_what_was_changed() -> None:
+def test_writes_at_the_end_are_reported_with_the_change() -> None:
     history = a_history([(TERM, b"1")], [(WORKLOAD, a_bound("n", 1))], [(WORKLOAD, a_bound("n", 2))])
     evidence = Evidence(history, Crowd({}, CHANCE), [], [], time.monotonic())
     found, records = judge(evidence)
@@ -365,7 +363,7 @@ def test_who_writes_in_the_end_is_told_of_with_what_was_changed() -> None:
 SPENT = History("p").keys.object_key(spendbook.SPENDING_KEY)
 
 
-def test_what_was_spent_before_the_rest_may_be_written_down_once_and_nothing_else() -> None:
+def test_one_spending_record_at_the_end_is_allowed() -> None:
     record = (SPENT, b'{"metadata": {"name": "lattice-spending"}}')
     now = time.monotonic()
     assert not written_lately(a_history([record]).records(), now)
@@ -376,16 +374,16 @@ def test_what_was_spent_before_the_rest_may_be_written_down_once_and_nothing_els
 @pytest.mark.parametrize(
     ("seconds", "faults", "calm"),
     [
-        pytest.param(1200, 1050, 150, id="a long run is calm for as long as it takes"),
-        pytest.param(300, 150, 150, id="the shortest that is"),
-        pytest.param(120, 60, 60, id="a shorter one for half of it"),
+        pytest.param(1200, 1050, 150, id="a long run has the full calm"),
+        pytest.param(300, 150, 150, id="the shortest run with the full calm"),
+        pytest.param(120, 60, 60, id="a shorter run is calm for half of its time"),
     ],
 )
-def test_how_long_faults_may_come(seconds: float, faults: float, calm: float) -> None:
+def test_run_is_split_into_faults_and_calm(seconds: float, faults: float, calm: float) -> None:
     assert (disturbed(seconds), seconds - disturbed(seconds)) == (faults, calm)
 
 
-def test_a_run_says_what_it_was_too_short_to_show() -> None:
+def test_report_lists_what_the_run_left_out() -> None:
     evidence = Evidence(a_history(), Crowd({}, CHANCE), [], [a_fault("servers", 10, 15)], 95.0)
     said = left_out(evidence, 120, "clock", figures(evidence))
     assert said[0] == "the last 80 s were without a fault"
@@ -399,7 +397,7 @@ def test_a_run_says_what_it_was_too_short_to_show() -> None:
     assert len(nothing) == 2
 
 
-def test_a_word_that_no_fault_has_is_refused_with_those_that_exist_before_anything_is_done() -> None:
+def test_unknown_fault_name_lists_the_existing_ones() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "chaos", "--only", "nosuchfault"], capture_output=True, text=True, check=False
     )
@@ -411,7 +409,7 @@ def test_a_word_that_no_fault_has_is_refused_with_those_that_exist_before_anythi
     )
 
 
-def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(
+def test_clear_removes_folders_of_ended_runs_unless_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -434,7 +432,7 @@ def test_a_folder_goes_once_its_run_is_gone_unless_somebody_is_to_look_at_it(
     assert not alive.exists()
 
 
-def test_a_folder_of_another_user_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_clear_keeps_folders_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(network, "NAMED", tmp_path / "none")
     folder = make_folder(GONE)

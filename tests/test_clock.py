@@ -1,4 +1,4 @@
-"""Waiting within a time: by the clock that is given, for nobody longer than that, and without leaving a trace."""
+"""`with_timeout` follows the given clock and leaves no timer behind."""
 
 import asyncio
 
@@ -20,59 +20,44 @@ async def or_late(clock: VirtualClock, seconds: float) -> str:
     try:
         return await with_timeout(clock, seconds, never())
     except TimeoutError:
-        await clock.sleep(1.0)  # whoever was late is not cancelled any more
+        await clock.sleep(1.0)  # after the timeout the task is not cancelled any more
         return f"late at {clock.monotonic() - 1:g}"
 
 
-def test_what_comes_in_time_is_handed_out_and_no_alarm_rings_later() -> None:
-    async def script() -> str:
-        clock = VirtualClock()
-        said = await with_timeout(clock, 5.0, at_once())
-        await clock.advance(10.0)
-        return said
-
-    assert asyncio.run(script()) == "here"
+async def test_result_within_the_timeout_is_returned() -> None:
+    clock = VirtualClock()
+    said = await with_timeout(clock, 5.0, at_once())
+    await clock.advance(10.0)
+    assert said == "here"
 
 
-def test_what_takes_longer_is_given_up_at_that_time_by_that_clock() -> None:
-    async def script() -> str:
-        clock = VirtualClock()
-        asking = asyncio.create_task(or_late(clock, 5.0))
-        await clock.advance(20.0)
-        return asking.result()
-
-    assert asyncio.run(script()) == "late at 5"
+async def test_timeout_follows_the_given_clock() -> None:
+    clock = VirtualClock()
+    asking = asyncio.create_task(or_late(clock, 5.0))
+    await clock.advance(20.0)
+    assert asking.result() == "late at 5"
 
 
-def test_whoever_is_cancelled_meanwhile_is_cancelled() -> None:
-    async def script() -> bool:
-        clock = VirtualClock()
-        asking = asyncio.create_task(or_late(clock, 5.0))
-        await settle()
-        asking.cancel()
-        await settle()
-        return asking.cancelled()
-
-    assert asyncio.run(script())
+async def test_cancellation_during_the_wait_propagates() -> None:
+    clock = VirtualClock()
+    asking = asyncio.create_task(or_late(clock, 5.0))
+    await settle()
+    asking.cancel()
+    await settle()
+    assert asking.cancelled()
 
 
-def test_whoever_is_cancelled_at_the_moment_at_which_it_is_late_is_cancelled() -> None:
-    async def script() -> bool:
-        clock = VirtualClock()
-        asking = asyncio.create_task(or_late(clock, 5.0))
-        await settle()
-        clock.call_later(5.0, asking.cancel)
-        await clock.advance(5.0)
-        return asking.cancelled()
-
-    assert asyncio.run(script())
+async def test_cancellation_at_the_timeout_propagates() -> None:
+    clock = VirtualClock()
+    asking = asyncio.create_task(or_late(clock, 5.0))
+    await settle()
+    clock.call_later(5.0, asking.cancel)
+    await clock.advance(5.0)
+    assert asking.cancelled()
 
 
-def test_one_within_another_is_over_by_whichever_is_first() -> None:
-    async def script() -> str:
-        clock = VirtualClock()
-        asking = asyncio.create_task(with_timeout(clock, 9.0, or_late(clock, 2.0)))
-        await clock.advance(20.0)
-        return asking.result()
-
-    assert asyncio.run(script()) == "late at 2"
+async def test_nested_timeouts_end_at_the_earlier() -> None:
+    clock = VirtualClock()
+    asking = asyncio.create_task(with_timeout(clock, 9.0, or_late(clock, 2.0)))
+    await clock.advance(20.0)
+    assert asking.result() == "late at 2"

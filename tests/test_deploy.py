@@ -1,4 +1,5 @@
-"""Do the recipes under deploy/ name what is there: settings, flags, versions; and does the example with three servers hold?"""
+"""The files under deploy/ name existing settings, flags and versions, and the example with three servers
+works."""
 
 import configparser
 import json
@@ -55,7 +56,7 @@ def test_units_start_programs_with_flags_that_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_what_units_name_as_documentation_is_put_there_by_the_steps_that_install_them(path: Path) -> None:
+def test_unit_documentation_is_installed_by_the_readme_steps(path: Path) -> None:
     file = Path(unit(path)["Unit"]["Documentation"].removeprefix("file://"))
     steps = next(
         part for part in (DEPLOY / "README.md").read_text().split("```") if f"{path.name} /etc" in part
@@ -65,7 +66,7 @@ def test_what_units_name_as_documentation_is_put_there_by_the_steps_that_install
     assert (Path(put[1]).name, (ROOT / put[1]).is_file()) == (file.name, True)
 
 
-def test_whatever_tests_install_on_the_system_is_told_and_in_the_readme(tmp_path: Path) -> None:
+def test_system_packages_of_tests_are_printed_and_documented(tmp_path: Path) -> None:
     """On a machine of root's that has nothing, with an apt-get that only writes down what it is asked for."""
     programs, asked = tmp_path / "bin", tmp_path / "asked"
     programs.mkdir()
@@ -112,7 +113,7 @@ def test_units_are_valid(path: Path, tmp_path: Path) -> None:
     assert (checked.returncode, checked.stderr) == (0, "")
 
 
-def test_workloads_outlive_their_agent_and_a_deleted_node_is_not_started_again() -> None:
+def test_agent_unit_keeps_workloads_and_stays_down_when_denied() -> None:
     service = unit(DEPLOY / "systemd" / "lattice-agent.service")["Service"]
     assert (service["KillMode"], service["Delegate"], service["RestartPreventExitStatus"]) == (
         "process",
@@ -149,7 +150,7 @@ def wait_for_leader(*ports: int) -> int:
 
 @pytest.mark.prove
 @pytest.mark.xdist_group("ha")
-def test_of_three_servers_another_leads_when_one_is_killed(tmp_path: Path) -> None:
+def test_three_servers_elect_a_new_leader_after_a_kill(tmp_path: Path) -> None:
     assert shutil.which("etcd"), "`make tools` fetches one"
     log, path = tmp_path / "try.log", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     with log.open("w") as said:

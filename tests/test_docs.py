@@ -1,4 +1,4 @@
-"""Do the documents say what is true? Headings, links and the reference; test_samples.py runs what they show."""
+"""Headings, links and the reference of the documents are correct; test_samples.py runs their samples."""
 
 import ast
 import re
@@ -62,11 +62,11 @@ def test_everything_has_a_heading(page: str, heading: str) -> None:
     )
 
 
-def test_the_reference_is_what_the_code_says() -> None:
+def test_reference_is_up_to_date() -> None:
     assert [shown(path) for path in build.outdated()] == [], "run `make docs`"
 
 
-def test_a_reference_that_differs_is_noticed(
+def test_outdated_reference_is_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "docs" / "reference"
@@ -112,7 +112,7 @@ def words_in(path: Path, pattern: str) -> set[str]:
     return {word for word in constants if isinstance(word, str) and re.fullmatch(pattern, word)}
 
 
-def test_every_event_is_listed_and_nothing_else() -> None:
+def test_events_are_listed_exactly() -> None:
     """Reasons are written out where events are made; the few that are computed are named here with where they come from."""
     source = ROOT / "src" / "lattice"
     found = [
@@ -135,7 +135,7 @@ def test_every_event_is_listed_and_nothing_else() -> None:
     assert written.union(*computed.values()) == {each.reason for each in EVENTS}
 
 
-def test_every_word_for_a_failure_is_listed_and_nothing_else() -> None:
+def test_failure_reasons_are_listed_exactly() -> None:
     """What agents say, and what the lifecycle finds by itself."""
     found = words_in(
         ROOT / "src" / "lattice" / "lifecycle" / "workload.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
@@ -156,7 +156,7 @@ def anchors(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=shown)
-def test_links_lead_somewhere(path: Path) -> None:
+def test_links_resolve(path: Path) -> None:
     for link in LINK.findall(prose(path)):
         if re.match(r"[a-z]+:", link):
             continue
@@ -185,7 +185,7 @@ def test_decisions_are_numbered_and_listed() -> None:
         assert HEADING.findall(text)[1:] == ["Context", "Choice", "What we gave up"], name
 
 
-def test_the_table_of_exit_codes_is_whole() -> None:
+def test_exit_code_table_is_complete() -> None:
     listed = {
         int(code) for code in re.findall(r"^\| (\d+) \|", (ROOT / "README.md").read_text(), re.MULTILINE)
     }

@@ -1,4 +1,4 @@
-"""Wrong command lines end with 2, before a server is asked; refusals end with the code of what was refused."""
+"""Wrong command lines exit with 2 before any request; a rejected request exits with the code of its error."""
 
 import json
 
@@ -84,7 +84,7 @@ def elsewhere(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_wrong_command_lines_end_with_2_and_ask_nothing(server, lattice, arguments, problem):
+def test_wrong_command_lines_exit_with_2_without_a_request(server, lattice, arguments, problem):
     ran = lattice(*arguments)
     assert ran.code == 2
     assert problem in ran.err
@@ -140,21 +140,21 @@ def test_settings_in_the_environment_are_checked_too(lattice, monkeypatch):
     assert "must be 0 to 65535, got 70000" in ran.err
 
 
-def test_server_side_apply_always_refuses_unknown_fields_so_there_is_no_flag_for_it(lattice):
+def test_apply_has_no_validate_flag(lattice):
     assert lattice("apply", "-f", "x.yaml", "--validate=ignore").code == 2
 
 
 @pytest.mark.parametrize(
     ("group", "words"),
     [
-        pytest.param("guests", "group guests can do nothing", id="a group that nobody knows"),
+        pytest.param("guests", "group guests can do nothing", id="an unknown group"),
         pytest.param(
             "lattice:system", "lattice:system is Lattice's own identity", id="the identity of Lattice itself"
         ),
         pytest.param("lattice:viewers", "", id="a group that is known"),
     ],
 )
-def test_groups_that_are_hardly_meant_are_warned_about(server, lattice, group, words):
+def test_unlikely_groups_cause_a_warning(server, lattice, group, words):
     server.answers["POST", SECRETS] = [(201, [], {})]
     ran = lattice("kubeconfig", "--user", "ann", "--group", group, "--token")
     assert ran.code == 0
@@ -183,7 +183,7 @@ INVALID = (422, [], {"reason": "Invalid", "message": "wrong"})
         pytest.param({"a": FORBIDDEN, "b": FULL}, 1, id="several kinds of trouble"),
     ],
 )
-def test_apply_and_delete_end_with_the_code_of_what_was_refused(server, lattice, tmp_path, answers, code):
+def test_apply_and_delete_exit_with_the_code_of_the_refusal(server, lattice, tmp_path, answers, code):
     file = write(tmp_path, "p.yaml", a_pool("a"), a_pool("b"), a_pool("c"))
     for name, answer in answers.items():
         server.answers["PATCH", f"{POOLS}/{name}"] = [answer]
@@ -194,7 +194,7 @@ def test_apply_and_delete_end_with_the_code_of_what_was_refused(server, lattice,
     assert lattice("delete", "pools", "a", "b", "c").code == code
 
 
-def test_a_conflict_is_told_once_with_who_and_what_to_do(server, lattice, tmp_path):
+def test_apply_conflict_names_the_manager_and_the_fix(server, lattice, tmp_path):
     cause = {
         "field": ".spec.size",
         "message": 'conflict with "kubectl" using v1',
@@ -241,7 +241,7 @@ def test_every_unreadable_file_is_named_and_nothing_is_sent(server, lattice, tmp
     assert server.log == []
 
 
-def test_another_namespace_than_the_one_asked_for_is_found_before_anything_is_sent(server, lattice, tmp_path):
+def test_namespace_mismatch_is_found_before_any_request(server, lattice, tmp_path):
     value = a_service("fine", "shop")
     write(tmp_path, "s.yaml", a_pool(), value, a_service(namespace="other"))
     ran = lattice("apply", "-f", "s.yaml", "-n", "shop")
@@ -250,7 +250,7 @@ def test_another_namespace_than_the_one_asked_for_is_found_before_anything_is_se
     assert server.log == []
 
 
-def test_causes_are_told_in_the_order_of_the_file(server, lattice, tmp_path):
+def test_causes_are_listed_in_file_order(server, lattice, tmp_path):
     causes = [{"field": f, "message": "wrong"} for f in ("spec.size", "metadata.name", "apiVersion")]
     server.answers["PATCH", f"{POOLS}/us-east"] = [
         (422, [], {"reason": "Invalid", "message": "is wrong", "details": {"causes": causes}})
@@ -261,7 +261,7 @@ def test_causes_are_told_in_the_order_of_the_file(server, lattice, tmp_path):
 
 
 def doomed(server, path, value, **metadata):
-    """Something that is told to go and stays."""
+    """An object whose deletion is accepted and that stays."""
     value = {
         **value,
         "metadata": {
@@ -275,7 +275,7 @@ def doomed(server, path, value, **metadata):
     server.answers["DELETE", path] = [(200, [], server.objects[path])]
 
 
-def test_delete_that_gives_up_names_the_finalizers(server, lattice):
+def test_delete_timeout_names_the_finalizers(server, lattice):
     doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold", "foregroundDeletion"])
     doomed(server, f"{POOLS}/b", a_pool("b"))
     ran = lattice("delete", "pools", "a", "b", "--timeout", "50ms")
@@ -288,7 +288,7 @@ def test_delete_that_gives_up_names_the_finalizers(server, lattice):
     assert 'latticepool.lattice.dev "b" is not gone yet' in second
 
 
-def test_delete_of_a_namespace_that_gives_up_says_what_is_left_in_it(server, lattice):
+def test_namespace_delete_timeout_names_the_remaining_objects(server, lattice):
     conditions = [
         {
             "type": "NamespaceContentRemaining",
@@ -308,7 +308,7 @@ def test_delete_of_a_namespace_that_gives_up_says_what_is_left_in_it(server, lat
     assert 'namespace "shop" is not gone yet: some resources remain: 2 configmaps\n' in ran.err
 
 
-def test_delete_that_waits_long_says_once_for_what(server, lattice, monkeypatch):
+def test_long_delete_says_once_what_it_waits_for(server, lattice, monkeypatch):
     monkeypatch.setattr("lattice.cli.commands.delete.QUIET_WAIT_S", 0.01)
     doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold"])
     ran = lattice("delete", "pool", "a", "--timeout", "200ms")
@@ -318,7 +318,7 @@ def test_delete_that_waits_long_says_once_for_what(server, lattice, monkeypatch)
     )
 
 
-def test_what_is_missing_is_looked_for_where_it_was(server, lattice):
+def test_not_found_fix_keeps_the_namespace(server, lattice):
     server.answers["GET", SERVICES.replace("default", "team") + "/nope"] = [
         (
             404,
@@ -336,7 +336,7 @@ def test_what_is_missing_is_looked_for_where_it_was(server, lattice):
     )
 
 
-def test_an_address_from_the_environment_is_not_blamed_on_a_kubeconfig(lattice, tmp_path, monkeypatch):
+def test_unreachable_address_error_names_its_variable(lattice, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
     monkeypatch.setenv("LATTICE_ADDR", "zzz.invalid")
@@ -346,17 +346,17 @@ def test_an_address_from_the_environment_is_not_blamed_on_a_kubeconfig(lattice, 
     assert "LATTICE_ADDR" in ran.err
 
 
-def test_a_missing_file_is_not_blamed_on_a_flag(lattice):
+def test_missing_file_error_names_no_flag(lattice):
     assert "given with" not in lattice("apply", "-f", "nowhere.yaml").err
 
 
-def test_the_kinds_are_listed_by_the_help_of_get(lattice):
+def test_help_of_get_lists_the_kinds(lattice):
     assert "lattice get --help" in lattice("get", "zzzzzz").err
     text = lattice("get", "--help").out
     assert all(kind in text for kind in ("pools", "services", "nodeclasses", "configmaps"))
 
 
-def test_empty_cells_are_none_and_what_goes_is_terminating(server, lattice):
+def test_empty_cells_are_none_and_deleted_rows_terminating(server, lattice):
     columns = [{"name": n} for n in ("Name", "Size", "Note", "Phase")]
     stays = {"cells": ["a", None, "", ""], "object": {"metadata": {"name": "a"}}}
     goes = {
@@ -372,7 +372,7 @@ def test_empty_cells_are_none_and_what_goes_is_terminating(server, lattice):
     ]
 
 
-def test_describe_leaves_out_what_kubectl_remembers(server, lattice):
+def test_describe_omits_the_last_applied_annotation(server, lattice):
     key = "kubectl.kubernetes.io/last-applied-configuration"
     secret = {
         "kind": "Secret",

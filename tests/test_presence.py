@@ -1,4 +1,5 @@
-"""Who was heard when: what counts as silence, what as a change, and what a node knew when it spoke."""
+"""Presence of nodes: heartbeat age, change notifications, and the assignments that a node had applied with
+its report."""
 
 import asyncio
 
@@ -32,7 +33,7 @@ def a_presence() -> tuple[Presence, VirtualClock, list[PresenceChange]]:
     return presence, clock, told
 
 
-def test_silence_is_counted_from_the_last_word() -> None:
+def test_heartbeat_age_counts_from_the_last_heartbeat() -> None:
     presence, clock, _ = a_presence()
     session = presence.start_session("n1")
     clock.jump(30)
@@ -41,7 +42,7 @@ def test_silence_is_counted_from_the_last_word() -> None:
     assert presence.heartbeat_age("n1") == 12
 
 
-def test_a_new_leader_counts_silence_from_its_own_election() -> None:
+def test_new_leader_counts_heartbeat_age_from_its_election() -> None:
     clock = VirtualClock()
     clock.jump(1000)
     presence = Presence(clock)
@@ -51,7 +52,7 @@ def test_a_new_leader_counts_silence_from_its_own_election() -> None:
     assert presence.get("never heard") is None
 
 
-def test_a_lost_connection_is_no_silence_yet() -> None:
+def test_lost_connection_keeps_the_heartbeat_age() -> None:
     presence, clock, told = a_presence()
     session = presence.start_session("n1")
     clock.jump(5)
@@ -63,7 +64,7 @@ def test_a_lost_connection_is_no_silence_yet() -> None:
     assert told == [PresenceChange("n1", ()), PresenceChange("n1", ())]
 
 
-def test_a_later_connection_silences_the_earlier() -> None:
+def test_later_session_supersedes_the_earlier() -> None:
     presence, clock, _ = a_presence()
     old = presence.start_session("n1")
     presence.record_heartbeat(old, Heartbeat(workloads={WEB: runs()}, is_full_report=True))
@@ -83,27 +84,29 @@ def test_a_later_connection_silences_the_earlier() -> None:
 
 
 BEATS = [
-    pytest.param(Heartbeat(), None, id="a mere beat tells nothing"),
+    pytest.param(Heartbeat(), None, id="an empty heartbeat is not notified"),
     pytest.param(
         Heartbeat(usage=Usage(5, 6, 7), workload_usage={WEB: Usage(1, 2, 3)}),
         None,
-        id="usage is kept, not told",
+        id="usage is stored without a notification",
     ),
-    pytest.param(Heartbeat(workloads={WEB: runs()}), None, id="the same state again tells nothing"),
-    pytest.param(Heartbeat(workloads={WEB: runs("Failed")}), (WEB,), id="another state is told"),
-    pytest.param(Heartbeat(workloads={WEB: None}), (WEB,), id="one that is gone is told"),
-    pytest.param(Heartbeat(workloads={"shop/none": None}), None, id="one that never was is not"),
+    pytest.param(Heartbeat(workloads={WEB: runs()}), None, id="an unchanged state is not notified"),
+    pytest.param(Heartbeat(workloads={WEB: runs("Failed")}), (WEB,), id="a changed state is notified"),
+    pytest.param(Heartbeat(workloads={WEB: None}), (WEB,), id="a removed workload is notified"),
+    pytest.param(
+        Heartbeat(workloads={"shop/none": None}), None, id="removal of an unknown workload is not notified"
+    ),
     pytest.param(
         Heartbeat(workloads={DB: runs()}, is_full_report=True),
         (WEB,),
-        id="one left out of a whole list is gone",
+        id="a workload missing from a full report is removed",
     ),
-    pytest.param(Heartbeat(applied_sequence=3), (), id="having carried out an order is told"),
+    pytest.param(Heartbeat(applied_sequence=3), (), id="an applied sequence is notified"),
 ]
 
 
 @pytest.mark.parametrize(("beat", "changed"), BEATS)
-def test_what_is_told(beat: Heartbeat, changed: tuple[str, ...] | None) -> None:
+def test_heartbeat_changes_are_notified(beat: Heartbeat, changed: tuple[str, ...] | None) -> None:
     presence, _, told = a_presence()
     session = presence.start_session("n1")
     presence.record_heartbeat(session, Heartbeat(workloads={WEB: runs(), DB: runs()}, is_full_report=True))
@@ -112,7 +115,7 @@ def test_what_is_told(beat: Heartbeat, changed: tuple[str, ...] | None) -> None:
     assert told == ([] if changed is None else [PresenceChange("n1", changed)])
 
 
-def test_usage_stays_until_it_is_measured_again() -> None:
+def test_usage_is_kept_until_the_next_measurement() -> None:
     presence, _, _ = a_presence()
     session = presence.start_session("n1")
     presence.record_heartbeat(session, Heartbeat(usage=Usage(5, 6, 7), workload_usage={WEB: Usage(1, 2, 3)}))
@@ -122,7 +125,7 @@ def test_usage_stays_until_it_is_measured_again() -> None:
     assert (heard.usage, heard.workload_usage) == (Usage(5, 6, 7), {WEB: Usage(1, 2, 3)})
 
 
-def test_an_earlier_connection_orders_nothing_any_more() -> None:
+def test_superseded_session_records_no_assignments() -> None:
     presence, _clock, _ = a_presence()
     earlier = presence.start_session("n1")
     assert presence.record_assignments(earlier, {}, is_full_list=True) == 1
@@ -135,7 +138,7 @@ def test_an_earlier_connection_orders_nothing_any_more() -> None:
     assert presence.record_assignments(later, {WEB: None}) == 0
 
 
-def test_when_the_present_connection_began_is_known() -> None:
+def test_session_start_time_is_recorded() -> None:
     presence, clock, _ = a_presence()
     begun = clock.monotonic()
     presence.start_session("n1")
@@ -148,7 +151,7 @@ def test_when_the_present_connection_began_is_known() -> None:
     assert heard.connected_at == begun + 5
 
 
-def test_nobody_listens_any_more_once_they_stopped() -> None:
+def test_unsubscribed_listener_is_not_called() -> None:
     presence, told = Presence(VirtualClock()), list[PresenceChange]()
     stop = presence.on_change(told.append)
     stop()
@@ -156,7 +159,7 @@ def test_nobody_listens_any_more_once_they_stopped() -> None:
     assert told == []
 
 
-def test_what_a_node_says_before_it_carried_out_an_order_is_known_as_such() -> None:
+def test_has_applied_compares_report_and_assignment_sequence() -> None:
     presence, _, _ = a_presence()
     start, stop = DesiredRun("Running", "a" * 24, 1), DesiredRun("Stopped", "a" * 24, 1)
     session = presence.start_session("n1")
@@ -190,25 +193,22 @@ def test_what_a_node_says_before_it_carried_out_an_order_is_known_as_such() -> N
         pytest.param(
             LIVENESS_CHECK_INTERVAL_S + MAX_LIVENESS_DELAY_S - 1,
             100 + LIVENESS_CHECK_INTERVAL_S + MAX_LIVENESS_DELAY_S - 1,
-            id="a short pause of ours counts",
+            id="a short pause of the server counts",
         ),
-        pytest.param(130, 0, id="while we were away we heard nobody, and blame nobody"),
+        pytest.param(130, 0, id="a long pause of the server resets the age"),
     ],
 )
-def test_a_server_that_was_paused_begins_to_listen_anew(pause: float, silence: float) -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        presence = Presence(clock)
-        task = asyncio.create_task(presence.run())
-        presence.start_session("n2")
-        await clock.advance(100)
-        clock.jump(pause)
-        assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence, silence)
-        await clock.advance(10)
-        assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence + 10, silence + 10)
-        task.cancel()
-
-    asyncio.run(script())
+async def test_paused_server_restarts_heartbeat_ages(pause: float, silence: float) -> None:
+    clock = VirtualClock()
+    presence = Presence(clock)
+    task = asyncio.create_task(presence.run())
+    presence.start_session("n2")
+    await clock.advance(100)
+    clock.jump(pause)
+    assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence, silence)
+    await clock.advance(10)
+    assert (presence.heartbeat_age("n1"), presence.heartbeat_age("n2")) == (silence + 10, silence + 10)
+    task.cancel()
 
 
 beats = st.builds(
@@ -221,7 +221,7 @@ beats = st.builds(
 
 
 @given(st.lists(beats, max_size=12))
-def test_what_is_told_adds_up_to_what_is_known(said: list[Heartbeat]) -> None:
+def test_changes_add_up_to_the_reported_state(said: list[Heartbeat]) -> None:
     presence, _, told = a_presence()
     session, model = presence.start_session("n1"), dict[str, WorkloadReport]()
     for beat in said:

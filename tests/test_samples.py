@@ -1,4 +1,5 @@
-"""Does every sample in the documents run, and print what the page says? Pages share one server, like the reader's, and tidy up after them."""
+"""Every sample in the documents runs and prints what the page shows. The pages share one server and clean up
+after themselves."""
 
 import importlib
 import os
@@ -17,9 +18,9 @@ from typing import NamedTuple
 import click
 import pytest
 import yaml
+from build.doc_samples import Sample, Step, difference, files, samples, steps, typed
 from build.etcd_server import free_port
-from build.loaded import Command, Loaded, loaded
-from build.samples import Sample, Step, difference, files, samples, steps, typed
+from build.preloaded_cli import Command, PreloadedCli, preloaded_cli
 from build.servers import Server, running_server
 from build.wire import CONFIGMAPS, SERVICES, Wire, configmap
 
@@ -42,39 +43,39 @@ GUIDES = ROOT / "docs" / "guides"
 
 # Page and how the sample, or the command in a console, begins -> the test that runs it instead.
 RUN_BY = {
-    ("README.md", "make up"): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
+    ("docs/architecture.md", "graph TD"): "tests/test_docs.py::test_reference_is_up_to_date",
+    ("README.md", "make up"): "tests/test_samples.py::test_first_start_prints_the_readme_sample",
     (
         "README.md",
         "Lattice is up at",
-    ): "tests/test_samples.py::test_the_first_start_prints_what_the_readme_shows",
+    ): "tests/test_samples.py::test_first_start_prints_the_readme_sample",
     (
         "README.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/ha.md",
         "lattice server --store",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/nodes.md",
         "lattice agent --server https://lattice",
-    ): "tests/test_shapes.py::test_servers_and_agents_start_as_the_pages_say",
+    ): "tests/test_documented_deployments.py::test_servers_and_agents_start_as_documented",
     (
         "docs/guides/latency.md",
         "spec:",
-    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
+    ): "tests/test_samples.py::test_unsaved_manifests_are_parts_of_the_examples",
     (
         "docs/guides/onprem.md",
         "apiVersion:",
-    ): "tests/test_samples.py::test_manifests_that_are_not_saved_are_parts_of_the_examples",
-    ("docs/architecture.md", "graph TD"): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
-    ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_the_reference_is_what_the_code_says",
+    ): "tests/test_samples.py::test_unsaved_manifests_are_parts_of_the_examples",
+    ("docs/reference/commands.md", "Usage: "): "tests/test_docs.py::test_reference_is_up_to_date",
     (
         "docs/reference/scenarios.md",
         "# What ends by itself",
-    ): "tests/sim/test_scenarios.py::test_a_scenario_says_what_it_said_before",
+    ): "tests/sim/test_scenarios.py::test_scenario_output_is_unchanged",
     ("docs/reference/settings.md", "store: "): "tests/test_deploy.py::test_settings_in_the_reference_exist",
-    ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_a_copy_is_restored_as_shown",
+    ("docs/guides/backup.md", "cp backup.db"): "tests/test_samples.py::test_backup_is_restored_as_shown",
     (
         "docs/tutorial.md",
         "$ pip install",
@@ -82,11 +83,11 @@ RUN_BY = {
     (
         "deploy/etcd/README.md",
         "deploy/etcd/try.sh",
-    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    ): "tests/test_deploy.py::test_three_servers_elect_a_new_leader_after_a_kill",
     (
         "deploy/etcd/README.md",
         "$ curl -sk",
-    ): "tests/test_deploy.py::test_of_three_servers_another_leads_when_one_is_killed",
+    ): "tests/test_deploy.py::test_three_servers_elect_a_new_leader_after_a_kill",
 }
 # The same -> why no test runs it.
 NOT_RUN = {
@@ -121,10 +122,10 @@ def followed(path: Path) -> list[Step]:
 
 @dataclass
 class Reader:
-    """Somebody in a folder of their own who types what a page says. Addresses of the pages are those of the server here."""
+    """A reader in a folder of their own that types the samples of a page, with the addresses of the server under test."""
 
     folder: Path
-    program: Loaded
+    program: PreloadedCli
     addresses: dict[str, str] = field(default_factory=dict)
     agents: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
@@ -154,7 +155,7 @@ class Reader:
         )
 
     def _run_loaded(self, words: list[str], file: str | None) -> "subprocess.CompletedProcess[str]":
-        """Without a shell, whose work is done here: standard output may go to a file."""
+        """Run a command without a shell; standard output may be redirected to a file."""
         said = self.folder / "said"
         said.write_text("")
         out = self.folder / file if file else said
@@ -266,7 +267,7 @@ def up(reader: Reader) -> Started:
 
 
 def wait_until_all_run(wire: Wire) -> None:
-    """As a reader does, who types the next line when `make up` is done."""
+    """Wait as a reader does before typing the line after `make up`."""
     until = time.monotonic() + 60
     while phases(wire) != {"Running"}:
         assert time.monotonic() < until, wire.get(SERVICES).value
@@ -281,7 +282,7 @@ def phases(wire: Wire) -> set[str]:
 def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reader]:
     folder = tmp_path_factory.mktemp("reader")
     (folder / "examples").symlink_to(ROOT / "examples")
-    with loaded() as program:
+    with preloaded_cli() as program:
         yield Reader(folder, program)
 
 
@@ -306,12 +307,12 @@ ASKING = sorted(set(WITH_SAMPLES) - set(OFFLINE), key=lambda path: (shown(path) 
 
 @pytest.mark.xdist_group("docs offline")
 @pytest.mark.parametrize("path", OFFLINE, ids=shown)
-def test_samples_that_ask_no_server_run_as_shown(path: Path, reader: Reader) -> None:
+def test_offline_samples_run_as_shown(path: Path, reader: Reader) -> None:
     reader.follow(path)
 
 
 @pytest.mark.xdist_group("docs")
-def test_the_first_start_prints_what_the_readme_shows(started: Started) -> None:
+def test_first_start_prints_the_readme_sample(started: Started) -> None:
     shows = next(
         sample.text for sample in samples(ROOT / "README.md") if sample.text.startswith("Lattice is up at")
     )
@@ -339,7 +340,7 @@ def declared(wire: Wire) -> list[str]:
 
 
 @pytest.mark.xdist_group("docs")
-def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
+def test_backup_is_restored_as_shown(reader: Reader, started: Started) -> None:
     """The last one: it stops the server. What was deleted since the copy is back, what was made since is gone."""
     page = GUIDES / "backup.md"
     wire, was = Wire(started.server.kubeconfig), []
@@ -362,7 +363,7 @@ def test_a_copy_is_restored_as_shown(reader: Reader, started: Started) -> None:
 
 
 @pytest.mark.parametrize("path", PAGES, ids=shown)
-def test_every_sample_is_run_or_listed_with_who_runs_it_or_why_not(path: Path) -> None:
+def test_every_sample_is_run_or_listed_with_a_reason(path: Path) -> None:
     """Nothing escapes by the name of its fence: whatever is not typed here, and is no file that the page's commands use, is listed."""
     marks = re.findall(r"^\s*(?:```|~~~)", path.read_text(), re.MULTILINE)
     assert len(marks) == 2 * len(FENCE.findall(path.read_text())), (
@@ -394,11 +395,13 @@ def listed_samples() -> Iterator[tuple[tuple[str, str], str]]:
                     yield key, text
 
 
-def test_what_is_listed_is_there_and_so_is_the_test_that_runs_it() -> None:
+def test_listed_samples_and_their_tests_exist() -> None:
     assert {key for key, _ in listed_samples()} == set(LISTED)
     for name in RUN_BY.values():
         file, _, test = name.partition("::")
-        assert f"\ndef {test}(" in (ROOT / file).read_text(), f"{name} is not there"
+        assert re.search(rf"^(async )?def {test}\(", (ROOT / file).read_text(), re.MULTILINE), (
+            f"{name} is not there"
+        )
 
 
 def flags(command: click.Command) -> set[str]:
@@ -408,7 +411,7 @@ def flags(command: click.Command) -> set[str]:
     return own.union({"--help"}, *map(flags, below))
 
 
-def test_commands_that_are_not_typed_here_have_flags_that_exist() -> None:
+def test_listed_commands_use_existing_flags() -> None:
     seen = 0
     for _, text in listed_samples():
         for name, words in re.findall(r"\blattice (\w+) ([^\n;&|#]*)", text.replace("\\\n", " ")):
@@ -420,7 +423,7 @@ def test_commands_that_are_not_typed_here_have_flags_that_exist() -> None:
     assert seen > 3
 
 
-def test_manifests_that_are_not_saved_are_parts_of_the_examples() -> None:
+def test_unsaved_manifests_are_parts_of_the_examples() -> None:
     shown_parts = [
         sample
         for name in ("latency.md", "onprem.md")
@@ -461,11 +464,11 @@ NOTICED = {
 
 
 @pytest.mark.parametrize(("lines", "wrong"), NOTICED.values(), ids=NOTICED)
-def test_a_sample_that_prints_something_else_is_noticed(lines: list[str], wrong: str) -> None:
+def test_sample_with_other_output_is_detected(lines: list[str], wrong: str) -> None:
     assert difference(lines, SAID) == wrong
 
 
-def test_a_command_goes_on_below_and_its_exit_code_is_told_next() -> None:
+def test_continued_commands_and_exit_codes_are_parsed() -> None:
     text = "$ lattice a \\\n  -b\none\n\ntwo\n$ echo $?\n2\n$ lattice c\n"
     assert list(typed(text)) == [Step("lattice a \\\n  -b", ["one", "two"], 2), Step("lattice c", [])]
     assert Sample("p", "yaml", "# a.yaml\nb: 1\n").file == "a.yaml"

@@ -1,4 +1,4 @@
-"""Is the site whole? Markdown becomes what it means, and every link leads to something on the site."""
+"""The site is complete: Markdown is rendered correctly, and every link resolves."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -72,7 +72,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_every_link_of_the_site_leads_somewhere(built: Path) -> None:
+def test_every_link_of_the_site_resolves(built: Path) -> None:
     pages = {path: read(path) for path in built.rglob("*.html")}
     assert len(pages) >= len(site.pages())
     for path, page in pages.items():
@@ -94,11 +94,11 @@ def test_every_page_is_on_the_site_with_its_title(built: Path) -> None:
         ).replace("&#x27;", "'"), page
 
 
-def test_pictures_show_what_the_commands_print() -> None:
+def test_pictures_are_up_to_date() -> None:
     assert [path.name for path in pictures.outdated()] == [], "run `make docs`"
 
 
-def test_figures_are_those_that_were_measured_last() -> None:
+def test_figures_are_up_to_date() -> None:
     found = {path: path.read_text() for path in figures.pages()}
     assert {"benchmarks.md", "operations.md", "comparison.md"} <= {path.name for path in found}
     assert [path.name for path, text in found.items() if figures.refreshed(text) != text] == [], (
@@ -106,7 +106,7 @@ def test_figures_are_those_that_were_measured_last() -> None:
     )
 
 
-def test_a_figure_that_is_old_or_gone_is_noticed() -> None:
+def test_outdated_or_missing_figure_is_detected() -> None:
     row = "first start of lattice up, until it answers"
     old = f'[1 ms](bench/results/latest.md "{row}")'
     assert figures.refreshed(old) == f'[{figures.measured("latest")[row]}](bench/results/latest.md "{row}")'

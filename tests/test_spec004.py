@@ -1,9 +1,10 @@
-"""Is every demand of the control plane's checklist met where the page says, and would its test notice if it were not?"""
+"""Every requirement of the control plane's checklist is met at the named location, and its test detects a
+mutation there."""
 
 from collections.abc import Iterator
 
 import pytest
-from build.slips import Copy, a_copy, assert_possible
+from build.mutations import MutablePackage, a_mutable_package, assert_mutation_applies
 
 from docs.spec004 import SPEC004
 from docs.specification import Row
@@ -45,46 +46,46 @@ LATER = {  # the only ones that may be
 }
 
 
-def test_no_demand_is_left_out_or_listed_twice() -> None:
+def test_every_requirement_is_listed_once() -> None:
     assert {section.title: len(set(section.items)) for section in SPEC004.sections} == COUNTS
 
 
-def test_nothing_else_is_left_for_later() -> None:
+def test_only_known_gaps_are_deferred() -> None:
     assert {each.item for section in SPEC004.sections for each in section.later} == LATER
 
 
 @pytest.mark.parametrize("row", ROWS, ids=SPEC004.ids(ROWS))
-def test_the_place_exists_and_the_slip_is_possible_there(row: Row) -> None:
-    assert_possible(row)
+def test_location_exists_and_mutation_applies(row: Row) -> None:
+    assert_mutation_applies(row)
 
 
-def test_no_slip_serves_two_demands() -> None:
+def test_no_mutation_serves_two_requirements() -> None:
     assert len({row.slip for row in ROWS}) == len(ROWS)
 
 
 @pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
-    with a_copy(tmp_path_factory.mktemp("package")) as made:
+def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MutablePackage]:
+    with a_mutable_package(tmp_path_factory.mktemp("package")) as made:
         yield made
 
 
 @pytest.mark.xdist_group("spec004")
-def test_the_tests_named_exist(package: Copy) -> None:
-    package.assert_all_there(SPEC004)
+def test_named_tests_exist(package: MutablePackage) -> None:
+    package.assert_tests_exist(SPEC004)
 
 
 @pytest.mark.prove
-def test_the_tests_named_pass(package: Copy) -> None:
-    package.assert_all_pass(SPEC004)
+def test_named_tests_pass(package: MutablePackage) -> None:
+    package.assert_tests_pass(SPEC004)
 
 
 @pytest.mark.xdist_group("spec004")
 @pytest.mark.parametrize("row", SAMPLE, ids=SPEC004.ids(SAMPLE))
-def test_a_slip_is_noticed(package: Copy, row: Row) -> None:
-    package.assert_noticed(row)
+def test_a_mutation_is_detected(package: MutablePackage, row: Row) -> None:
+    package.assert_detected(row)
 
 
 @pytest.mark.prove
 @pytest.mark.parametrize("row", ROWS, ids=SPEC004.ids(ROWS))
-def test_every_slip_is_noticed(package: Copy, row: Row) -> None:
-    package.assert_noticed(row)
+def test_every_mutation_is_detected(package: MutablePackage, row: Row) -> None:
+    package.assert_detected(row)

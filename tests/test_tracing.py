@@ -1,4 +1,4 @@
-"""Spans for whoever listens: requests, looks, scheduling, commits, orders and starts; nothing at all where nobody does."""
+"""Spans of requests, reconciles, scheduling, commits, assignments and starts; none without an exporter."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ trace.set_tracer_provider(TracerProvider())
 
 
 @pytest.fixture
-def heard() -> Iterator[InMemorySpanExporter]:
+def exporter() -> Iterator[InMemorySpanExporter]:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     TRACING.enable(provider)
@@ -42,9 +42,9 @@ def heard() -> Iterator[InMemorySpanExporter]:
     TRACING.disable()
 
 
-def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
-    """Attributes of the spans of that name, without their prefix."""
-    found: tuple[ReadableSpan, ...] = heard.get_finished_spans()
+def span_attributes(exporter: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
+    """The attributes of the spans of that name, without their prefix."""
+    found: tuple[ReadableSpan, ...] = exporter.get_finished_spans()
     return [
         {key.removeprefix("lattice."): value for key, value in (each.attributes or {}).items()}
         for each in found
@@ -52,27 +52,32 @@ def said(heard: InMemorySpanExporter, name: str = "") -> list[dict[str, Any]]:
     ]
 
 
-def test_a_request_tells_verb_resource_and_status(heard: InMemorySpanExporter) -> None:
-    async def main() -> None:
-        clock = SystemClock()
-        store = MemoryStore(clock)
-        api = await an_api(store, clock)
-        app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
-        assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
-        assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
-        await asked(api, "GET", about("", namespace="default"), VIEWER)
-        with pytest.raises(NotFound):
-            await asked(api, "GET", about("web"), ADMIN)
-
-    asyncio.run(main())
-    assert said(heard, "request") == [{"method": "GET"}]  # of health nothing else is told
-    assert said(heard, "get") == [{"method": "GET", "verb": "get", "resource": "", "status": 401}]
+async def test_request_span_has_verb_resource_and_status(exporter: InMemorySpanExporter) -> None:
+    clock = SystemClock()
+    store = MemoryStore(clock)
+    api = await an_api(store, clock)
+    app = App(api, TokenAuthenticator(store, clock), DiscoveryDocuments(api.catalog, lambda: ""), dict)
+    assert (await app.handle(make_mocked_request("GET", "/healthz"))).status == 200
+    assert (await app.handle(make_mocked_request("GET", "/api/v1/secrets"))).status == 401
+    await asked(api, "GET", about("", namespace="default"), VIEWER)
+    with pytest.raises(NotFound):
+        await asked(api, "GET", about("web"), ADMIN)
+    assert span_attributes(exporter, "request") == [
+        {"method": "GET"}
+    ]  # a health request has no other attributes
+    assert span_attributes(exporter, "get") == [
+        {"method": "GET", "verb": "get", "resource": "", "status": 401}
+    ]
     workloads = "latticeworkloads.lattice.dev"
-    assert said(heard, f"list {workloads}") == [{"verb": "list", "resource": workloads, "status": 200}]
-    assert said(heard, f"get {workloads}") == [{"verb": "get", "resource": workloads, "status": 404}]
+    assert span_attributes(exporter, f"list {workloads}") == [
+        {"verb": "list", "resource": workloads, "status": 200}
+    ]
+    assert span_attributes(exporter, f"get {workloads}") == [
+        {"verb": "get", "resource": workloads, "status": 404}
+    ]
 
 
-def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> None:
+async def test_reconcile_span_has_controller_key_and_result(exporter: InMemorySpanExporter) -> None:
     class Controller:
         name = "test"
 
@@ -81,32 +86,26 @@ def test_a_look_tells_controller_key_and_result(heard: InMemorySpanExporter) -> 
                 raise Unavailable("not now")
             return None
 
-    async def main() -> None:
-        clock = VirtualClock()
-        running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
-        await clock.advance(0)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
-
-    asyncio.run(main())
-    looks = {each["key"]: each for each in said(heard, "look")}
+    clock = VirtualClock()
+    running = asyncio.create_task(Loop(Controller(), clock, random.Random(7), lambda: ["a", "b"]).run())
+    await clock.advance(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    looks = {each["key"]: each for each in span_attributes(exporter, "look")}
     assert looks["a"] == {"controller": "test", "key": "a", "result": "done"}
     assert looks["b"]["result"] == "failed"
 
 
-def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_to_it(
-    heard: InMemorySpanExporter,
+async def test_bind_span_is_the_parent_of_its_commit(
+    exporter: InMemorySpanExporter,
 ) -> None:
-    async def main() -> None:
-        async with a_world() as (world, clock):
-            await world.add(a_node("n1"), a_workload("w"))
-            async with running_scheduler(world.store, clock) as scheduler:
-                await scheduler.run_cycle()
-
-    asyncio.run(main())
-    assert said(heard, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
-    assert said(heard, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
-    spans = heard.get_finished_spans()
+    async with a_world() as (world, clock):
+        await world.add(a_node("n1"), a_workload("w"))
+        async with running_scheduler(world.store, clock) as one:
+            await one.run_cycle()
+    assert span_attributes(exporter, "schedule")[0] == {"term": 1, "workloads": ("default/w",), "placed": 1}
+    assert span_attributes(exporter, "bind")[0] == {"term": 1, "workloads": ("default/w",)}
+    spans = exporter.get_finished_spans()
     bind = next(each for each in spans if each.name == "bind")
     inside = [
         each
@@ -118,24 +117,21 @@ def test_a_cycle_of_the_scheduler_tells_whom_it_is_about_and_its_commit_belongs_
     assert (inside[0].attributes["lattice.term"], inside[0].attributes["lattice.writes"]) == (1, 3)
 
 
-def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
-    heard: InMemorySpanExporter,
+async def test_assignment_and_start_spans_name_workload_and_term(
+    exporter: InMemorySpanExporter,
 ) -> None:
-    async def main() -> None:
-        clock = VirtualClock()
-        async with agent_world.a_leader(clock, 10.0, "n1") as leader:
-            machine = agent_world.a_machine(clock, {"here": leader})
-            machine.start()
-            await leader.add(agent_world.a_workload())
-            await leader.bind("web", agent_world.applied("n1"))
-            await clock.advance(5)
-            await settle()
-            await machine.kill()
-
-    asyncio.run(main())
-    ordered = [each for each in said(heard, "order") if "default/web" in each["workloads"]]
+    clock = VirtualClock()
+    async with agent_world.a_leader(clock, 10.0, "n1") as leader:
+        machine = agent_world.a_machine(clock, {"here": leader})
+        machine.start()
+        await leader.add(agent_world.a_workload())
+        await leader.bind("web", agent_world.applied("n1"))
+        await clock.advance(5)
+        await settle()
+        await machine.kill()
+    ordered = [each for each in span_attributes(exporter, "order") if "default/web" in each["workloads"]]
     assert [(each["node"], each["term"]) for each in ordered] == [("n1", 1)]
-    started = said(heard, "start")
+    started = span_attributes(exporter, "start")
     assert len(started) == 1
     assert {key: started[0][key] for key in ("workload", "revision", "container", "term", "failure")} == {
         "workload": "default/web",
@@ -146,7 +142,7 @@ def test_an_order_and_the_start_that_follows_name_the_same_workload_and_term(
     }
 
 
-def test_where_nobody_listens_nothing_is_made() -> None:
+def test_no_spans_without_an_exporter() -> None:
     assert TRACING.span("look", controller="x", key="y") is NOOP_SPAN
     TRACING.enable(None)
     assert TRACING.span("look") is NOOP_SPAN, "an API without an SDK behind it"
@@ -159,7 +155,7 @@ def test_where_nobody_listens_nothing_is_made() -> None:
         pytest.param(SDK, True, id="an SDK is found"),
     ],
 )
-def test_listening_at_the_start(before: str, is_loaded: bool) -> None:
+def test_tracing_is_enabled_with_an_sdk(before: str, is_loaded: bool) -> None:
     script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOTHING, TRACES\nTRACES.listen()\n"
     script += "print('opentelemetry.trace' in sys.modules, TRACES.span('x') is not NOTHING)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

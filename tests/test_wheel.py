@@ -1,4 +1,4 @@
-"""Does the wheel, in an environment of its own, have everything that `lattice up` needs?"""
+"""The wheel, in an environment of its own, has everything that `lattice up` needs."""
 
 import contextlib
 import os
@@ -26,7 +26,9 @@ IN_EVERY_WHEEL = (
 )
 
 
-def test_the_quickstart_is_found_wherever_one_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quickstart_is_found_in_any_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert Path(up._resolve_seed("quickstart"), "services.yaml").exists()
     assert up._resolve_seed("elsewhere") == "elsewhere", "what is not there is refused by whoever reads it"
@@ -84,7 +86,7 @@ def started(program: Path, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.prove
-def test_the_wheel_has_the_page_and_the_quickstart(wheel: Path) -> None:
+def test_wheel_contains_the_page_and_the_quickstart(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         assert {*IN_EVERY_WHEEL} <= {*opened.namelist()}
 

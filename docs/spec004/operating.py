@@ -67,7 +67,7 @@ SEEN = (
     Row(
         "/metrics",
         "metrics:render_metrics",
-        "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
+        "e2e/test_protocol_access.py::test_health_is_public_and_metrics_require_a_user",
         (
             "server/app.py",
             '            authorize(user, RequestAttributes("get", "", "metrics"), None)',
@@ -77,7 +77,7 @@ SEEN = (
     Row(
         "/health",
         "server.app:App",
-        "e2e/test_protocol_access.py::test_health_is_for_everybody_and_metrics_are_not",
+        "e2e/test_protocol_access.py::test_health_is_public_and_metrics_require_a_user",
         ("server/app.py", "return Reply(encode(dict(self.health())))", "return Reply(encode({}))"),
     ),
     Row(

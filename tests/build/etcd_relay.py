@@ -15,7 +15,7 @@ from lattice.store.etcd import etcd_pb2 as pb
 TXN = "/etcdserverpb.KV/Txn"
 KEEP_ALIVE = "/etcdserverpb.Lease/LeaseKeepAlive"
 WORKERS = 128  # watches and held writes keep one each
-PATIENCE = 10.0  # seconds for etcd to answer a write, whether or not anybody still waits for it
+PATIENCE = 10.0  # seconds for etcd to answer a write, also when its caller has gone
 OPTIONS = [
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -39,7 +39,7 @@ class Fences:
 
     attempts: list[Attempt] = field(default_factory=list)
     held: int = 0  # writes that wait here
-    believed: int = 0  # a term of which the server is told that it lasts, while etcd hears nothing of it
+    believed: int = 0  # a term that the relay keeps alive for the server without asking etcd
     _open: threading.Event = field(default_factory=threading.Event)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 

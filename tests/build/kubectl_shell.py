@@ -1,4 +1,4 @@
-"""A shell in which `kubectl` is one chosen version, and each person has a kubeconfig of their own."""
+"""A shell in which `kubectl` is one chosen version, and each user has a kubeconfig."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build.kubectl_steps.step import Outcome, Step, found, listed
-from build.kubectls import Kubectl
+from build.kubectl_versions import Kubectl
 from build.servers import Server
 
 MANIFESTS = Path(__file__).parents[1] / "e2e" / "manifests"

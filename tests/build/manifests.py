@@ -1,4 +1,4 @@
-"""Nodes and workloads as text."""
+"""Nodes and workloads as manifests, and manifests as text."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Three nodes and a web service on them, and what tests see of them: who lives, and who answers."""
+"""A rack of three nodes with a web service, and observers of its live and answering replicas."""
 
 import contextlib
 import http.client
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from build.running import LOOK, NODES, Object, Site, together, until
+from build.process_site import LOOK, NODES, Object, Site, together, until
 
 RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
 WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']
@@ -108,7 +108,7 @@ def _join(site: Site, node: str, *flags: str) -> None:
 
 @contextlib.contextmanager
 def watched(site: Site) -> Iterator[None]:
-    """Every 50 ms somebody looks how many copies of each workload live."""
+    """Count the live copies of each workload every 50 ms."""
 
     def look() -> None:
         for name, pids in site.live().items():
@@ -127,7 +127,7 @@ def _repeated(look: Callable[[], None]) -> Iterator[None]:
         try:
             while not stop.wait(LOOK):
                 look()
-        except Exception as error:  # noqa: BLE001 - told below
+        except Exception as error:  # noqa: BLE001 - raised below
             troubles.append(error)
 
     thread = threading.Thread(target=run)
@@ -166,7 +166,7 @@ def answers(site: Site, service: str) -> int:
 
 
 def answer(port: int) -> int:
-    """What a web server on this machine says; 0 if nobody does."""
+    """The answer of a web server on this machine; 0 without an answer."""
     asking = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         asking.request("GET", "/")

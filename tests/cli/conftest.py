@@ -1,9 +1,11 @@
 """Commands run as a user runs them: arguments in, exit code and both streams out."""
 
+import shutil
 from typing import NamedTuple
 
 import pytest
-from build.tiny import running_tiny
+from build.example_worlds import SEED_000
+from build.fake_api_server import running_fake_api_server
 
 from lattice.cli.main import main
 
@@ -17,7 +19,7 @@ class Ran(NamedTuple):
 @pytest.fixture
 def server(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with running_tiny(tmp_path) as running:
+    with running_fake_api_server(tmp_path) as running:
         monkeypatch.setenv("LATTICE_KUBECONFIG", running.kubeconfig)
         yield running
 
@@ -50,3 +52,13 @@ def no_server(tmp_path, monkeypatch):
     for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
+
+
+@pytest.fixture
+def without_gdpr(tmp_path):
+    """World seed-000 whose pool us-east has no GDPR certificate."""
+    folder = tmp_path / "printed"
+    shutil.copytree(SEED_000, folder)
+    pools = folder / "pools.yaml"
+    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
+    return str(folder)

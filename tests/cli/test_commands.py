@@ -1,4 +1,4 @@
-"""What each command sends, prints and exits with."""
+"""Requests, output and exit code of each command."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def write(folder, name, *objects):
     return str(folder / name)
 
 
-def test_apply_says_created_unchanged_configured(server, lattice, tmp_path):
+def test_apply_prints_created_unchanged_configured(server, lattice, tmp_path):
     file = write(tmp_path, "pool.yaml", a_pool())
     assert lattice("apply", "-f", file) == (0, "latticepool.lattice.dev/us-east created\n", "")
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east unchanged\n"
@@ -53,7 +53,7 @@ def test_apply_says_created_unchanged_configured(server, lattice, tmp_path):
     )
 
 
-def test_apply_of_a_folder_sends_namespaces_first_and_sums_up(server, lattice, tmp_path):
+def test_apply_of_a_folder_sends_namespaces_first(server, lattice, tmp_path):
     folder = tmp_path / "shop"
     folder.mkdir()
     write(folder, "1.yaml", a_pool(), a_service())
@@ -102,7 +102,7 @@ def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
         pytest.param("# nothing\n", "f.yaml: there is no manifest here", id="an empty file"),
     ],
 )
-def test_apply_refuses_before_it_asks(server, lattice, tmp_path, manifest, problem):
+def test_apply_validates_before_any_request(server, lattice, tmp_path, manifest, problem):
     (tmp_path / "f.yaml").write_text(manifest)
     ran = lattice("apply", "-f", "f.yaml")
     assert ran.code == 1
@@ -110,7 +110,7 @@ def test_apply_refuses_before_it_asks(server, lattice, tmp_path, manifest, probl
     assert server.log == []
 
 
-def test_a_refusal_names_file_and_line_of_every_field_and_the_rest_goes_on(server, lattice, tmp_path):
+def test_apply_rejection_names_line_and_continues_with_rest(server, lattice, tmp_path):
     causes = [{"field": "spec.size", "message": "must be 0 or more, got -5", "reason": "FieldValueInvalid"}]
     status = {
         "reason": "Invalid",
@@ -160,7 +160,7 @@ def test_manifests_can_be_checked_without_a_server(lattice, tmp_path, monkeypatc
     )
 
 
-def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
+def test_objects_go_to_the_requested_namespace(server, lattice, tmp_path):
     value = a_service()
     del value["metadata"]["namespace"]
     file = write(tmp_path, "s.yaml", value)
@@ -170,9 +170,7 @@ def test_objects_go_to_the_namespace_asked_for(server, lattice, tmp_path):
     assert "is in namespace other, but -n says shop" in lattice("apply", "-f", file, "-n", "shop").err
 
 
-def test_manifests_come_from_addresses_folders_below_and_standard_input(
-    server, lattice, tmp_path, monkeypatch
-):
+def test_manifests_come_from_urls_subfolders_and_stdin(server, lattice, tmp_path, monkeypatch):
     server.answers["GET", "/pool.yaml"] = [(200, [], a_pool("far"))]
     assert lattice("apply", "-f", f"{server.url}/pool.yaml").out == "latticepool.lattice.dev/far created\n"
     ran = lattice("apply", "-f", f"{server.url}/missing")
@@ -227,7 +225,7 @@ def test_get_of_several_kinds_and_namespaces(server, lattice):
     )
 
 
-def test_get_of_nothing_is_no_error(server, lattice):
+def test_get_of_an_empty_list_is_no_error(server, lattice):
     assert lattice("get", "services") == (0, "", "No resources found in default namespace.\n")
     assert lattice("get", "pools") == (0, "", "No resources found\n")
     ran = lattice("get", "pool", "nope")
@@ -238,7 +236,7 @@ def test_get_of_nothing_is_no_error(server, lattice):
     assert lattice("get", "pool", "nope", "--ignore-not-found") == (0, "", "")
 
 
-def test_get_in_other_forms(server, lattice):
+def test_get_output_formats(server, lattice):
     server.put(f"{POOLS}/us-east", a_pool())
     assert lattice("get", "pools", "-o", "name").out == "latticepool.lattice.dev/us-east\n"
     assert lattice("get", "pools", "-o", "jsonpath={.items[*].spec.size}").out == "3"
@@ -251,7 +249,7 @@ def test_get_in_other_forms(server, lattice):
     )
 
 
-def test_what_get_shows_as_yaml_can_be_applied_again(server, lattice, tmp_path):
+def test_get_yaml_output_can_be_reapplied(server, lattice, tmp_path):
     server.put(f"{POOLS}/us-east", a_pool())
     (tmp_path / "again.yaml").write_text(lattice("get", "pools", "-o", "yaml").out)
     assert lattice("apply", "-f", "again.yaml").out == "latticepool.lattice.dev/us-east unchanged\n"
@@ -271,7 +269,7 @@ def start(server, *arguments):
 @pytest.mark.parametrize(
     "cut", [pytest.param(False, id="on one stream"), pytest.param(True, id="after every connection breaks")]
 )
-def test_watching_shows_every_change(server, cut):
+def test_get_watch_shows_every_change(server, cut):
     server.cut_watches = cut
     server.put(f"{POOLS}/a", a_pool("a", 1))
     process = start(server, "get", "pools", "-w")
@@ -292,7 +290,7 @@ def test_watching_shows_every_change(server, cut):
         process.communicate()
 
 
-def test_a_watch_that_fell_behind_lists_again_and_shows_what_is_new(server):
+def test_expired_watch_relists_and_shows_new_objects(server):
     server.put(f"{POOLS}/a", a_pool("a", 1))
     gone = {
         "type": "ERROR",
@@ -312,7 +310,7 @@ def test_a_watch_that_fell_behind_lists_again_and_shows_what_is_new(server):
         process.communicate()
 
 
-def test_a_reader_that_leaves_is_no_error(server):
+def test_closed_pipe_ends_with_sigpipe_code(server):
     for i in range(3000):
         server.objects[f"{POOLS}/p{i}"] = {
             **a_pool(f"p{i}" + "x" * 60),
@@ -327,7 +325,7 @@ def test_a_reader_that_leaves_is_no_error(server):
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_error(server, closed):
+def test_closed_standard_stream_is_no_error(server, closed):
     server.put(f"{POOLS}/a", a_pool("a"))
     environment = {**os.environ, "LATTICE_KUBECONFIG": server.kubeconfig}
     command = f'"{sys.executable}" -m lattice.cli.main get pools,services {closed}'
@@ -352,7 +350,7 @@ def test_delete_waits_until_it_is_gone(server, lattice):
 
 
 @pytest.mark.parametrize(("flags", "was"), [(["--dry-run"], " (server dry run)"), ([], "")])
-def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, was):
+def test_delete_of_a_pool_in_use_warns_of_running_machines(server, lattice, flags, was):
     server.put(f"{POOLS}/a", a_pool("a"))
     for name, pool in (("a-001", "a"), ("b-001", "b")):
         status = {"cost": {"hourly": 0.048}}
@@ -385,7 +383,7 @@ def test_deleting_a_pool_in_use_warns_of_what_runs_on(server, lattice, flags, wa
         ),
     ],
 )
-def test_one_machine_with_one_replica_or_none_is_told_as_one(server, lattice, replicas, whose, way):
+def test_delete_warning_uses_the_singular(server, lattice, replicas, whose, way):
     server.put(f"{POOLS}/a", a_pool("a"))
     cluster = {
         "metadata": {"name": "a-001"},
@@ -403,13 +401,13 @@ def test_one_machine_with_one_replica_or_none_is_told_as_one(server, lattice, re
     )
 
 
-def test_deleting_warns_of_nothing_that_the_caller_may_not_see(server, lattice):
+def test_delete_warning_omits_forbidden_objects(server, lattice):
     server.put(f"{POOLS}/a", a_pool("a"))
     server.answers["GET", CLUSTERS] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
     assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
 
 
-def test_delete_by_rule_by_manifest_and_not_really(server, lattice, tmp_path):
+def test_delete_by_selector_by_manifest_and_dry_run(server, lattice, tmp_path):
     server.put(f"{POOLS}/a", a_pool("a", env="x"))
     server.put(f"{POOLS}/b", a_pool("b", env="y"))
     assert (
@@ -428,7 +426,7 @@ def test_delete_by_rule_by_manifest_and_not_really(server, lattice, tmp_path):
     assert server.objects == {}
 
 
-def test_a_refusal_to_delete_goes_on_with_the_rest(server, lattice):
+def test_delete_continues_after_a_refusal(server, lattice):
     server.put(f"{POOLS}/b", a_pool("b"))
     server.answers["DELETE", f"{POOLS}/a"] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
     ran = lattice("delete", "pools", "a", "b")
@@ -450,7 +448,7 @@ def an_event(name, reason, last, **more):
     }
 
 
-def test_events_come_oldest_first_and_cannot_steer_the_terminal(server, lattice):
+def test_events_are_oldest_first_without_control_characters(server, lattice):
     base = "/api/v1/namespaces/default/events"
     server.put(
         f"{base}/2",
@@ -466,7 +464,7 @@ def test_events_come_oldest_first_and_cannot_steer_the_terminal(server, lattice)
     assert json.loads(lattice("events", "-o", "json").out)["items"][0]["reason"] == "Sooner"
 
 
-def test_a_watch_of_events_begins_with_the_heads(server):
+def test_event_watch_begins_with_the_header(server):
     process = start(server, "events", "-w")
     guard = threading.Timer(30, process.kill)
     guard.start()
@@ -484,7 +482,7 @@ def test_a_watch_of_events_begins_with_the_heads(server):
         process.communicate()
 
 
-def test_describe_tells_all(server, lattice):
+def test_describe_shows_every_section(server, lattice):
     conditions = [
         {
             "type": "Ready",
@@ -527,7 +525,7 @@ def test_describe_tells_all(server, lattice):
     assert lattice("describe", "pool", "nope").code == 1
 
 
-def test_describe_keeps_secrets(server, lattice):
+def test_describe_hides_secret_values(server, lattice):
     server.put(
         "/api/v1/namespaces/default/secrets/key",
         {"kind": "Secret", "metadata": {"name": "key"}, "data": {"token": "aHVudGVyMg=="}},
@@ -542,7 +540,7 @@ def test_version(server, lattice):
     assert list(json.loads(lattice("version", "--client", "-o", "json").out)) == ["clientVersion"]
 
 
-def test_crds_need_no_server_and_are_the_same_every_time(lattice, monkeypatch):
+def test_crds_need_no_server_and_are_deterministic(lattice, monkeypatch):
     monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
     first = lattice("crds").out
     assert first == lattice("crds").out

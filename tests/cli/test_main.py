@@ -1,4 +1,4 @@
-"""The program itself: help that costs nothing, exit codes, where the server comes from, what goes wrong on the way."""
+"""The program: cheap help, exit codes, precedence of server addresses, and errors of the connection."""
 
 import base64
 import json
@@ -69,7 +69,7 @@ run()
 
 
 @pytest.mark.parametrize("module", ["lattice.cli.main", "click", "lattice.cli.commands.simulate", "numpy"])
-def test_an_interrupt_while_it_is_loading_ends_it_without_a_word(module):
+def test_interrupt_during_import_exits_silently(module):
     script = INTERRUPTED.replace("MODULE", repr(module))
     ran = subprocess.run(
         [sys.executable, "-c", script], input="", capture_output=True, text=True, timeout=60, check=False
@@ -77,7 +77,7 @@ def test_an_interrupt_while_it_is_loading_ends_it_without_a_word(module):
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
 
 
-def test_the_package_itself_can_be_run():
+def test_package_is_runnable_with_python_m():
     ran = subprocess.run(
         [sys.executable, "-m", "lattice", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
@@ -93,7 +93,7 @@ def test_every_command_helps_with_examples(lattice, command):
 
 
 @pytest.mark.parametrize("command", [c for c in OURS if c not in ("crds", "completion")])
-def test_every_command_that_asks_a_server_can_be_told_which(lattice, command):
+def test_every_client_command_has_connection_flags(lattice, command):
     text = lattice(command, "--help").out
     assert all(flag in text for flag in ("--kubeconfig", "--context", "--namespace", "--request-timeout"))
 
@@ -129,7 +129,7 @@ def test_exit_codes(lattice, arguments, code, text):
     assert text in ran.err
 
 
-def test_no_server_known(lattice, tmp_path, monkeypatch):
+def test_no_server_configured(lattice, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("LATTICE_KUBECONFIG", "LATTICE_ADDR", "KUBECONFIG"):
         monkeypatch.delenv(name, raising=False)
@@ -138,7 +138,7 @@ def test_no_server_known(lattice, tmp_path, monkeypatch):
     assert "lattice up" in ran.err
 
 
-def test_nobody_answers(lattice, monkeypatch):
+def test_unreachable_server_error(lattice, monkeypatch):
     monkeypatch.setenv("LATTICE_ADDR", "http://127.0.0.1:9")
     monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
     ran = lattice("get", "pools")
@@ -166,7 +166,7 @@ def a_kubeconfig(server="https://example:1", context=None, **user):
     )
 
 
-def test_where_the_server_comes_from_in_order(tmp_path, monkeypatch):
+def test_server_address_precedence(tmp_path, monkeypatch):
     files = {name: tmp_path / name for name in ("flag", "lattice", "kube")}
     for name, path in files.items():
         path.write_text(a_kubeconfig(f"https://{name}:1"))
@@ -193,7 +193,7 @@ def test_where_the_server_comes_from_in_order(tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give files away")
-def test_what_others_leave_in_shared_folders_is_not_followed(tmp_path, monkeypatch):
+def test_kubeconfig_of_another_user_is_ignored(tmp_path, monkeypatch):
     (tmp_path / ".lattice").mkdir()
     (tmp_path / ".lattice" / "kubeconfig").write_text(a_kubeconfig("https://trap:1"))
     os.chown(tmp_path / ".lattice" / "kubeconfig", 65534, 65534)
@@ -202,7 +202,7 @@ def test_what_others_leave_in_shared_folders_is_not_followed(tmp_path, monkeypat
         find_server(None, None, {})
 
 
-def test_a_shell_is_offered_commands_flags_and_kinds():
+def test_shell_completion_offers_commands_flags_and_kinds():
     def offered(*words):
         environment = {
             **os.environ,
@@ -303,7 +303,7 @@ def test_bad_certificates_are_refused():
         (500, "InternalError", LatticeError),
     ],
 )
-def test_refusals_become_our_errors(status, reason, kind):
+def test_http_statuses_map_to_lattice_errors(status, reason, kind):
     found = error_from_status(
         status,
         {
@@ -316,13 +316,13 @@ def test_refusals_become_our_errors(status, reason, kind):
     assert (found.message, found.fix, str(found.causes[0])) == ("no", "do", "a: b")
 
 
-def test_a_server_that_asks_to_come_back_is_asked_again(server, lattice):
+def test_retry_after_is_followed(server, lattice):
     busy = (429, [("Retry-After", "0")], {"reason": "TooManyRequests", "message": "slow down"})
     server.answers["GET", "/version"] = [busy, busy]
     assert "v1.33.0+lattice" in lattice("version").out
 
 
-def test_the_token_is_sent_and_wrong_ones_are_told(server, lattice):
+def test_token_is_sent_and_unauthorized_is_reported(server, lattice):
     server.answers["GET", "/version"] = [(401, [], {"reason": "Unauthorized", "message": "who are you?"})]
     ran = lattice("version")
     assert ran.code == 4

@@ -1,4 +1,4 @@
-"""An operator as anybody would write it, for services: it holds them by a finalizer, notes what it did and reports events."""
+"""A plain kopf operator for services: it holds them by a finalizer, annotates them and emits events."""
 
 import kopf
 

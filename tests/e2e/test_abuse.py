@@ -1,4 +1,5 @@
-"""What a node, a viewer and a careless administrator try and do not get: refused, nothing written, one line in the log that says why."""
+"""Abusive requests of a node, a viewer and an administrator are rejected: nothing is written, and one log
+line gives the reason."""
 
 import json
 import ssl
@@ -59,11 +60,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(scope="module")
-def wire(server: Server) -> Wire:
-    return Wire(server.kubeconfig)
-
-
-@pytest.fixture(scope="module")
 def viewer(server: Server) -> Wire:
     return Wire(server.mint("vic", "lattice:viewers"))
 
@@ -102,7 +98,9 @@ class Log:
         return [each for each in found if each["event"] == "refused"]
 
 
-def test_a_nodes_certificate_opens_no_kind_by_no_verb(server: Server, wire: Wire, node: Node) -> None:
+def test_node_certificate_is_forbidden_every_verb_on_every_kind(
+    server: Server, wire: Wire, node: Node
+) -> None:
     before, log = wire.revision, Log(server)
     for kind in KINDS:
         resource = kind.resource
@@ -124,7 +122,11 @@ def test_a_nodes_certificate_opens_no_kind_by_no_verb(server: Server, wire: Wire
         ]
         for method, where in asked:
             answer = node.ask(method, where, {} if method in ("POST", "PUT", "PATCH") else None)
-            assert answer.status in (403, 404), (method, where, answer.raw)  # 404: no such part, for anybody
+            assert answer.status in (403, 404), (
+                method,
+                where,
+                answer.raw,
+            )  # 404: no such subresource, for any user
             assert where.endswith("/status") or answer.status == 403, (method, where)
             assert SECRET.encode() not in answer.raw
     told = log.refusals()
@@ -133,7 +135,7 @@ def test_a_nodes_certificate_opens_no_kind_by_no_verb(server: Server, wire: Wire
     assert wire.revision == before
 
 
-def test_a_nodes_certificate_opens_no_question_and_no_figures(wire: Wire, node: Node) -> None:
+def test_node_certificate_is_forbidden_queries_and_metrics(wire: Wire, node: Node) -> None:
     before = wire.revision
     for method, path in [
         ("GET", "/metrics"),
@@ -155,9 +157,7 @@ def test_a_nodes_certificate_opens_no_question_and_no_figures(wire: Wire, node: 
     assert wire.revision == before
 
 
-def test_a_nodes_certificate_opens_no_call_of_the_control_service(
-    server: Server, wire: Wire, node: Node
-) -> None:
+def test_node_certificate_is_denied_every_control_service_rpc(server: Server, wire: Wire, node: Node) -> None:
     before, log = wire.revision, Log(server)
     identity = node.identity
     credentials = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
@@ -187,7 +187,7 @@ def test_a_nodes_certificate_opens_no_call_of_the_control_service(
 
 
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
-def test_old_tls_is_refused_by_the_server(server: Server, wire: Wire) -> None:
+def test_server_refuses_old_tls_versions(server: Server, wire: Wire) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_ciphers("ALL:@SECLEVEL=0")
@@ -233,7 +233,7 @@ LOGIN = {"credentials": {"secretRef": "aws-login"}}
         pytest.param("GET", "/api/v1/secrets?limit=1", None, id="a page of them"),
     ],
 )
-def test_who_may_not_use_a_login_neither_names_nor_reads_it(
+def test_viewer_can_neither_reference_nor_read_a_login_secret(
     server: Server, wire: Wire, viewer: Wire, method: str, path: str, body: Any
 ) -> None:
     before, log = wire.revision, Log(server)
@@ -267,7 +267,7 @@ def test_who_may_not_use_a_login_neither_names_nor_reads_it(
         ),
     ],
 )
-def test_logins_are_taken_from_one_namespace_only_also_for_an_administrator(
+def test_credential_references_to_other_namespaces_are_invalid(
     server: Server, wire: Wire, path: str, body: Any, field: str
 ) -> None:
     before, log = wire.revision, Log(server)
@@ -330,7 +330,7 @@ PLACES = {  # what is sent where, and the field that must be named
         "spec.containers.main.ports[0].name",
     ),
 }
-MEANT = {  # these are what they seem, and harm nobody
+MEANT = {  # these are valid at this place
     ("a label", "upper"), ("a label's value", "upper"), ("an annotation", "upper"), ("a finalizer", "upper"),
     ("a label's value", "inner dots"), ("a label", "inner dots"), ("an annotation", "inner dots"), ("a finalizer", "inner dots"),
     ("an image", "slash"), ("a label", "slash"), ("an annotation", "slash"), ("a finalizer", "slash"),
@@ -338,9 +338,7 @@ MEANT = {  # these are what they seem, and harm nobody
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_names_that_would_be_something_else_elsewhere_are_refused_by_their_grammar(
-    server: Server, wire: Wire, place: str
-) -> None:
+def test_malicious_names_are_rejected_by_validation(server: Server, wire: Wire, place: str) -> None:
     for kind, text in EVIL.items():
         if (place, kind) in MEANT:
             continue
@@ -354,9 +352,7 @@ def test_names_that_would_be_something_else_elsewhere_are_refused_by_their_gramm
 
 
 @pytest.mark.parametrize("part", ["command", "args"])
-def test_a_word_with_a_nul_in_it_is_refused_and_what_a_shell_would_read_is_kept_as_it_is(
-    wire: Wire, part: str
-) -> None:
+def test_nul_in_command_is_invalid_and_shell_syntax_is_literal(wire: Wire, part: str) -> None:
     before = wire.revision
     details = refused(wire.post(WORKLOADS, a_workload(**{part: ["sh", "a\0b"]})), 422, "Invalid")
     assert [cause["field"] for cause in details["causes"]] == [f"spec.containers.main.{part}[1]"]
@@ -380,7 +376,9 @@ ROADS = [
 
 @pytest.mark.parametrize("road", ROADS)
 @pytest.mark.parametrize("method", ["GET", "DELETE", "PATCH", "PUT"])
-def test_an_address_means_one_object_or_none(wire: Wire, viewer: Wire, method: str, road: str) -> None:
+def test_encoded_path_segments_reach_no_other_object(
+    wire: Wire, viewer: Wire, method: str, road: str
+) -> None:
     before = wire.revision
     for who in (viewer, wire):
         path = f"{CONFIGMAPS}/{road}"
@@ -399,7 +397,7 @@ def _type(method: str) -> str:
 @pytest.mark.parametrize(
     "namespace", ["default/latticeservices", "..", "a%00b", "default%2flatticeservices", "DEFAULT"]
 )
-def test_a_namespace_in_a_short_address_is_one_word(wire: Wire, namespace: str) -> None:
+def test_short_path_rejects_malformed_namespace(wire: Wire, namespace: str) -> None:
     before = wire.revision
     answers: list[Answer] = [
         wire.get(f"/lattice/v1/workloads?namespace={namespace}"),

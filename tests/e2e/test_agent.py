@@ -1,4 +1,5 @@
-"""`lattice agent` as its own process against a real server: it joins, runs, is killed and comes back, and leaves as it was told to."""
+"""`lattice agent` as its own process against a real server: joining, running workloads, being killed,
+restarting and stopping."""
 
 import asyncio
 import contextlib
@@ -141,12 +142,8 @@ async def a_site(folder: Path) -> AsyncIterator[Site]:
             await leader.close()
 
 
-def play(story: Any) -> None:
-    asyncio.run(asyncio.wait_for(story(), 120))
-
-
 def alive(marker: str) -> list[int]:
-    """Processes that sleep for so many seconds, ours by the number."""
+    """The pids of `sleep` processes with this number of seconds, which identifies the workload."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -157,7 +154,7 @@ def alive(marker: str) -> list[int]:
 
 
 def a_marker() -> str:
-    """Seconds that nobody else on this machine sleeps for."""
+    """A number of seconds that no other process on this machine sleeps for."""
     return str(1_000_000 + uuid.uuid4().int % 1_000_000_000)
 
 
@@ -165,190 +162,169 @@ def sleeping(marker: str) -> Any:
     return a_workload(containers={"main": Container(command=("sleep", marker))})
 
 
-def test_an_agent_that_is_killed_finds_what_it_ran(tmp_path: Path) -> None:
+async def test_restarted_agent_adopts_running_workloads(tmp_path: Path) -> None:
     marker = a_marker()
 
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            await site.leader.add(sleeping(marker))
-            async with site.agent(await site.token(node="n1")):
-                await until(lambda: site.leader.links.sessions)
-                await site.leader.bind("web", applied("n1"))
-                await site.running()
-            before = alive(marker)
-            assert len(before) == 1
-            await until(lambda: not site.leader.links.sessions)
-            async with site.agent() as second:  # no token any more
-                await until(lambda: site.leader.links.sessions)
-                await site.running()
-                assert alive(marker) == before
-                second.send_signal(signal.SIGTERM)
-                assert await second.wait() == 0
-            assert alive(marker) == before, "stopped, an agent leaves what runs"
-            assert await site.clear() == 0
-            assert alive(marker) == []
-
-    play(story)
+    async with a_site(tmp_path) as site:
+        await site.leader.add(sleeping(marker))
+        async with site.agent(await site.token(node="n1")):
+            await until(lambda: site.leader.links.sessions)
+            await site.leader.bind("web", applied("n1"))
+            await site.running()
+        before = alive(marker)
+        assert len(before) == 1
+        await until(lambda: not site.leader.links.sessions)
+        async with site.agent() as second:  # no token any more
+            await until(lambda: site.leader.links.sessions)
+            await site.running()
+            assert alive(marker) == before
+            second.send_signal(signal.SIGTERM)
+            assert await second.wait() == 0
+        assert alive(marker) == before, "stopped, an agent leaves what runs"
+        assert await site.clear() == 0
+        assert alive(marker) == []
 
 
-def test_an_agent_whose_node_was_deleted_while_it_was_away_stops_what_it_kept_and_can_join_anew(
+async def test_agent_of_deleted_node_stops_workloads_and_can_rejoin(
     tmp_path: Path,
 ) -> None:
     marker = a_marker()
 
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            await site.leader.add(sleeping(marker))
-            used = await site.token(node="n1")
-            async with site.agent(used):
-                await until(lambda: site.leader.links.sessions)
-                await site.leader.bind("web", applied("n1"))
-                await site.running()
-            assert len(alive(marker)) == 1, "cut off, it is kept"
-            await site.leader.store.commit([Delete(Key(LatticeNode.resource.id, "", "n1"))])
-            async with site.agent(used) as process:
-                _, said = await process.communicate()
-                assert process.returncode == Denied.exit_code
-            assert "there is no node n1" in said.decode()
-            assert "start the agent again with --server and --join" in said.decode()
-            assert alive(marker) == []
-            assert not Identity.load(tmp_path / "agent").has_joined
-            async with site.agent(await site.token(2, node="n1")):
-                await until(lambda: site.leader.links.sessions)
-
-    play(story)
+    async with a_site(tmp_path) as site:
+        await site.leader.add(sleeping(marker))
+        used = await site.token(node="n1")
+        async with site.agent(used):
+            await until(lambda: site.leader.links.sessions)
+            await site.leader.bind("web", applied("n1"))
+            await site.running()
+        assert len(alive(marker)) == 1, "cut off, it is kept"
+        await site.leader.store.commit([Delete(Key(LatticeNode.resource.id, "", "n1"))])
+        async with site.agent(used) as process:
+            _, said = await process.communicate()
+            assert process.returncode == Denied.exit_code
+        assert "there is no node n1" in said.decode()
+        assert "start the agent again with --server and --join" in said.decode()
+        assert alive(marker) == []
+        assert not Identity.load(tmp_path / "agent").has_joined
+        async with site.agent(await site.token(2, node="n1")):
+            await until(lambda: site.leader.links.sessions)
 
 
-def test_a_machine_that_joins_another_control_plane_counts_its_terms_anew(tmp_path: Path) -> None:
-    """The former one may have had more leaders than this one ever will."""
+async def test_joining_another_control_plane_resets_the_known_term(tmp_path: Path) -> None:
+    """The former control plane may have reached a higher term than the new one ever will."""
 
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            identity, (other, _) = Identity.load(tmp_path / "agent"), new_authority()
-            former = sign_node_certificate(
-                other, parse_signing_request(identity.signing_request()), "n9", clock.now()
-            )
-            identity.save_credentials(
-                former, other.pem, JoinRecord("n9", "https://127.0.0.1:1", ("127.0.0.1:1",))
-            )
-            memory = StateFile(tmp_path / "agent")
-            memory.save_assignments((), 99)
-            memory.close()
-            async with site.agent(await site.token(node="n1")):
-                await until(lambda: "n1" in site.leader.links.sessions)
-
-    play(story)
+    async with a_site(tmp_path) as site:
+        identity, (other, _) = Identity.load(tmp_path / "agent"), new_authority()
+        former = sign_node_certificate(
+            other, parse_signing_request(identity.signing_request()), "n9", clock.now()
+        )
+        identity.save_credentials(
+            former, other.pem, JoinRecord("n9", "https://127.0.0.1:1", ("127.0.0.1:1",))
+        )
+        memory = StateFile(tmp_path / "agent")
+        memory.save_assignments((), 99)
+        memory.close()
+        async with site.agent(await site.token(node="n1")):
+            await until(lambda: "n1" in site.leader.links.sessions)
 
 
-def test_what_may_not_run_without_contact_ends_though_its_agent_was_killed(tmp_path: Path) -> None:
+async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> None:
     strict, lasting = a_marker(), a_marker()
 
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            await site.leader.add(
-                a_workload(
-                    containers={"main": Container(command=("sleep", strict))},
-                    disconnect=Disconnect(policy="stop", stop_after="3s"),
-                )
+    async with a_site(tmp_path) as site:
+        await site.leader.add(
+            a_workload(
+                containers={"main": Container(command=("sleep", strict))},
+                disconnect=Disconnect(policy="stop", stop_after="3s"),
             )
-            await site.leader.add(
-                a_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
-            )
-            async with site.agent(await site.token(node="n1")):
+        )
+        await site.leader.add(
+            a_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
+        )
+        async with site.agent(await site.token(node="n1")):
+            await until(lambda: site.leader.links.sessions)
+            await site.leader.bind("web", applied("n1"))
+            await site.leader.bind("lasting", applied("n1"))
+            await site.running()
+            await until(lambda: alive(lasting))
+            heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
+            await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
+            assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
+        await until(lambda: not alive(strict))
+        assert len(alive(lasting)) == 1
+        async with site.agent():
+            failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
+            assert failed.failure == "DISCONNECTED"
+
+
+async def test_agent_stops_workloads_on_exit_and_restarts_them(tmp_path: Path) -> None:
+    marker = a_marker()
+
+    async with a_site(tmp_path) as site:
+        await site.leader.add(sleeping(marker))
+        async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
+            await until(lambda: site.leader.links.sessions)
+            await site.leader.bind("web", applied("n1"))
+            await site.running()
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+        assert alive(marker) == []
+        async with site.agent("", "--stop-workloads-on-exit") as process:
+            await site.running()
+            assert len(alive(marker)) == 1
+            process.send_signal(signal.SIGTERM)
+            assert await process.wait() == 0
+
+
+async def test_agent_on_full_disk_fails_starts_and_keeps_running(tmp_path: Path) -> None:
+    """The agent can write neither its state nor its log: its file size limit is 0, as on a full disk."""
+    marker = a_marker()
+
+    async with a_site(tmp_path) as site:
+        await site.leader.add(sleeping(marker))
+        with (tmp_path / "log").open("wb") as log:
+            async with site.agent(await site.token(node="n1"), log=log) as process:
                 await until(lambda: site.leader.links.sessions)
+                _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
                 await site.leader.bind("web", applied("n1"))
-                await site.leader.bind("lasting", applied("n1"))
-                await site.running()
-                await until(lambda: alive(lasting))
-                heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
-                await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
-                assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
-            await until(lambda: not alive(strict))
-            assert len(alive(lasting)) == 1
-            async with site.agent():
                 failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
-                assert failed.failure == "DISCONNECTED"
-
-    play(story)  # fmt: skip
-
-
-def test_an_agent_can_take_its_workloads_with_it_and_start_them_again(tmp_path: Path) -> None:
-    marker = a_marker()
-
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            await site.leader.add(sleeping(marker))
-            async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-                await until(lambda: site.leader.links.sessions)
-                await site.leader.bind("web", applied("n1"))
-                await site.running()
-                process.send_signal(signal.SIGTERM)
-                assert await process.wait() == 0
-            assert alive(marker) == []
-            async with site.agent("", "--stop-workloads-on-exit") as process:
-                await site.running()
+                assert failed.failure_reason == "STORAGE_ERROR"
+                assert alive(marker) == []
+                heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
+                await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
+                await site.leader.bind("web", applied("n1", run=2))
+                await site.running(run=2)
                 assert len(alive(marker)) == 1
-                process.send_signal(signal.SIGTERM)
-                assert await process.wait() == 0
-
-    play(story)
+                assert process.returncode is None
 
 
-def test_an_agent_that_can_write_nothing_fails_what_it_is_to_start_and_goes_on(tmp_path: Path) -> None:
-    """Neither its state nor its log: its files may not grow, as on a disk that is full."""
-    marker = a_marker()
+async def test_logs_are_read_and_followed_over_the_session(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        script = "echo one; echo two; read line < go; echo three"
+        await site.leader.add(
+            a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
+        )
+        async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
+            await until(lambda: site.leader.links.sessions)
+            await site.leader.bind("web", applied("n1"))
+            await site.running()
+            asked = LogRequest("n1", "default/web", "uid-web", tail_lines=1, follow=True)
+            read: list[str] = []
 
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            await site.leader.add(sleeping(marker))
-            with (tmp_path / "log").open("wb") as log:
-                async with site.agent(await site.token(node="n1"), log=log) as process:
-                    await until(lambda: site.leader.links.sessions)
-                    _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
-                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
-                    await site.leader.bind("web", applied("n1"))
-                    failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
-                    assert failed.failure_reason == "STORAGE_ERROR"
-                    assert alive(marker) == []
-                    heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
-                    await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
-                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
-                    await site.leader.bind("web", applied("n1", run=2))
-                    await site.running(run=2)
-                    assert len(alive(marker)) == 1
-                    assert process.returncode is None
+            async def follow() -> None:
+                async for text in site.leader.links.logs.read(asked):
+                    read.append(text)  # noqa: PERF401 - looked at while it grows
 
-    play(story)
-
-
-def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            script = "echo one; echo two; read line < go; echo three"
-            await site.leader.add(
-                a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
-            )
-            async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-                await until(lambda: site.leader.links.sessions)
-                await site.leader.bind("web", applied("n1"))
-                await site.running()
-                asked = LogRequest("n1", "default/web", "uid-web", tail_lines=1, follow=True)
-                read: list[str] = []
-
-                async def follow() -> None:
-                    async for text in site.leader.links.logs.read(asked):
-                        read.append(text)  # noqa: PERF401 - looked at while it grows
-
-                reading = asyncio.create_task(follow())
-                await until(lambda: "".join(read) == "two\n")
-                fifo = next((tmp_path / "agent" / "instances").glob("*/work/go"))
-                await asyncio.to_thread(fifo.write_text, "go\n")
-                await asyncio.wait_for(reading, 20)
-                assert "".join(read) == "two\nthree\n"
-                process.send_signal(signal.SIGTERM)
-                await process.wait()
-
-    play(story)
+            reading = asyncio.create_task(follow())
+            await until(lambda: "".join(read) == "two\n")
+            fifo = next((tmp_path / "agent" / "instances").glob("*/work/go"))
+            await asyncio.to_thread(fifo.write_text, "go\n")
+            await asyncio.wait_for(reading, 20)
+            assert "".join(read) == "two\nthree\n"
+            process.send_signal(signal.SIGTERM)
+            await process.wait()
 
 
 @pytest.mark.parametrize(
@@ -359,64 +335,53 @@ def test_logs_are_read_and_followed_over_the_connection(tmp_path: Path) -> None:
         pytest.param("hello", Invalid, "this is not a join token", id="no token at all"),
     ],
 )  # fmt: skip
-def test_a_bad_token_is_refused_with_a_reason(
+async def test_bad_join_token_is_refused_with_a_reason(
     tmp_path: Path, token: str, error: type[LatticeError], words: str
 ) -> None:
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            good = await site.token()
-            revision = await site.leader.store.revision()
-            identity = Identity.load(tmp_path / "other")
-            with pytest.raises(error, match=words):
-                await asyncio.to_thread(
-                    join, identity, site.url, token.format(authority=good.rpartition(".")[2])
-                )
-            assert not identity.has_joined
-            assert await site.leader.store.revision() == revision, "nothing was written"
-
-    play(story)
+    async with a_site(tmp_path) as site:
+        good = await site.token()
+        revision = await site.leader.store.revision()
+        identity = Identity.load(tmp_path / "other")
+        with pytest.raises(error, match=words):
+            await asyncio.to_thread(join, identity, site.url, token.format(authority=good.rpartition(".")[2]))
+        assert not identity.has_joined
+        assert await site.leader.store.revision() == revision, "nothing was written"
 
 
-def test_an_agent_that_cannot_join_says_why_and_ends(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            token = await site.token(ttl=-1)
-            async with site.agent(token) as process:
-                _, said = await process.communicate()
-                assert "expired at" in said.decode()
-                assert process.returncode == Denied.exit_code
-                assert token.split(".")[1] not in said.decode()
-
-    play(story)
+async def test_agent_that_cannot_join_exits_with_the_reason(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        token = await site.token(ttl=-1)
+        async with site.agent(token) as process:
+            _, said = await process.communicate()
+            assert "expired at" in said.decode()
+            assert process.returncode == Denied.exit_code
+            assert token.split(".")[1] not in said.decode()
 
 
-def test_a_nodes_certificate_opens_nothing_in_the_api(tmp_path: Path) -> None:
-    async def story() -> None:
-        async with a_site(tmp_path) as site:
-            identity = Identity.load(tmp_path / "node")
-            await asyncio.to_thread(join, identity, site.url, await site.token(node="n1"))
-            context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
-            context.load_cert_chain(tmp_path / "node" / "agent.crt", tmp_path / "node" / "agent.key")
-            async with ClientSession(site.url, connector=TCPConnector(ssl=context)) as session:
-                for path in (
-                    "lattice.dev/v1alpha1/latticenodes",
-                    "lattice.dev/v1alpha1/latticenodes/n1",
-                    "lattice.dev/v1alpha1/latticeservices",
-                ):
-                    for verb in ("GET", "POST", "DELETE"):
-                        async with session.request(verb, f"/apis/{path}", json={}) as answer:
-                            assert answer.status in (403, 405), (verb, path)
-                async with session.get("/api/v1/namespaces/lattice-system/secrets") as answer:
-                    assert answer.status == 403
-                async with session.get("/apis/lattice.dev/v1alpha1/join") as answer:
-                    assert (await answer.json())["agents"] == site.joining.agents_address()
-                async with session.put("/apis/lattice.dev/v1alpha1/join") as answer:
-                    assert answer.status == 405
-
-    play(story)
+async def test_node_certificate_is_forbidden_in_the_api(tmp_path: Path) -> None:
+    async with a_site(tmp_path) as site:
+        identity = Identity.load(tmp_path / "node")
+        await asyncio.to_thread(join, identity, site.url, await site.token(node="n1"))
+        context = ssl.create_default_context(cadata=AUTHORITY.pem.decode())
+        context.load_cert_chain(tmp_path / "node" / "agent.crt", tmp_path / "node" / "agent.key")
+        async with ClientSession(site.url, connector=TCPConnector(ssl=context)) as session:
+            for path in (
+                "lattice.dev/v1alpha1/latticenodes",
+                "lattice.dev/v1alpha1/latticenodes/n1",
+                "lattice.dev/v1alpha1/latticeservices",
+            ):
+                for verb in ("GET", "POST", "DELETE"):
+                    async with session.request(verb, f"/apis/{path}", json={}) as answer:
+                        assert answer.status in (403, 405), (verb, path)
+            async with session.get("/api/v1/namespaces/lattice-system/secrets") as answer:
+                assert answer.status == 403
+            async with session.get("/apis/lattice.dev/v1alpha1/join") as answer:
+                assert (await answer.json())["agents"] == site.joining.agents_address()
+            async with session.put("/apis/lattice.dev/v1alpha1/join") as answer:
+                assert answer.status == 405
 
 
-def test_tokens_are_made_listed_and_deleted(tmp_path: Path) -> None:
+def test_join_tokens_are_created_listed_and_deleted(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server:
         made = server.lattice(
             "tokens", "create", "--node", "rack-1", "--ttl", "15m", "--label", "rack=a3", "--zone", "a"

@@ -1,4 +1,5 @@
-"""A rule about busy nodes, and a workload that really keeps one busy: measured by its agent, told by an event and over https, once."""
+"""An automation rule about busy nodes fires once, by event and webhook, for a workload that keeps its node
+busy."""
 
 import json
 import ssl
@@ -10,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from build.process_site import TIMES, Object, Site, until
 from build.rack import workload
-from build.running import TIMES, Object, Site, until
 
 from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 
@@ -61,7 +62,7 @@ def a_rule(url: str) -> Object:
     }
 
 
-def test_a_real_busy_loop_sets_off_the_rule_once(tmp_path: Path) -> None:
+def test_busy_loop_triggers_the_rule_once(tmp_path: Path) -> None:
     authority, _ = new_authority()
     trusted = tmp_path / "trusted.pem"
     trusted.write_bytes(authority.pem)

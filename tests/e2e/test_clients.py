@@ -1,6 +1,5 @@
-"""Four foreign Python clients do to our server what their users do to Kubernetes."""
+"""Four foreign Python clients use the server as they use Kubernetes."""
 
-import asyncio
 import contextlib
 import json
 from importlib.metadata import version
@@ -103,7 +102,7 @@ def test_kubernetes_custom_objects(official):
     )
 
 
-def test_kubernetes_watch_begins_anew_when_its_revision_is_gone(official):
+def test_kubernetes_watch_restarts_when_its_revision_is_gone(official):
     """The list that a 410 calls for is the client's own business: it says Expired, and users list again."""
     api = kubernetes.client.CoreV1Api(official)
     with pytest.raises(kubernetes.client.ApiException) as gone:
@@ -174,7 +173,7 @@ def test_kubernetes_dynamic_client(official, tmp_path):
 
 @pytest.mark.parametrize("lock", [ConfigMapLock, LeaseLock], ids=["by a config map", "by a lease"])
 def test_kubernetes_leader_election(official, lock):
-    """The first candidate wins, keeps the lock through its renewals, and the second sees who has it."""
+    """The first candidate wins, keeps the lock through its renewals, and the second reads the holder."""
     name = lock.__name__.lower()
     first, second = (
         LeaderElection(Config(lock(name, "default", who), 17, 15, 5, lambda: None, None))
@@ -187,12 +186,8 @@ def test_kubernetes_leader_election(official, lock):
     assert (status, record.holder_identity) == (True, "one")
 
 
-def test_kubernetes_asyncio(server):
-    asyncio.run(_kubernetes_asyncio(str(server.kubeconfig)))
-
-
-async def _kubernetes_asyncio(kubeconfig):
-    async with await kubernetes_asyncio.config.new_client_from_config(kubeconfig) as client:
+async def test_kubernetes_asyncio(server):
+    async with await kubernetes_asyncio.config.new_client_from_config(str(server.kubeconfig)) as client:
         api = kubernetes_asyncio.client.CustomObjectsApi(client)
         where = (*KIND[:2], "default", KIND[2])
         began = (await api.list_namespaced_custom_object(*where))["metadata"]["resourceVersion"]
@@ -219,11 +214,7 @@ async def _kubernetes_asyncio(kubeconfig):
         assert (await core.patch_namespaced_config_map("async", "default", operations)).data == {"a": "2"}
 
 
-def test_kr8s(server):
-    asyncio.run(_kr8s(server))
-
-
-async def _kr8s(server):
+async def test_kr8s(server):
     api = await kr8s.asyncio.api(kubeconfig=str(server.kubeconfig))
     kind = new_class("LatticeService", "lattice.dev/v1alpha1", asyncio=True, namespaced=True)
     async with api.call_api(

@@ -1,4 +1,5 @@
-"""Do several servers on one etcd lose nothing and do nothing twice, whoever of them is stopped, paused or killed?"""
+"""Several servers on one etcd lose no write and bind no workload twice while one of them is stopped, paused
+or killed."""
 
 import signal
 import time
@@ -11,11 +12,11 @@ from typing import Literal
 
 import msgspec
 import pytest
-from build.fleet_writers import WORKLOADS, Ledger, Writer
-from build.fleets import LEASE_TTL, SLOTS, Copies, Fleet, Server, running_fleet
-from build.histories import NODES, TERM, Happened, Judge
-from build.histories import WORKLOADS as STORED
-from build.running import until
+from build.etcd_history import NODES, TERM, HistoryChecker, KeyChange
+from build.etcd_history import WORKLOADS as STORED
+from build.load_clients import WORKLOADS, WriteLog, Writer
+from build.process_fleet import LEASE_TTL, SLOTS, CopyObserver, Fleet, Server, running_fleet
+from build.process_site import until
 from build.wire import CONFIGMAPS, Wire
 
 from lattice.kinds.meta.base import Condition, Metadata
@@ -24,7 +25,7 @@ from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, Workl
 
 pytestmark = [pytest.mark.xdist_group("ha"), pytest.mark.timeout(900)]
 
-LOAD = 1.1  # workloads asked for, as a share of what fits: somebody always waits for room
+LOAD = 1.1  # workloads asked for, as a share of the capacity: some always wait for room
 ROUNDS = 5
 BINDINGS = 5  # made by a leader before it is disturbed: it must be in the middle of something
 
@@ -48,8 +49,8 @@ class Trial:
     """A fleet under load."""
 
     fleet: Fleet
-    copies: Copies
-    ledger: Ledger = field(default_factory=Ledger)
+    copies: CopyObserver
+    ledger: WriteLog = field(default_factory=WriteLog)
     writers: list[Writer] = field(default_factory=list)
     figures: list[HandOver] = field(default_factory=list)
 
@@ -63,7 +64,7 @@ class Trial:
             thread.start()
 
     def disturb(self, how: str, act: Callable[[Server], None]) -> Server:
-        """The leader, in the middle of its work; then see who takes over, and how soon. Returns whom it befell."""
+        """Disturb the leader during its work, measure the takeover, and return the disturbed server."""
         fleet, history = self.fleet, self.fleet.history
         term, former = history.term, fleet.leader
         fleet.wait_for_agents(term)
@@ -96,7 +97,7 @@ class Trial:
 @contextmanager
 def a_trial(folder: Path, etcds: int, servers: int, agents: int) -> Iterator[Trial]:
     with running_fleet(folder, etcds, servers, agents) as fleet:
-        copies = Copies([folder / agent.name for agent in fleet.agents])
+        copies = CopyObserver([folder / agent.name for agent in fleet.agents])
         trial = Trial(fleet, copies)
         trial.begin()
         try:
@@ -115,11 +116,11 @@ def _kill(server: Server) -> None:
 
 
 def _check_everything(trial: Trial) -> None:
-    """After the last fault, and once nobody writes any more."""
+    """Check the state after the last fault, when all writers have stopped."""
     trial.stop()
     _wait_until_it_settles(trial)
     _check_acknowledged(trial)
-    judge = Judge().judge(trial.fleet.history.everything)
+    judge = HistoryChecker().judge(trial.fleet.history.everything)
     assert judge.faults == []
     trial.copies.look()
     assert {uid: places for uid, places in trial.copies.places.items() if len(places) > 1} == {}, (
@@ -182,7 +183,7 @@ def _check_fences(trial: Trial) -> int:
     return late
 
 
-def test_a_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_leader_failover_loses_nothing(tmp_path: Path) -> None:
     with a_trial(tmp_path, etcds=1, servers=2, agents=3) as trial:
         _deceive_leader(trial)
         ended = trial.disturb("SIGTERM", _terminate)
@@ -196,7 +197,7 @@ def test_a_leader_is_replaced_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.prove
-def test_three_servers_on_three_members_of_etcd_survive_whatever_happens_to_one(tmp_path: Path) -> None:
+def test_three_servers_and_etcd_members_survive_one_fault(tmp_path: Path) -> None:
     with a_trial(tmp_path, etcds=3, servers=3, agents=20) as trial:
         _deceive_leader(trial)
         _let_the_first_lead(trial)
@@ -221,7 +222,7 @@ def test_three_servers_on_three_members_of_etcd_survive_whatever_happens_to_one(
 
 
 def _deceive_leader(trial: Trial) -> None:
-    """Its lease runs out, and it believes that it does not. What it is told by the first write that is refused is enough."""
+    """The lease of the leader expires while the leader believes it valid; the first fenced write deposes it."""
     fleet, term = trial.fleet, trial.fleet.history.term
 
     def deceive(leader: Server) -> None:
@@ -307,17 +308,17 @@ def _kill_etcd_leader(trial: Trial) -> None:
     )
 
 
-def _a_node(revision: int = 2, ready: Literal["True", "False"] = "True") -> Happened:
+def _a_node(revision: int = 2, ready: Literal["True", "False"] = "True") -> KeyChange:
     node = LatticeNode(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeNode",
         metadata=Metadata(name="n"),
         status=NodeStatus(allocatable={"cpu": 1000}, conditions=(Condition(type="Ready", status=ready),)),
     )
-    return Happened(revision, f"{NODES}n", msgspec.json.encode(node))
+    return KeyChange(revision, f"{NODES}n", msgspec.json.encode(node))
 
 
-def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> Happened:
+def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> KeyChange:
     workload = LatticeWorkload(
         api_version="lattice.dev/v1alpha1",
         kind="LatticeWorkload",
@@ -325,12 +326,12 @@ def _bound(revision: int, name: str, node: str = "n", term: int = 1) -> Happened
         spec=WorkloadSpec(containers={}, requests={"cpu": "600m"}),
         status=WorkloadStatus(binding=Binding(node=node, term=term)),
     )
-    return Happened(revision, f"{STORED}default/{name}", msgspec.json.encode(workload))
+    return KeyChange(revision, f"{STORED}default/{name}", msgspec.json.encode(workload))
 
 
-FIRST = [Happened(1, TERM, b"1"), _a_node()]
-SECOND = Happened(4, TERM, b"2")
-OTHER = Happened(2, f"{NODES}m", _a_node().value)
+FIRST = [KeyChange(1, TERM, b"1"), _a_node()]
+SECOND = KeyChange(4, TERM, b"2")
+OTHER = KeyChange(2, f"{NODES}m", _a_node().value)
 
 
 @pytest.mark.parametrize(
@@ -363,16 +364,18 @@ OTHER = Happened(2, f"{NODES}m", _a_node().value)
         ),
         pytest.param([*FIRST, _bound(3, "x", "gone")], "which is not there", id="a node that is not there"),
         pytest.param([*FIRST, _a_node(3, "False")], "n is taken for lost", id="a node is lost that is not"),
-        pytest.param([*FIRST, Happened(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),
+        pytest.param([*FIRST, KeyChange(3, TERM, b"1")], "term 1 follows term 1", id="a term is used twice"),
     ],
 )
-def test_the_judge_would_notice_that(history: list[Happened], fault: str) -> None:
-    faults = Judge().judge(history).faults
+def test_checker_reports_the_violation(history: list[KeyChange], fault: str) -> None:
+    faults = HistoryChecker().judge(history).faults
     assert any(fault in each for each in faults), faults
 
 
-def test_the_judge_accepts_what_is_right() -> None:
-    gone = Happened(4, f"{STORED}default/x", None)
-    judge = Judge().judge([*FIRST, _bound(3, "x"), gone, Happened(5, TERM, b"2"), _bound(6, "y", term=2)])
+def test_checker_accepts_a_correct_history() -> None:
+    gone = KeyChange(4, f"{STORED}default/x", None)
+    judge = HistoryChecker().judge(
+        [*FIRST, _bound(3, "x"), gone, KeyChange(5, TERM, b"2"), _bound(6, "y", term=2)]
+    )
     assert judge.faults == []
     assert judge.bindings == 2

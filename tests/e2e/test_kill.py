@@ -1,4 +1,4 @@
-"""Does a server that is killed in the middle of writing keep what it acknowledged, and only that?"""
+"""A server that is killed during writes keeps exactly the acknowledged writes."""
 
 import json
 import random
@@ -11,9 +11,9 @@ from pathlib import Path
 
 import apsw
 import pytest
+from build.crash_clients import WriteHistory, Writer, WriteRecord
 from build.servers import Server, start
 from build.wire import CONFIGMAPS, Wire
-from build.writers import Deed, Memory, Writer
 
 pytestmark = [pytest.mark.xdist_group("kill"), pytest.mark.timeout(1200)]
 
@@ -33,8 +33,8 @@ class Row:
 
 
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.prove)])
-def test_a_killed_server_keeps_what_it_acknowledged(kills: int, tmp_path: Path) -> None:
-    memory, seed = Memory(), time.time_ns() % 1_000_000
+def test_killed_server_keeps_acknowledged_writes(kills: int, tmp_path: Path) -> None:
+    memory, seed = WriteHistory(), time.time_ns() % 1_000_000
     print(f"\nseed {seed}")
     for round_number in range(kills):
         _kill_under_load(tmp_path, memory, random.Random(seed + round_number))
@@ -52,7 +52,7 @@ def test_a_killed_server_keeps_what_it_acknowledged(kills: int, tmp_path: Path) 
     assert figures["unknown"] > 0
 
 
-def _kill_under_load(folder: Path, memory: Memory, rng: random.Random) -> None:
+def _kill_under_load(folder: Path, memory: WriteHistory, rng: random.Random) -> None:
     server = start(folder)
     assert Wire(server.kubeconfig).revision >= memory.newest
     writers = [Writer(server.kubeconfig, memory, rng.randrange(1 << 32)) for _ in range(WRITERS)]
@@ -105,13 +105,13 @@ def _replayed(rows: list[Row]) -> dict[str, int]:
     return state
 
 
-def _check(deeds: list[Deed], rows: list[Row]) -> None:
+def _check(deeds: list[WriteRecord], rows: list[Row]) -> None:
     _check_told_against_done(deeds, rows)
     _check_order(deeds, rows)
 
 
-def _check_told_against_done(deeds: list[Deed], rows: list[Row]) -> None:
-    """Acknowledged: exactly once. Refused: never. Unknown: at most once. And nothing that nobody asked for."""
+def _check_told_against_done(deeds: list[WriteRecord], rows: list[Row]) -> None:
+    """An acknowledged write is done exactly once, a refused one never, an unknown one at most once; no other write is done."""
     done = Counter((row.name, row.replaced, row.marker) for row in rows)
     assert max(done.values()) == 1
     assert max(Counter((deed.name, deed.expects, deed.marker) for deed in _acknowledged(deeds)).values()) == 1
@@ -126,8 +126,8 @@ def _check_told_against_done(deeds: list[Deed], rows: list[Row]) -> None:
     assert set(done) <= possible, "refused, or asked by nobody, and yet done"
 
 
-def _check_order(deeds: list[Deed], rows: list[Row]) -> None:
-    """Revisions are told once each, as logged, and grow with time: a write sent later has a higher one."""
+def _check_order(deeds: list[WriteRecord], rows: list[Row]) -> None:
+    """Each revision is acknowledged once, as logged, and revisions grow with time."""
     logged = [row.revision for row in rows]
     assert logged == sorted(set(logged))
     revision_of = {(row.name, row.replaced, row.marker): row.revision for row in rows}
@@ -139,13 +139,13 @@ def _check_order(deeds: list[Deed], rows: list[Row]) -> None:
     assert len(set(told)) == len(told)
 
 
-def _acknowledged(deeds: list[Deed]) -> Iterator[Deed]:
+def _acknowledged(deeds: list[WriteRecord]) -> Iterator[WriteRecord]:
     return (deed for deed in deeds if deed.outcome == "ok")
 
 
 GOOD = [
-    Deed("create", "a", "m1", 0, 4, outcome="ok", revision=5),
-    Deed("update", "a", "m2", 5, 5, outcome="ok", revision=7),
+    WriteRecord("create", "a", "m1", 0, 4, outcome="ok", revision=5),
+    WriteRecord("update", "a", "m2", 5, 5, outcome="ok", revision=7),
 ]
 DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
 
@@ -155,28 +155,28 @@ DONE = [Row(5, "a", 0, "m1"), Row(7, "a", 5, "m2")]
     [
         pytest.param(GOOD, DONE[:1], id="an acknowledged write is lost"),
         pytest.param(
-            [*GOOD, Deed("update", "a", "m3", 7, 7, outcome="refused")],
+            [*GOOD, WriteRecord("update", "a", "m3", 7, 7, outcome="refused")],
             [*DONE, Row(8, "a", 7, "m3")],
             id="a refused one is done",
         ),
-        pytest.param(GOOD, [*DONE, Row(8, "b", 0, "m9")], id="something happened that nobody asked for"),
+        pytest.param(GOOD, [*DONE, Row(8, "b", 0, "m9")], id="a write that no client sent"),
         pytest.param(GOOD, [*DONE, Row(8, "a", 5, "m2")], id="a write is done twice"),
         pytest.param(
-            [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok", revision=7)],
+            [*GOOD, WriteRecord("create", "b", "m4", 0, 7, outcome="ok", revision=7)],
             [*DONE, Row(8, "b", 0, "m4")],
             id="revision reused",
         ),
         pytest.param(
-            [*GOOD, Deed("create", "b", "m4", 0, 7, outcome="ok")],
+            [*GOOD, WriteRecord("create", "b", "m4", 0, 7, outcome="ok")],
             [Row(3, "b", 0, "m4"), *DONE],
             id="time runs backwards",
         ),
     ],
 )
-def test_the_check_would_notice_that(deeds: list[Deed], rows: list[Row]) -> None:
+def test_check_detects_lost_or_invented_writes(deeds: list[WriteRecord], rows: list[Row]) -> None:
     with pytest.raises(AssertionError):
         _check(deeds, rows)
 
 
-def test_the_check_accepts_what_is_right() -> None:
+def test_check_accepts_correct_state() -> None:
     _check(GOOD, DONE)

@@ -1,4 +1,4 @@
-"""An unmodified kopf operator works on our server, and goes on working after the server was restarted."""
+"""An unmodified kopf operator works on the server, also after a restart of the server."""
 
 import contextlib
 import os
@@ -68,7 +68,7 @@ def reasons(wire: Wire, name: str) -> set[str]:
     return {event["reason"] for event in listed["items"]}
 
 
-def test_an_operator_adopts_updates_releases_and_survives_a_restart(tmp_path: Path) -> None:
+def test_kopf_operator_works_across_a_server_restart(tmp_path: Path) -> None:
     print(f"kopf {version('kopf')}")
     server = start(tmp_path / "data")
     log = tmp_path / "kopf.log"

@@ -1,4 +1,5 @@
-"""Does the API behave as kubectl's users expect? One long scenario, typed into the oldest and the newest kubectl there are."""
+"""One long scenario, typed into the oldest and the newest kubectl found, has the output that kubectl users
+expect."""
 
 import os
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ import pytest
 from build.kubectl_shell import Shell, open_shell
 from build.kubectl_steps import STEPS
 from build.kubectl_steps.step import Outcome, Step, complaints
-from build.kubectls import Kubectl, find_kubectls, in_ci, what_is_missing
+from build.kubectl_versions import Kubectl, find_kubectls, in_ci, missing_kubectls
 from build.servers import running_server
 
 ALL = os.environ.get("LATTICE_ALL_KUBECTLS", "") not in {"", "0"}
@@ -21,11 +22,11 @@ def _versions() -> Iterator[object]:
         group = pytest.mark.xdist_group(f"kubectl-{kubectl}")
         yield pytest.param(kubectl, id=str(kubectl), marks=[group] if chosen else [group, pytest.mark.prove])
     if not found:
-        yield pytest.param(None, id="no kubectl", marks=pytest.mark.skip(what_is_missing()))
+        yield pytest.param(None, id="no kubectl", marks=pytest.mark.skip(missing_kubectls()))
 
 
-def test_what_must_not_be_skipped_in_ci() -> None:
-    missing = what_is_missing()
+def test_kubectl_versions_are_present_in_ci() -> None:
+    missing = missing_kubectls()
     if missing and not in_ci():
         pytest.skip(missing)
     assert not missing

@@ -1,4 +1,5 @@
-"""Two servers on one etcd, and machines that are agents here: when the server that made them is killed, they go to the other and nothing stops."""
+"""Two servers on one etcd with local machines: agents of a killed server fail over to the other without
+restarting a workload."""
 
 import os
 import signal
@@ -8,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from build.etcd_server import free_port, running_etcds
-from build.fleets import Server
-from build.running import SERVICES, WORKLOADS, Object, Site, until
+from build.process_fleet import Server
+from build.process_site import SERVICES, WORKLOADS, Object, Site, until
 from build.servers import LATTICE
 from build.wire import Wire
 
@@ -105,7 +106,7 @@ def _listed(server: Server) -> set[str]:
 
 
 def _agents(folder: Path) -> list[int]:
-    """Those whose folder is in there."""
+    """The pids of agents whose data folder is below the given one."""
     found = []
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         try:
@@ -117,7 +118,7 @@ def _agents(folder: Path) -> list[int]:
     return found
 
 
-def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_started_again(
+def test_agents_fail_over_to_the_other_server_without_restarts(
     tmp_path: Path,
 ) -> None:
     site = Site(tmp_path)  # only to look with
@@ -145,7 +146,7 @@ def test_agents_of_a_server_that_is_killed_go_to_the_other_and_nothing_is_starte
         assert site.live() == {}
 
 
-def test_agents_follow_a_server_that_was_killed_and_comes_back_on_another_port(tmp_path: Path) -> None:
+def test_agents_reconnect_to_a_server_on_a_new_port(tmp_path: Path) -> None:
     site, place = Site(tmp_path), tmp_path / "data"
     place.mkdir()
 

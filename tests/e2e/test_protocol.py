@@ -1,10 +1,9 @@
-"""Writes and refusals as raw requests: each refusal is a proper Status, and nothing was written."""
+"""Writes as raw requests: each rejection is a proper Status, and nothing is written."""
 
 import contextlib
 import time
 
 import pytest
-from build.servers import running_server
 from build.wire import (
     APPLY,
     CLASSES,
@@ -23,17 +22,6 @@ from build.wire import (
 )
 
 pytestmark = [pytest.mark.xdist_group("protocol"), pytest.mark.timeout(60)]
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("protocol")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +77,7 @@ BAD_BODIES = [
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(("body", "code", "reason"), BAD_BODIES)
-def test_what_cannot_be_created_is_refused_whole(wire, body, code, reason):
+def test_invalid_create_is_refused_with_status(wire, body, code, reason):
     with nothing_written(wire):
         details = refused(wire.post(CLASSES, body), code, reason)
     assert details["kind"] in ("LatticeNodeClass", "latticenodeclasses")
@@ -101,7 +89,7 @@ def test_what_cannot_be_created_is_refused_whole(wire, body, code, reason):
 )
 @pytest.mark.parametrize("how", ["create", "merge patch", "json patch", "apply"])
 @pytest.mark.usefixtures("known")
-def test_numbers_without_end_are_refused(wire, how, number):
+def test_infinite_and_huge_numbers_are_refused(wire, how, number):
     spec = f'{{"resources": {{"cores": {number}}}}}'
     whole = f'{{"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNodeClass", "metadata": {{"name": "known"}}, "spec": {spec}}}'.encode()
     one = f"{CLASSES}/known"
@@ -139,7 +127,7 @@ def test_a_body_over_a_mebibyte_is_too_large(wire):
 
 @pytest.mark.usefixtures("known")
 @pytest.mark.parametrize(("validation", "code"), [("Strict", 400), ("Warn", 201), ("Ignore", 201)])
-def test_fields_twice_or_unknown_are_refused_or_told(wire, validation, code):
+def test_duplicate_and_unknown_fields_follow_field_validation(wire, validation, code):
     name = f"twice-{validation.lower()}"
     text = f'{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"{name}"}},"data":{{"a":"1","a":"2"}},"dota":{{}}}}'
     answer = wire.post(f"{CONFIGMAPS}?fieldValidation={validation}", text.encode())
@@ -163,7 +151,7 @@ def test_fields_twice_or_unknown_are_refused_or_told(wire, validation, code):
     ],
 )
 @pytest.mark.usefixtures("known")
-def test_options_that_do_not_exist_are_invalid(wire, method, path, field, kind):
+def test_unknown_write_options_are_invalid(wire, method, path, field, kind):
     body = None if method == "DELETE" else configmap("known")
     with nothing_written(wire):
         details = refused(
@@ -177,7 +165,7 @@ def test_options_that_do_not_exist_are_invalid(wire, method, path, field, kind):
 
 
 @pytest.mark.usefixtures("known")
-def test_an_apply_needs_a_manager(wire):
+def test_apply_requires_a_field_manager(wire):
     with nothing_written(wire):
         details = refused(
             wire.patch(f"{CONFIGMAPS}/known", configmap("known"), APPLY),
@@ -189,7 +177,7 @@ def test_an_apply_needs_a_manager(wire):
 
 
 @pytest.mark.usefixtures("known")
-def test_what_exists_is_not_created_again_but_is_validated_first(wire):
+def test_create_of_existing_object_is_validated_first(wire):
     with nothing_written(wire):
         details = refused(
             wire.post(CLASSES, node_class("known")), 409, "AlreadyExists", '"known" already exists'
@@ -263,7 +251,7 @@ def test_a_stale_revision_is_a_conflict(wire):
         refused(wire.patch(f"{CONFIGMAPS}/known", [{"op": "dance"}], JSON_PATCH), 400, "BadRequest")
 
 
-def test_an_update_of_ours_names_its_revision_and_may_not_change_identity(wire):
+def test_update_requires_revision_and_keeps_identity(wire):
     made = wire.post(CLASSES, node_class("same")).value
     with nothing_written(wire):
         refused(
@@ -281,7 +269,7 @@ def test_an_update_of_ours_names_its_revision_and_may_not_change_identity(wire):
     ] == {"resources": {"cores": 2}}
 
 
-def test_writing_what_is_there_already_writes_nothing(wire, robot):
+def test_no_op_writes_keep_the_revision(wire, robot):
     made = wire.post(CLASSES, node_class("noop", labels={"a": "b"})).value
     one = f"{CLASSES}/noop"
     wire.apply(one, node_class("noop", labels={"c": "d"}))
@@ -300,7 +288,7 @@ def test_writing_what_is_there_already_writes_nothing(wire, robot):
         assert robot.patch(f"{one}/status", {"status": {"phase": "Ready"}}).value == current
 
 
-def test_generation_counts_intents_only(wire, robot):
+def test_generation_counts_spec_changes_only(wire, robot):
     one = f"{CLASSES}/grown"
     assert (
         metadata_of(wire.post(CLASSES, {**node_class("grown", generation=7), "status": {"phase": "Mine"}}))[
@@ -334,7 +322,7 @@ def test_generation_counts_intents_only(wire, robot):
 
 
 @pytest.mark.usefixtures("known")
-def test_a_dry_run_answers_as_if_and_writes_nothing(wire):
+def test_dry_run_answers_and_writes_nothing(wire):
     with nothing_written(wire):
         assert wire.post(f"{CLASSES}?dryRun=All", node_class("dry")).status == 201
         assert (
@@ -380,7 +368,7 @@ def test_a_collection_is_deleted_by_selector(wire):
         pytest.param("POST", CONFIGMAPS, "application/xml", id="XML"),
     ],
 )
-def test_bodies_in_other_forms_are_not_read(wire, method, path, content):
+def test_unsupported_content_types_are_refused(wire, method, path, content):
     with nothing_written(wire):
         refused(
             wire.ask(method, path, node_class("known"), content_type=content), 415, "UnsupportedMediaType"
@@ -388,7 +376,7 @@ def test_bodies_in_other_forms_are_not_read(wire, method, path, content):
 
 
 @pytest.mark.usefixtures("known")
-def test_strategic_merge_is_for_kubernetes_own_kinds(wire):
+def test_strategic_merge_works_only_for_core_kinds(wire):
     assert wire.patch(f"{CONFIGMAPS}/known", {"data": {"s": "1"}}, STRATEGIC).value["data"]["s"] == "1"
 
 
@@ -405,7 +393,7 @@ def test_strategic_merge_is_for_kubernetes_own_kinds(wire):
     ],
 )
 @pytest.mark.usefixtures("known")
-def test_a_method_that_makes_no_sense_there_is_not_allowed(wire, robot, method, path):
+def test_unsupported_methods_are_not_allowed(wire, robot, method, path):
     with nothing_written(wire):
         refused(robot.ask(method, path, node_class("known"), content_type=JSON), 405, "MethodNotAllowed")
 
@@ -423,7 +411,7 @@ def test_a_method_that_makes_no_sense_there_is_not_allowed(wire, robot, method, 
         "/api/v1/namespaces/default/configmaps/x/status",
     ],
 )
-def test_a_path_that_leads_nowhere_is_not_found(wire, path):
+def test_unknown_path_is_not_found(wire, path):
     for method in ("GET", "POST", "DELETE"):
         refused(wire.ask(method, path), 404, "NotFound", "could not find the requested resource")
 
@@ -455,7 +443,7 @@ REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
     ],
     ids=str,
 )
-def test_odd_shapes_are_refused_by_their_fault_and_not_by_ours(wire, method, path, body):
+def test_malformed_bodies_are_client_errors(wire, method, path, body):
     wire.post(SERVICES, service("scaled", 3))
     answer = wire.ask(method, path, body, content_type=JSON)
     refused(answer, answer.status, "BadRequest" if answer.status == 400 else "Invalid")
@@ -463,7 +451,7 @@ def test_odd_shapes_are_refused_by_their_fault_and_not_by_ours(wire, method, pat
     assert wire.get(f"{SERVICES}/scaled/scale").value["spec"] == {"replicas": 3}
 
 
-def test_scale_moves_one_number(wire):
+def test_scale_changes_only_the_replica_count(wire):
     wire.post(SERVICES, service("moved", 3))
     scale = wire.get(f"{SERVICES}/moved/scale").value
     assert (scale["kind"], scale["apiVersion"], scale["spec"]) == ("Scale", "autoscaling/v1", {"replicas": 3})
@@ -475,7 +463,7 @@ def test_scale_moves_one_number(wire):
     refused(wire.ask("PUT", f"{SERVICES}/moved/scale", scale), 409, "Conflict")
 
 
-def test_a_generated_name_has_room_for_its_suffix(wire):
+def test_generate_name_leaves_room_for_the_suffix(wire):
     name = wire.post(CONFIGMAPS, {"metadata": {"generateName": "x" * 250}}).value["metadata"]["name"]
     assert (len(name), name[:58]) == (63, "x" * 58)
     refused(wire.post(CONFIGMAPS, {"metadata": {"generateName": "UPPER-"}}), 422, "Invalid")
@@ -484,7 +472,7 @@ def test_a_generated_name_has_room_for_its_suffix(wire):
 @pytest.mark.parametrize(
     "body", [configmap("bare"), {"metadata": {"name": "bare"}}], ids=["named", "unnamed"]
 )
-def test_kubernetes_own_kinds_need_not_say_what_they_are(wire, body):
+def test_core_kinds_may_omit_api_version_and_kind(wire, body):
     """kopf posts its events without apiVersion and kind; the address says both."""
     made = wire.post(f"{CONFIGMAPS}?dryRun=All", body)
     assert (made.status, made.value["kind"], made.value["apiVersion"]) == (201, "ConfigMap", "v1")

@@ -1,26 +1,14 @@
-"""Who may do what, asked in raw requests; bodies in protobuf; what is deleted with what; health and metrics."""
+"""Authorization, protobuf bodies, cascading deletion, health and metrics, as raw requests."""
 
 import ssl
 import time
 
 import pytest
-from build.servers import running_server
 from build.wire import CLASSES, CONFIGMAPS, PROTOBUF, SERVICES, Wire, configmap, node_class, refused, service
 
 pytestmark = [pytest.mark.xdist_group("protocol-access"), pytest.mark.timeout(60)]
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("access")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
 
 
 @pytest.fixture(scope="module")
@@ -58,19 +46,19 @@ ROADS = [
 
 
 @pytest.mark.parametrize(("method", "path"), ROADS)
-def test_without_credentials_nothing_is_told(nobody, wire, method, path):
+def test_request_without_credentials_is_unauthorized(nobody, wire, method, path):
     before = wire.revision
     refused(nobody.ask(method, path, node_class("x") if method == "POST" else None), 401, "Unauthorized")
     assert wire.revision == before
 
 
 @pytest.mark.parametrize("token", ["lat-000000000000.nothing", "x", "lat-", "lat-../../x.y"])
-def test_unknown_tokens_are_nobody(nobody, token):
+def test_unknown_tokens_are_unauthorized(nobody, token):
     refused(nobody.ask("GET", CLASSES, authorization=f"Bearer {token}"), 401, "Unauthorized")
 
 
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_groups_that_we_do_not_know_may_do_nothing(stranger, wire, method):
+def test_unknown_groups_are_forbidden(stranger, wire, method):
     before = wire.revision
     details = refused(
         stranger.ask(method, CLASSES, node_class("x") if method == "POST" else None),
@@ -82,7 +70,7 @@ def test_groups_that_we_do_not_know_may_do_nothing(stranger, wire, method):
     assert wire.revision == before
 
 
-def test_a_viewer_reads_all_but_secrets(viewer, wire):
+def test_viewer_reads_all_but_secrets(viewer, wire):
     before = wire.revision
     assert viewer.get(CLASSES).status == 200
     refused(viewer.get("/api/v1/secrets"), 403, "Forbidden")
@@ -93,7 +81,7 @@ def test_a_viewer_reads_all_but_secrets(viewer, wire):
     assert wire.revision == before
 
 
-def test_an_admin_writes_no_status_and_makes_nothing_that_lattice_makes(wire):
+def test_admin_cannot_write_status_or_managed_kinds(wire):
     wire.post(CLASSES, node_class("mine"))
     before = wire.revision
     refused(
@@ -111,7 +99,7 @@ def test_an_admin_writes_no_status_and_makes_nothing_that_lattice_makes(wire):
 @pytest.mark.parametrize(
     "header", ["impersonate_user", "impersonate_group", "impersonate_uid", "impersonate_extra_reason"]
 )
-def test_impersonation_is_refused_and_nothing_done(wire, header):
+def test_impersonation_is_refused(wire, header):
     wire.post(CONFIGMAPS, configmap("kept"))
     before = wire.revision
     for method, path, body in (
@@ -123,7 +111,7 @@ def test_impersonation_is_refused_and_nothing_done(wire, header):
     assert wire.revision == before
 
 
-def test_health_is_for_everybody_and_metrics_are_not(nobody, wire, viewer):
+def test_health_is_public_and_metrics_require_a_user(nobody, wire, viewer):
     for path in ("/healthz", "/livez", "/readyz"):
         assert (nobody.ask("GET", path).status, nobody.ask("GET", path).raw) == (200, b"ok")
     told = nobody.ask("GET", "/health").value
@@ -217,7 +205,7 @@ def test_go_clients_send_core_kinds_as_protobuf(wire, path, api_version, kind, m
 
 
 @pytest.mark.parametrize(("verb", "allowed"), [("create", True), ("impersonate", False)])
-def test_access_reviews_come_as_protobuf_too(wire, viewer, verb, allowed):
+def test_access_reviews_accept_protobuf(wire, viewer, verb, allowed):
     asked = field(2, field(1, field(2, verb) + field(3, "lattice.dev") + field(5, "latticepools")))
     body = enveloped("authorization.k8s.io/v1", "SelfSubjectAccessReview", asked)
     answer = wire.post(REVIEWS, body, PROTOBUF)
@@ -229,7 +217,7 @@ def test_access_reviews_come_as_protobuf_too(wire, viewer, verb, allowed):
     assert viewer.post(REVIEWS, body, PROTOBUF).value["status"]["allowed"] is False
 
 
-def test_delete_options_come_as_protobuf_too(wire):
+def test_delete_options_accept_protobuf(wire):
     wire.post(CONFIGMAPS, configmap("dated"))
     options = enveloped("v1", "DeleteOptions", field(2, field(1, "another")))
     refused(wire.ask("DELETE", f"{CONFIGMAPS}/dated", options, content_type=PROTOBUF), 409, "Conflict")
@@ -260,7 +248,7 @@ def gone(wire, path, seconds=15):
 
 
 @pytest.mark.parametrize("policy", ["", "Background", "Foreground"])
-def test_what_belongs_to_something_goes_with_it(wire, policy):
+def test_dependents_are_deleted_with_their_owner(wire, policy):
     name = f"owner-{policy.lower() or 'plain'}"
     answer = owned(wire, name, policy)
     if policy == "Foreground":
@@ -271,14 +259,14 @@ def test_what_belongs_to_something_goes_with_it(wire, policy):
     assert gone(wire, f"{CONFIGMAPS}/{name}")
 
 
-def test_orphans_stay_and_no_longer_name_their_owner(wire):
+def test_orphans_stay_without_owner_reference(wire):
     owned(wire, "parent", "Orphan")
     assert gone(wire, f"{CONFIGMAPS}/parent")
     left = wire.get(f"{CONFIGMAPS}/parent-part")
     assert (left.status, left.value["metadata"].get("ownerReferences")) == (200, None)
 
 
-def test_a_namespace_goes_with_all_that_is_in_it(wire):
+def test_namespace_deletion_deletes_its_content(wire):
     wire.post("/api/v1/namespaces", {"metadata": {"name": "leaving"}})
     inside = CONFIGMAPS.replace("default", "leaving")
     wire.post(inside, configmap("a", finalizers=["example.com/hold"]))
@@ -293,7 +281,7 @@ def test_a_namespace_goes_with_all_that_is_in_it(wire):
 
 
 @pytest.mark.parametrize("name", ["default", "lattice-system"])
-def test_the_namespaces_that_lattice_needs_stay(wire, name):
+def test_system_namespaces_cannot_be_deleted(wire, name):
     before = wire.revision
     refused(wire.delete(f"/api/v1/namespaces/{name}"), 403, "Forbidden")
     assert wire.revision == before

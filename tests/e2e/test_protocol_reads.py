@@ -1,4 +1,4 @@
-"""Lists and watches as raw requests: the promises that clients build on without saying so."""
+"""Lists and watches as raw requests: the guarantees that Kubernetes clients rely on."""
 
 import asyncio
 from itertools import islice
@@ -18,17 +18,6 @@ PARTIAL = "application/json;as=PartialObjectMetadata;v={};g=meta.k8s.io"
 PARTIAL_LIST = "application/json;as=PartialObjectMetadataList;v={};g=meta.k8s.io"
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    with running_server(tmp_path_factory.mktemp("reads")) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def wire(server):
-    return Wire(server.kubeconfig)
-
-
 @pytest.fixture
 def room(wire, request):
     """A namespace of the test's own; the address of its config maps."""
@@ -40,13 +29,13 @@ def room(wire, request):
     return f"/api/v1/namespaces/{name}/configmaps"
 
 
-def told(event):
+def event_summary(event):
     """Type, name and revision of an event."""
     metadata = event["object"]["metadata"]
     return event["type"], metadata.get("name"), int(metadata["resourceVersion"])
 
 
-def test_initial_events_come_first_and_end_with_an_annotated_bookmark(wire, room):
+def test_initial_events_end_with_an_annotated_bookmark(wire, room):
     made = [wire.post(room, configmap(name)).revision for name in ("a", "b")]
     query = {
         "sendInitialEvents": "true",
@@ -56,17 +45,20 @@ def test_initial_events_come_first_and_end_with_an_annotated_bookmark(wire, room
     }
     with wire.watching(room, **query) as events:
         first = list(islice(events, 3))
-        assert [told(event) for event in first[:2]] == [("ADDED", "a", made[0]), ("ADDED", "b", made[1])]
-        kind, _, revision = told(first[2])
+        assert [event_summary(event) for event in first[:2]] == [
+            ("ADDED", "a", made[0]),
+            ("ADDED", "b", made[1]),
+        ]
+        kind, _, revision = event_summary(first[2])
         assert (kind, first[2]["object"]["kind"]) == ("BOOKMARK", "ConfigMap")
         assert revision >= made[1]
         assert first[2]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
         third = wire.post(room, configmap("c")).revision
-        assert told(next(events)) == ("ADDED", "c", third)
+        assert event_summary(next(events)) == ("ADDED", "c", third)
 
 
 @pytest.mark.parametrize("form", [TABLE, PARTIAL], ids=["as tables", "as metadata"])
-def test_initial_events_end_with_a_bookmark_in_the_asked_form(wire, form):
+def test_initial_events_bookmark_has_the_requested_format(wire, form):
     query = {"sendInitialEvents": "1", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "1"}
     with wire.watching(
         "/api/v1/namespaces", form.format("v1"), fieldSelector="metadata.name=default", **query
@@ -78,7 +70,7 @@ def test_initial_events_end_with_a_bookmark_in_the_asked_form(wire, form):
     assert row["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-def test_initial_events_from_a_future_revision_are_not_there_yet(wire):
+def test_initial_events_from_a_future_revision_time_out(wire):
     ahead = wire.revision + 1000
     query = {
         "watch": 1,
@@ -90,58 +82,58 @@ def test_initial_events_from_a_future_revision_are_not_there_yet(wire):
 
 
 @pytest.mark.parametrize("word", ["True", "1", "true", "yes"])
-def test_a_boolean_is_read_as_go_reads_it(wire, word):
+def test_boolean_parameters_are_parsed_as_in_go(wire, word):
     """kubernetes-asyncio writes watch=True: a list in answer to that is an exception in its user's face."""
     with wire.watching("/api/v1/namespaces", watch=word, timeoutSeconds=5) as events:
-        assert told(next(events))[:2] == ("ADDED", "default")
+        assert event_summary(next(events))[:2] == ("ADDED", "default")
 
 
 @pytest.mark.parametrize("word", ["false", "0"])
-def test_a_watch_that_is_declined_is_a_list(wire, word):
+def test_false_watch_parameter_is_a_list(wire, word):
     assert wire.get("/api/v1/namespaces", watch=word).value["kind"] == "NamespaceList"
 
 
-def test_a_watch_ends_by_itself_after_its_timeout(wire):
+def test_watch_ends_after_its_timeout(wire):
     with wire.watching(CONFIGMAPS, resourceVersion=wire.revision, timeoutSeconds=1) as events:
         assert list(events) == []
 
 
-def test_a_watch_resumes_after_the_revision_it_names(wire, room):
+def test_watch_resumes_after_the_given_revision(wire, room):
     before = wire.revision
     made = wire.post(room, configmap("a")).revision
     changed = wire.patch(f"{room}/a", {"data": {"k": "v"}}).revision
     with wire.watching(room, resourceVersion=before) as events:
-        assert [told(event) for event in islice(events, 2)] == [
+        assert [event_summary(event) for event in islice(events, 2)] == [
             ("ADDED", "a", made),
             ("MODIFIED", "a", changed),
         ]
     with wire.watching(room, resourceVersion=made) as events:
-        assert told(next(events)) == ("MODIFIED", "a", changed)
+        assert event_summary(next(events)) == ("MODIFIED", "a", changed)
 
 
-def test_a_deleted_event_has_the_revision_of_the_deletion(wire, room):
+def test_deleted_event_has_the_revision_of_the_deletion(wire, room):
     made = wire.post(room, configmap("gone", {"k": "v"})).revision
     assert wire.delete(f"{room}/gone").status == 200
     after = wire.revision
     with wire.watching(room, resourceVersion=made) as events:
         event = next(events)
-    assert told(event) == ("DELETED", "gone", after)
+    assert event_summary(event) == ("DELETED", "gone", after)
     assert after > made
     assert event["object"]["data"] == {"k": "v"}
 
 
-def test_the_last_finalizer_takes_the_object_with_it_at_a_new_revision(wire, room):
+def test_removing_the_last_finalizer_deletes_at_a_new_revision(wire, room):
     wire.post(room, configmap("held", finalizers=["example.com/hold"]))
     marked = wire.delete(f"{room}/held")
     assert marked.value["metadata"]["deletionTimestamp"]
     assert wire.patch(f"{room}/held", {"metadata": {"finalizers": None}}).status == 200
     after = wire.revision
     with wire.watching(room, resourceVersion=marked.revision) as events:
-        assert told(next(events)) == ("DELETED", "held", after)
+        assert event_summary(next(events)) == ("DELETED", "held", after)
     assert wire.get(f"{room}/held").status == 404
 
 
-def test_leaving_a_selector_is_a_deletion_and_entering_it_an_addition(wire, room):
+def test_watch_maps_selector_changes_to_added_and_deleted(wire, room):
     made = wire.post(room, configmap("a", labels={"app": "x"})).revision
     left = wire.patch(f"{room}/a", {"metadata": {"labels": {"app": "y"}}}).revision
     wire.patch(f"{room}/a", {"data": {"unseen": "1"}})
@@ -149,7 +141,7 @@ def test_leaving_a_selector_is_a_deletion_and_entering_it_an_addition(wire, room
     stayed = wire.patch(f"{room}/a", {"data": {"seen": "1"}}).revision
     with wire.watching(room, labelSelector="app=x", resourceVersion=made - 1) as events:
         seen = list(islice(events, 4))
-    assert [told(event) for event in seen] == [
+    assert [event_summary(event) for event in seen] == [
         ("ADDED", "a", made),
         ("DELETED", "a", left),
         ("ADDED", "a", back),
@@ -160,12 +152,12 @@ def test_leaving_a_selector_is_a_deletion_and_entering_it_an_addition(wire, room
     )
 
 
-def test_a_watch_from_a_future_revision_is_gone(wire):
+def test_watch_from_a_future_revision_is_gone(wire):
     """A server restored from an older backup: clients list again, and miss nothing."""
     refused(wire.get(CONFIGMAPS, watch=1, resourceVersion=wire.revision + 1000), 410, "Expired")
 
 
-def test_a_list_at_a_future_revision_has_not_happened_yet(wire):
+def test_list_at_a_future_revision_times_out(wire):
     answer = wire.get(CONFIGMAPS, resourceVersion=wire.revision + 1000)
     details = refused(answer, 504, "Timeout", "Too large resource version")
     assert [cause["reason"] for cause in details["causes"]] == ["ResourceVersionTooLarge"]
@@ -225,7 +217,7 @@ def test_unreadable_read_options_are_a_bad_request(wire, query):
     refused(wire.get(CONFIGMAPS, **query), 400, "BadRequest")
 
 
-def test_a_list_exactly_as_it_was(wire, room):
+def test_list_at_an_exact_past_revision(wire, room):
     then = wire.post(room, configmap("a")).revision
     wire.post(room, configmap("b"))
     past = wire.get(room, resourceVersion=then, resourceVersionMatch="Exact")
@@ -233,7 +225,7 @@ def test_a_list_exactly_as_it_was(wire, room):
     assert wire.get(room, resourceVersion=then, resourceVersionMatch="NotOlderThan").names == ["a", "b"]
 
 
-def test_pages_show_one_moment_while_others_write(wire, room):
+def test_pages_are_a_snapshot_during_writes(wire, room):
     for number in range(5):
         wire.post(room, configmap(f"c{number}", {"v": "old"}))
     page = wire.get(room, limit=2)
@@ -250,7 +242,7 @@ def test_pages_show_one_moment_while_others_write(wire, room):
     assert wire.get(room, resourceVersion=revision, resourceVersionMatch="Exact").names == seen
 
 
-def test_pages_through_a_selector_are_full(wire, room):
+def test_pages_with_a_selector_are_full(wire, room):
     for number in range(6):
         wire.post(room, configmap(f"c{number}", labels={"odd": str(number % 2)}))
     first = wire.get(room, limit=2, labelSelector="odd=1")
@@ -260,14 +252,14 @@ def test_pages_through_a_selector_are_full(wire, room):
     assert (rest.names, rest.value["metadata"].get("continue")) == (["c5"], None)
 
 
-def test_a_token_of_another_list_is_no_token(wire, room):
+def test_continue_token_of_another_list_is_refused(wire, room):
     for name in ("a", "b"):
         wire.post(room, configmap(name))
     token = wire.get(room, limit=1).value["metadata"]["continue"]
     refused(wire.get("/api/v1/namespaces", limit=1, **{"continue": token}), 400, "BadRequest")
 
 
-def test_after_compaction_what_is_too_old_is_gone(tmp_path):
+def test_compacted_revisions_are_expired(tmp_path):
     """The store is compacted while the server is down; its clients come back with what they had."""
     first = start(tmp_path)
     wire = Wire(first.kubeconfig)
@@ -292,7 +284,7 @@ def test_after_compaction_what_is_too_old_is_gone(tmp_path):
         assert wire.revision >= newest, "the counter outlives the process"
         with wire.watching(CONFIGMAPS, resourceVersion=newest) as events:
             later = wire.post(CONFIGMAPS, configmap("d")).revision
-            assert told(next(events)) == ("ADDED", "d", later)
+            assert event_summary(next(events)) == ("ADDED", "d", later)
 
 
 async def _compact(path: Path, revision: int) -> None:
@@ -304,7 +296,7 @@ async def _compact(path: Path, revision: int) -> None:
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_a_table_has_heads_and_rows_with_metadata(wire, version):
+def test_table_has_columns_and_rows_with_metadata(wire, version):
     wire.post(CLASSES, node_class("small", 0.5, labels={"app": "x"}))
     listed = wire.get(CLASSES, TABLE.format(version)).value
     assert (listed["kind"], listed["apiVersion"]) == ("Table", f"meta.k8s.io/{version}")
@@ -324,14 +316,14 @@ def test_a_table_has_heads_and_rows_with_metadata(wire, version):
     ("include", "kind"),
     [("Object", "LatticeNodeClass"), ("None", None), ("Metadata", "PartialObjectMetadata")],
 )
-def test_a_table_carries_as_much_of_the_object_as_asked(wire, include, kind):
+def test_table_includes_the_requested_object_part(wire, include, kind):
     wire.post(CLASSES, node_class("small", 0.5))
     row = wire.get(CLASSES, TABLE.format("v1"), includeObject=include).value["rows"][0]
     assert (row.get("object") or {}).get("kind") == kind
 
 
 @pytest.mark.parametrize("version", ["v1", "v1beta1"])
-def test_metadata_alone(wire, version):
+def test_partial_object_metadata(wire, version):
     wire.post(CLASSES, node_class("small", 0.5))
     listed = wire.get(CLASSES, PARTIAL_LIST.format(version)).value
     assert (listed["kind"], listed["apiVersion"]) == ("PartialObjectMetadataList", f"meta.k8s.io/{version}")
@@ -342,5 +334,5 @@ def test_metadata_alone(wire, version):
     assert listed["items"] == [single]
 
 
-def test_a_form_we_cannot_give_is_said(wire):
+def test_unsupported_accept_is_not_acceptable(wire):
     refused(wire.get(CLASSES, "application/cbor"), 406, "NotAcceptable")

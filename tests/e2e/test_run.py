@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
+from build.process_site import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 from build.rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
-from build.running import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 
@@ -29,7 +29,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         yield site
 
 
-def test_what_is_applied_runs_and_what_cannot_run_says_why(site: Site) -> None:
+def test_applied_workloads_run_or_report_the_failure(site: Site) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = other.getsockname()[1]
         site.apply(
@@ -128,7 +128,7 @@ def _left_of(site: Site, *names: str) -> set[str]:
     return {each for node in RACK for each in _left_of_node(site, node)} & {*names}
 
 
-def test_what_is_killed_comes_back_what_is_scaled_follows_and_what_is_deleted_goes(site: Site) -> None:
+def test_workloads_restart_scale_and_are_deleted(site: Site) -> None:
     site.apply(workload(site, "phoenix"), workload(site, "doomed", *STUBBORN))
     together(
         lambda: _rises_again(site, "phoenix"),
@@ -138,7 +138,7 @@ def test_what_is_killed_comes_back_what_is_scaled_follows_and_what_is_deleted_go
 
 
 def _rises_again(site: Site, name: str) -> None:
-    """Each failure is counted and told of; once it has run for long enough, they are forgotten."""
+    """Each failure is counted and reported; after a long enough run, the count is reset."""
     for failures in (1, 2):
         until(lambda: site.is_running(name), f"{name} runs")
         killed = site.pid(name)
@@ -191,7 +191,7 @@ def _single(site: Site) -> Iterator[None]:
     assert {name: most for name, most in site.most.items() if most > 1} == {}
 
 
-def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
+def test_update_and_drain_keep_min_available(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
     until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
     with _single(site), answering(site, "web") as counts:
@@ -219,7 +219,7 @@ def test_an_update_and_a_drain_never_leave_too_few(site: Site) -> None:
     assert site.lattice("uncordon", node).returncode == 0
 
 
-def test_an_agent_that_is_started_again_takes_over_what_it_finds(site: Site) -> None:
+def test_restarted_agent_takes_over_running_processes(site: Site) -> None:
     site.apply(workload(site, "steady"), strict(site))
     for _ in range(TRIES):
         until(
@@ -249,7 +249,7 @@ def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
     assert {name: pids for name, pids in site.live().items() if name not in but} == kept
 
 
-def test_a_wall_clock_that_is_set_wrong_changes_nothing(site: Site) -> None:
+def test_wall_clock_jump_changes_nothing(site: Site) -> None:
     """By an hour, forward and back, of the server and of one node: time is measured by another clock."""
     until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
     until(
@@ -270,7 +270,7 @@ def test_a_wall_clock_that_is_set_wrong_changes_nothing(site: Site) -> None:
     assert all(site.condition(node)["status"] == "True" for node in RACK)
 
 
-def test_what_may_run_on_its_own_is_untouched_while_no_server_is_there(site: Site) -> None:
+def test_server_outage_keeps_workloads_that_may_run_alone(site: Site) -> None:
     """The server is killed, for longer than a silent node is waited for."""
     before, marks = site.live(), {name: _history(site, name) for name in site.live()}
     connections = {node: site.agents[node].connections for node in RACK}
@@ -298,7 +298,7 @@ def _history(site: Site, name: str) -> tuple[int, str]:
 
 @dataclass(frozen=True)
 class Loss:
-    """A node whose agent was killed, and what ran there; one of them is `kept`."""
+    """A node whose agent was killed, and its workloads; one of them is `kept`."""
 
     node: str
     workloads: frozenset[str]
@@ -326,7 +326,7 @@ def loss(site: Site) -> Loss:
     return found
 
 
-def test_a_node_that_is_silent_is_lost(site: Site, loss: Loss) -> None:
+def test_silent_node_is_lost(site: Site, loss: Loss) -> None:
     until(lambda: site.condition(loss.node).get("reason") == "HeartbeatMissed", "its node is lost")
     assert "NodeLost" in site.reasons(loss.node)
     until(
@@ -335,8 +335,8 @@ def test_a_node_that_is_silent_is_lost(site: Site, loss: Loss) -> None:
     )
 
 
-def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
-    """The agent goes on and says why; with some room, it is tried again. A machine of its own, so its node goes when it is told to."""
+def test_full_disk_fails_only_new_starts(site: Site) -> None:
+    """The agent keeps running and reports the reason; with free space, the start is retried. The machine has a node of its own."""
     try:
         place = site.small_disk("tiny", "2m")
     except (OSError, subprocess.CalledProcessError):
@@ -366,9 +366,7 @@ def test_a_full_disk_fails_what_starts_and_nothing_else(site: Site) -> None:
     assert site.lattice("delete", "workload", "cramped").returncode == 0
 
 
-def test_what_a_lost_node_ran_is_replaced_and_goes_there_when_the_node_is_back(
-    site: Site, loss: Loss
-) -> None:
+def test_lost_replicas_are_replaced_and_stopped_on_return(site: Site, loss: Loss) -> None:
     until(
         lambda: site.node_of("kept") not in (loss.node, "") and site.is_running("kept"),
         "another copy runs elsewhere",
@@ -397,7 +395,7 @@ def _left_of_node(site: Site, node: str) -> set[str]:
     return {each["spec"]["workload"].removeprefix("default/") for each in records}
 
 
-def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Site) -> None:
+def test_node_deletion_drains_first_and_machine_can_rejoin(site: Site) -> None:
     node = site.node_of("strict")
     with _single(site), answering(site, "web") as counts:
         done = site.lattice("delete", "node", node, "--timeout", "60s")
@@ -417,7 +415,7 @@ def test_a_deleted_node_is_emptied_first_and_its_machine_can_join_anew(site: Sit
     )
 
 
-def test_in_the_end_nothing_is_left(site: Site) -> None:
+def test_teardown_leaves_nothing(site: Site) -> None:
     assert site.lattice("delete", "service", "web").returncode == 0
     assert site.lattice("delete", "workloads", "--all").returncode == 0
     until(lambda: not site.get(WORKLOADS)["items"], "all records are gone")

@@ -1,4 +1,5 @@
-"""Whatever is frozen or killed, in whatever order: in the end everything runs, each once; and what is strict never has two live copies."""
+"""After freezing and killing processes in any order, each workload runs once; a strict workload never has two
+live copies."""
 
 import os
 import random
@@ -7,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from build.process_site import TIMES, WORKLOADS, Site, until
 from build.rack import LEAST, RACK, a_rack, strict, web, workload
-from build.running import TIMES, WORKLOADS, Site, until
 
 pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("run"), pytest.mark.timeout(900)]
 
@@ -45,7 +46,7 @@ def _converges(site: Site) -> None:
         raise AssertionError(f"{error}\n{site.live()}\n{site.shown}") from error
 
 
-def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now(site: Site) -> None:
+def test_frozen_agent_does_not_revive_replaced_workloads(site: Site) -> None:
     _begin(site)
     lost = site.node_of("strict")
     site.agents[lost].process.send_signal(signal.SIGSTOP)
@@ -58,7 +59,7 @@ def test_an_agent_that_was_frozen_does_not_bring_back_what_runs_elsewhere_by_now
     assert site.most["strict"] == 1, "never two live copies"
 
 
-def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
+def test_frozen_server_declares_no_node_lost(site: Site) -> None:
     _begin(site)
     before = site.live()
     assert site.server is not None
@@ -77,7 +78,7 @@ def test_a_server_that_was_frozen_blames_nobody(site: Site) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_is_killed_in_whatever_order_everything_runs_once_in_the_end(site: Site, seed: int) -> None:
+def test_random_kills_converge_to_one_copy_each(site: Site, seed: int) -> None:
     _begin(site)
     rng = random.Random(seed)
 

@@ -1,4 +1,4 @@
-"""`lattice server` on a real etcd: several of them are one installation, and a known-bad etcd is refused."""
+"""`lattice server` on a real etcd: several servers form one installation, and a known-bad etcd is refused."""
 
 import contextlib
 import json
@@ -70,7 +70,7 @@ def _wait_for_leader(*servers: Server, seconds: float) -> Server:
     raise AssertionError(f"nobody leads after {seconds} seconds")
 
 
-def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_two_servers_on_one_etcd_share_state(etcd: EtcdServer, tmp_path: Path) -> None:
     store = etcd.url("together")
     with member(tmp_path / "a", store) as a, member(tmp_path / "b", store) as b:
         one, other = Wire(a.kubeconfig), Wire(b.kubeconfig)
@@ -88,7 +88,7 @@ def test_two_servers_are_one_installation(etcd: EtcdServer, tmp_path: Path) -> N
         assert sorted([_leads(a), _leads(b)]) == [False, True]
 
 
-def test_a_server_is_set_up_by_its_environment_and_a_file(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_server_is_configured_by_environment_and_file(etcd: EtcdServer, tmp_path: Path) -> None:
     host, _, port = etcd.endpoint.rpartition(":")
     (tmp_path / "lattice.yaml").write_text(
         "lease-ttl: 60\nreconcile-interval: 0.5\nstore: etcd://nowhere.invalid:1\ncontrollers: garbage\n"
@@ -136,7 +136,7 @@ spec:
 """
 
 
-def test_what_only_the_leader_knows_is_had_from_every_server(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_every_server_forwards_leader_only_reads(etcd: EtcdServer, tmp_path: Path) -> None:
     store = etcd.url("passed-on")
     with member(tmp_path / "a", store) as a, member(tmp_path / "b", store) as b:
         leader = _wait_for_leader(a, b, seconds=10)
@@ -159,7 +159,7 @@ def _ask_the_other(follower: Server) -> None:
     assert follower.lattice("logs", "talk-0", "--kubeconfig", str(stranger)).returncode == 4
 
 
-def test_a_killed_leader_is_replaced_when_its_lease_is_over(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_killed_leader_is_replaced_when_its_lease_expires(etcd: EtcdServer, tmp_path: Path) -> None:
     flags = (etcd.url("killed"), "--lease-ttl", "2")
     with member(tmp_path / "a", *flags) as a, member(tmp_path / "b", *flags) as b:
         leader = _wait_for_leader(a, b, seconds=10)
@@ -167,7 +167,7 @@ def test_a_killed_leader_is_replaced_when_its_lease_is_over(etcd: EtcdServer, tm
         assert _wait_for_leader(b if leader is a else a, seconds=2 + 2)
 
 
-def test_a_leader_that_is_told_to_stop_hands_over(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_leader_resigns_on_sigterm(etcd: EtcdServer, tmp_path: Path) -> None:
     flags = (
         etcd.url("stopped"),
         "--lease-ttl",
@@ -205,7 +205,7 @@ def etcd_that_says(endpoint: str, version: str) -> Iterator[str]:
         server.stop(None).wait()
 
 
-def test_an_etcd_that_loses_writes_is_refused_unless_allowed(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_data_losing_etcd_release_is_refused_unless_allowed(etcd: EtcdServer, tmp_path: Path) -> None:
     with etcd_that_says(etcd.endpoint, "3.5.3") as store:
         command = [
             *LATTICE,
@@ -226,6 +226,6 @@ def test_an_etcd_that_loses_writes_is_refused_unless_allowed(etcd: EtcdServer, t
             assert Wire(server.kubeconfig).post(CONFIGMAPS, configmap("there")).status == 201
 
 
-def test_an_etcd_of_a_good_release_needs_no_flag(etcd: EtcdServer, tmp_path: Path) -> None:
+def test_good_etcd_release_needs_no_flag(etcd: EtcdServer, tmp_path: Path) -> None:
     with etcd_that_says(etcd.endpoint, "3.5.6") as store, member(tmp_path / "good", store) as server:
         assert Wire(server.kubeconfig).get(CONFIGMAPS).status == 200

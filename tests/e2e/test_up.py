@@ -1,4 +1,4 @@
-"""`lattice up` as people meet it: the first start, the next one, Ctrl-C, a taken port, a full disk."""
+"""`lattice up`: the first start, restarts, Ctrl-C, a port in use, a full disk."""
 
 import contextlib
 import os
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.running import until
+from build.process_site import until
 from build.servers import LATTICE, Server, running_server, start
 from build.wire import CONFIGMAPS, Wire, configmap, refused
 
@@ -21,19 +21,19 @@ pytestmark = [pytest.mark.xdist_group("up"), pytest.mark.timeout(90)]
 BIG = {"text": "x" * 100_000}
 
 
-def _said(server: Server) -> str:
+def _output(server: Server) -> str:
     """Everything after the first line, once it has ended."""
     assert server.process.stdout is not None
     with server.process.stdout as out:
         return out.read()
 
 
-def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
+def test_first_start_prints_paths_and_next_steps(tmp_path: Path) -> None:
     server = start(tmp_path)
     assert re.fullmatch(r"https://127\.0\.0\.1:\d+", server.url)
     assert Wire(server.kubeconfig).get("/version").status == 200
     assert server.stop(signal.SIGINT) == 0
-    said = _said(server)
+    said = _output(server)
     for words in (
         f"state       {tmp_path}/state.db",
         f"kubeconfig  {server.kubeconfig}",
@@ -46,16 +46,16 @@ def test_the_first_start_says_where_and_what_next(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["Ctrl-C", "SIGTERM"])
-def test_it_stops_cleanly_while_somebody_watches(number: int, tmp_path: Path) -> None:
+def test_up_stops_cleanly_during_a_watch(number: int, tmp_path: Path) -> None:
     server = start(tmp_path)
     with Wire(server.kubeconfig).watching(CONFIGMAPS):
         began = time.monotonic()
         assert server.stop(number) == 0
         assert time.monotonic() - began < 5
-    assert "Traceback" not in _said(server) + (tmp_path / "server.log").read_text()
+    assert "Traceback" not in _output(server) + (tmp_path / "server.log").read_text()
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+def test_restart_keeps_state_and_rewrites_the_kubeconfig(tmp_path: Path) -> None:
     server = start(tmp_path)
     assert Wire(server.kubeconfig).post(CONFIGMAPS, configmap("kept", {"a": "1"})).status == 201
     before = Wire(server.kubeconfig).revision
@@ -73,10 +73,10 @@ def test_the_next_start_goes_on_where_the_last_one_stopped(tmp_path: Path) -> No
     assert wire.get(f"{CONFIGMAPS}/kept").value["data"] == {"a": "1"}
     assert wire.revision >= before
     assert again.stop() == 0
-    _said(server), _said(again)
+    _output(server), _output(again)
 
 
-def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
+def test_second_server_on_one_data_dir_names_the_first(tmp_path: Path) -> None:
     with running_server(tmp_path) as first:
         command = [*LATTICE, "up", "--data-dir", str(tmp_path), "--port", "0"]
         second = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
@@ -88,7 +88,7 @@ def test_a_second_one_on_the_same_data_names_the_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by", ["flag", "environment"])
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(by: str, tmp_path: Path) -> None:
+def test_requested_port_in_use_is_refused(by: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken = str(other.getsockname()[1])
         flags, environment = (["--port", taken], {}) if by == "flag" else ([], {"LATTICE_PORT": taken})
@@ -106,9 +106,9 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(by: str, tmp_path: Pa
         assert "fix: choose another --port" in done.stderr
 
 
-def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
+def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):  # if somebody else has it, as well
+        with contextlib.suppress(OSError):  # another process may hold it already
             stack.enter_context(socket.create_server(("127.0.0.1", 7443)))
         process = subprocess.Popen(
             [*LATTICE, "up", "--data-dir", tmp_path], stdout=subprocess.PIPE, text=True
@@ -119,10 +119,10 @@ def test_only_the_default_port_gives_way(tmp_path: Path) -> None:
         server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
         _until_ready(server)
         assert server.stop() == 0
-        _said(server)
+        _output(server)
 
 
-def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complains(tmp_path: Path) -> None:
+def test_agent_port_falls_back_silently(tmp_path: Path) -> None:
     with _taken_after_a_free_one() as other:
         port = other.getsockname()[1] - 1
         command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", str(port), "--controllers", "garbage"]
@@ -135,7 +135,7 @@ def test_agents_find_another_port_where_the_next_one_is_taken_and_nobody_complai
 
 
 def _taken_after_a_free_one() -> socket.socket:
-    """A listening socket whose port stands after one that nobody has: outside the range the kernel hands out to others meanwhile."""
+    """A listening socket on the port after a free one, both outside the ephemeral range of the kernel."""
     for port in range(20_001 + os.getpid() % 5_000, 32_000, 2):
         try:
             socket.create_server(("127.0.0.1", port - 1)).close()
@@ -155,7 +155,7 @@ def _until_ready(server: Server) -> str:
     return said
 
 
-def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -> None:
+def test_seed_is_applied_only_to_a_new_state(tmp_path: Path) -> None:
     manifest, data = tmp_path / "hello.yaml", tmp_path / "data"
     manifest.write_text(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
@@ -186,7 +186,7 @@ def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -
     assert "configmap/hello" not in said
     assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}
     assert second.stop() == 0
-    _said(first), _said(second)
+    _output(first), _output(second)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_seeds_are_applied_when_the_state_is_new_and_only_then(tmp_path: Path) -
         ),
     ],
 )
-def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(
+def test_unusable_seed_is_refused_before_anything_is_created(
     text: str | None, code: int, words: str, tmp_path: Path
 ) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
@@ -216,7 +216,7 @@ def test_a_seed_that_cannot_be_used_is_refused_before_anything_is_made(
     assert not data.exists()
 
 
-def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_kept_is_not_judged_again(
+def test_missing_seed_fails_and_old_state_skips_the_seed(
     tmp_path: Path,
 ) -> None:
     manifest, data = tmp_path / "seed.yaml", tmp_path / "data"
@@ -234,11 +234,11 @@ def test_a_seed_that_is_gone_is_told_on_a_state_that_is_there_and_one_that_was_k
     second = start(data, "--seed", str(manifest))
     assert "state resumed" in _until_ready(second)
     assert second.stop() == 0
-    _said(first), _said(second)
+    _output(first), _output(second)
 
 
 @pytest.mark.parametrize("file", ["server.log", "server.lock", "state.db", "tls/server.crt", "kubeconfig"])
-def test_ctrl_c_while_it_starts_is_no_crash(file: str, tmp_path: Path) -> None:
+def test_ctrl_c_during_startup_exits_cleanly(file: str, tmp_path: Path) -> None:
     """As soon as a file is there that it makes on the way."""
     command = [*LATTICE, "up", "--data-dir", tmp_path, "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -251,7 +251,7 @@ def test_ctrl_c_while_it_starts_is_no_crash(file: str, tmp_path: Path) -> None:
     assert told == ""
 
 
-def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
+def test_apply_flag_applies_after_startup(tmp_path: Path) -> None:
     manifest = tmp_path / "hello.yaml"
     manifest.write_text(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: hello, namespace: default}\ndata: {a: '1'}\n"
@@ -264,12 +264,12 @@ def test_apply_applies_once_it_runs(tmp_path: Path) -> None:
         time.sleep(0.1)
     assert answer.value["data"] == {"a": "1"}
     assert server.stop() == 0
-    assert "configmap/hello created" in _said(server)
+    assert "configmap/hello created" in _output(server)
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Four megabytes. In CI this must work; elsewhere it needs somebody who may mount."""
+    """A disk of four megabytes. It must work in CI; elsewhere the test is skipped without the right to mount."""
     folder = tmp_path / "small"
     folder.mkdir()
     done = subprocess.run(
@@ -286,7 +286,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", folder], check=True)
 
 
-def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path) -> None:
+def test_full_disk_refuses_writes_and_serves_reads(small_disk: Path) -> None:
     with running_server(small_disk / "data") as server:
         wire = Wire(server.kubeconfig)
         kept: list[str] = []
@@ -309,14 +309,14 @@ def test_a_full_disk_refuses_writes_says_so_and_goes_on_reading(small_disk: Path
         assert server.stop() == 0
 
 
-def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_disk: Path) -> None:
+def test_full_disk_allows_clean_stop_and_restart_or_error(small_disk: Path) -> None:
     server = start(small_disk / "data")
     with (small_disk / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while True:
             ballast.write(b"0" * 4096)
     refused(Wire(server.kubeconfig).post(CONFIGMAPS, configmap("big", BIG)), 507, "StorageFull")
     assert server.stop() == 0
-    assert "Traceback" not in _said(server)
+    assert "Traceback" not in _output(server)
     again = subprocess.run(
         [*LATTICE, "up", "--data-dir", str(small_disk / "data")],
         capture_output=True,
@@ -346,7 +346,7 @@ def test_on_a_full_disk_it_stops_cleanly_and_starts_again_or_says_why_not(small_
         ),
     ],
 )
-def test_what_cannot_start_says_why(
+def test_failed_start_prints_the_reason(
     name: str, flags: list[str], code: int, words: str, tmp_path: Path
 ) -> None:
     (tmp_path / "junk").mkdir()
@@ -386,7 +386,7 @@ def _processes(mark: str, folder: Path) -> list[int]:
     return found
 
 
-def test_ctrl_c_ends_also_a_workload_that_does_not_want_to_end(tmp_path: Path) -> None:
+def test_ctrl_c_kills_a_workload_that_ignores_sigterm(tmp_path: Path) -> None:
     manifest, data, mark = tmp_path / "stubborn.yaml", tmp_path / "data", uuid.uuid4().hex
     manifest.write_text(STUBBORN % mark)
     server = start(data, "--seed", str(manifest), "--controllers", "*", "--local-stop-within", "3")
@@ -401,4 +401,4 @@ def test_ctrl_c_ends_also_a_workload_that_does_not_want_to_end(tmp_path: Path) -
     for pid in left:
         os.kill(pid, signal.SIGKILL)
     assert left == []
-    _said(server)
+    _output(server)

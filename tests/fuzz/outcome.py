@@ -1,4 +1,4 @@
-"""What became of each parser that was fuzzed, read from the fuzzer's last words, as one table."""
+"""The outcome of each fuzzed parser, read from the last lines of the fuzzer, as one table."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Everything that reads what strangers send, each as a function of bytes that refuses with an error of ours or takes them."""
+"""The parsers of untrusted input, each as a function of bytes that accepts them or raises a LatticeError."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ CATALOG, BLANK = Catalog(KINDS), PriceBook({})
 class Parser:
     read: Callable[[bytes], Any]
     examples: tuple[bytes, ...]
-    words: tuple[bytes, ...] = ()  # of its language, for whoever makes up inputs
+    words: tuple[bytes, ...] = ()  # tokens of its language, for the generation of inputs
 
 
 def _manifest(data: bytes) -> None:
@@ -215,7 +215,7 @@ PARSERS: dict[str, Parser] = {
 
 
 def refuses_or_takes(parser: Parser, data: bytes) -> bool:
-    """Whether it was taken. Anything but an error of ours goes through to whoever asks."""
+    """Whether the parser accepted the input; any exception but a LatticeError propagates."""
     try:
         parser.read(data)
     except LatticeError:

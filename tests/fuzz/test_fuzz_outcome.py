@@ -1,4 +1,5 @@
-"""The table at the end of a long fuzz says what became of each parser, and never calls one sound that did not end well."""
+"""The table at the end of a fuzz run shows the outcome of each parser, and a run that ended badly is never
+shown as clean."""
 
 import pytest
 from fuzz.outcome import outcome_of, table
@@ -20,11 +21,11 @@ CRASHED = (
         pytest.param(-9, DONE, "| token | 528,223 | 0 | 41 | FOUND |", id="killed after it was done"),
     ],
 )
-def test_a_row(code: int, said: str, row: str) -> None:
+def test_outcome_row(code: int, said: str, row: str) -> None:
     assert outcome_of("token", code, said).row == row
 
 
-def test_the_table_ends_with_the_sum_and_with_what_was_found() -> None:
+def test_outcome_table_ends_with_sum_and_crashes() -> None:
     lines = table([outcome_of("body", 0, DONE), outcome_of("token", 77, CRASHED)]).splitlines()
     assert lines[5] == "2 parsers, 528,923 inputs; 1 found something"
     assert lines[6].startswith("token: ")

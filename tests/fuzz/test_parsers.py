@@ -1,4 +1,4 @@
-"""Whatever is sent to a parser, it says no in words of ours, or takes it."""
+"""Every parser accepts its input or raises a LatticeError."""
 
 import pytest
 from fuzz.parsers import PARSERS, Parser, refuses_or_takes
@@ -28,7 +28,7 @@ def made_up(parser: Parser) -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("name", sorted(PARSERS))
-def test_what_is_not_taken_is_refused_in_words(name: str) -> None:
+def test_rejected_input_raises_a_lattice_error(name: str) -> None:
     parser = PARSERS[name]
 
     @settings(max_examples=EXAMPLES)
@@ -40,6 +40,6 @@ def test_what_is_not_taken_is_refused_in_words(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(PARSERS) - {"signing request"}))
-def test_the_examples_are_taken(name: str) -> None:
+def test_examples_are_accepted(name: str) -> None:
     for example in PARSERS[name].examples:
         assert refuses_or_takes(PARSERS[name], example), example

@@ -1,4 +1,4 @@
-"""What may be the name of an image, and what only looks like one."""
+"""Validation of image names."""
 
 import pytest
 
@@ -20,7 +20,7 @@ from lattice.kinds.container import image_problem
         "scratch_image:_tag",
     ],
 )
-def test_what_is_an_image(text: str) -> None:
+def test_image_name_is_valid(text: str) -> None:
     assert image_problem(text) == ""
 
 
@@ -46,5 +46,5 @@ def test_what_is_an_image(text: str) -> None:
         pytest.param("а", id="a letter of another script"),
     ],
 )
-def test_what_is_no_image_is_refused(text: str) -> None:
+def test_bad_image_name_is_refused(text: str) -> None:
     assert "must be the name of an image" in image_problem(text)

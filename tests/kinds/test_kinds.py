@@ -1,4 +1,5 @@
-"""Every printed manifest is accepted as it stands; what is wrong in itself is named with its place, its value and what is allowed."""
+"""Every printed manifest is accepted; an invalid spec is reported with its field, its value and the allowed
+values."""
 
 from decimal import Decimal
 from pathlib import Path
@@ -62,12 +63,12 @@ def test_example_is_accepted(value):
     assert msgspec.json.decode(ENCODER.encode(found), type=type(found)) == found
 
 
-def test_there_are_examples():
+def test_examples_are_found():
     assert len(examples()) > 40
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_every_field_says_what_it_is(kind):
+def test_every_field_has_a_description(kind):
     silent = [
         path
         for path, schema in _fields(structural_schema(kind), "")
@@ -94,13 +95,13 @@ def test_names_are_unique():
 
 
 @pytest.mark.parametrize("kind", LATTICE_KINDS, ids=lambda kind: kind.__name__)
-def test_every_status_has_conditions_and_the_generation_it_saw(kind):
+def test_every_status_has_conditions_and_observed_generation(kind):
     status = structural_schema(kind)["properties"]["status"]["properties"]
     assert status["conditions"]["x-kubernetes-list-map-keys"] == ["type"]
     assert {"phase", "observedGeneration"} <= status.keys()
 
 
-def test_the_service_status_of_the_design_is_kept_field_by_field():
+def test_service_status_of_the_design_round_trips():
     text = """
 phase: Running
 placements:
@@ -128,7 +129,7 @@ schedulerDecision:
     assert msgspec.json.decode(ENCODER.encode(status)) == yaml.safe_load(text)
 
 
-def test_the_pool_status_of_the_design_is_kept_field_by_field():
+def test_pool_status_of_the_design_round_trips():
     text = """
 phase: Ready
 capacity: {allocatedNodes: 45, allocatedCores: 720, allocatedMemoryGi: 2880}
@@ -141,7 +142,7 @@ clusters:
     assert msgspec.json.decode(ENCODER.encode(status)) == yaml.safe_load(text)
 
 
-def test_a_pool_counts_in_integers():
+def test_pool_amounts_are_integers():
     pool = the("seeds", "000-latticepool", "us-east.yaml").spec
     assert pool.capacity.max_millicores == 2_000_000
     assert pool.capacity.max_memory_bytes == 8000 << 30
@@ -174,7 +175,7 @@ def test_a_class_has_one_size_per_provider(provider, cores, memory, price):
     assert spec.price_on("gcp") is None
 
 
-def test_a_region_replaces_lists_and_takes_the_smaller_quota():
+def test_region_overrides_lists_and_takes_the_smaller_quota():
     spec = the("seeds", "001-cloudinfrastructure", "aws-production.yaml").spec
     assert spec.compliance_of("us-west-2") == ("SOC2",)
     assert spec.capabilities_of("us-west-2") == ()
@@ -183,7 +184,7 @@ def test_a_region_replaces_lists_and_takes_the_smaller_quota():
     assert spec.budget.alert_millionths == 800_000
 
 
-def test_a_data_centre_counts_in_integers():
+def test_data_centre_amounts_are_integers():
     spec = the("seeds", "001-staticinfrastructure", "dc-east.yaml").spec
     assert (spec.capacity.millicores, spec.capacity.memory_bytes, spec.capacity.storage_bytes) == (
         800_000,
@@ -197,7 +198,7 @@ def test_a_data_centre_counts_in_integers():
     assert the("seeds", "001-overflow", "dc-east.yaml").spec.overflow.trigger_millionths == 900_000
 
 
-def test_a_service_wants_enough_replicas_for_all_its_regions():
+def test_service_needs_a_replica_per_region():
     spec = the("seeds", "000-latticeservice", "api-gateway.yaml").spec
     assert (spec.min_replicas, spec.desired_replicas(), spec.desired_replicas(min_regions=5)) == (3, 3, 5)
     assert spec.requests == {"cpu": 2000, "memory": 4 << 30}
@@ -206,7 +207,7 @@ def test_a_service_wants_enough_replicas_for_all_its_regions():
     assert not spec.resources["database"].is_inbound
 
 
-def test_containers_that_state_requests_win_over_the_placement():
+def test_container_requests_override_placement_resources():
     service = a("""LatticeService
 containers:
   main: {image: x, resources: {requests: {cpu: 0.5, memory: 1Gi}, limits: {cpu: "1", memory: 1Gi}}}
@@ -497,7 +498,7 @@ placement: {resources: {cores: 8}}
         ),
     ],
 )
-def test_wrong_in_itself(text, where, says):
+def test_invalid_spec_is_reported(text, where, says):
     (cause,) = a(text).problems()
     assert cause.field == where
     assert says in cause.message
@@ -520,7 +521,7 @@ def test_toleration(toleration, tolerates):
     assert toleration.tolerates(Taint(key="gpu", value="yes", effect="NoSchedule")) is tolerates
 
 
-def test_an_address_is_told_everything_that_is_wrong_with_it_but_not_its_password():
+def test_webhook_url_problems_hide_the_password():
     rule = a(
         "AutomationRule\nwhen: {workloadFailures: {count: 3}}\nactions: [{webhook: {url: 'http://me:secret@x'}}]"
     )
@@ -545,7 +546,7 @@ def test_data_of_secrets_is_base64():
     ]
 
 
-def test_an_event_was_last_seen_when_its_series_was():
+def test_event_last_seen_comes_from_its_series():
     event = {
         "apiVersion": "v1",
         "kind": "Event",

@@ -1,4 +1,4 @@
-"""Names of ledgers, what budgets state, and books that do not add up."""
+"""Names of ledgers, ledger specs of budgets, and validation of unbalanced ledgers."""
 
 import itertools
 from typing import Any
@@ -96,7 +96,7 @@ regions = st.from_regex(r"([A-Za-z0-9]([A-Za-z0-9_.-]{0,8}[A-Za-z0-9])?)?", full
 
 @settings(max_examples=500, deadline=None)
 @given(one=st.tuples(labels, regions), other=st.tuples(labels, regions))
-def test_names_are_valid_and_tell_accounts_apart(one: tuple[str, str], other: tuple[str, str]) -> None:
+def test_ledger_names_are_valid_and_distinct(one: tuple[str, str], other: tuple[str, str]) -> None:
     first, second = cloud(*one), cloud(*other)
     assert not name_problem(LatticeLedger.resource, first.ledger_name)
     assert (first.ledger_name == second.ledger_name) == (first == second)
@@ -126,7 +126,7 @@ PLACE = {"location": {"name": "dc"}, "capacity": {"nodes": 1}}
         ),
     ],
 )
-def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bool, int]) -> None:
+def test_pool_ledger_spec(spec: dict[str, Any], expected: tuple[int | None, bool, int]) -> None:
     assert stated(pool_ledger_spec(a(LatticePool, {"provider": PROVIDER, **spec}))) == expected
 
 
@@ -157,7 +157,7 @@ def test_what_a_pool_states(spec: dict[str, Any], expected: tuple[int | None, bo
         ),
     ],
 )
-def test_what_a_cloud_states(whole: Any, own: Any, total: Any, region: Any) -> None:
+def test_cloud_ledger_spec(whole: Any, own: Any, total: Any, region: Any) -> None:
     found = a(CloudInfrastructure, {"provider": "aws", "budget": whole, "regions": {"r": {"budget": own}}})
     assert stated(cloud_ledger_spec(found)) == total
     assert stated(cloud_ledger_spec(found, "r")) == region
@@ -177,11 +177,11 @@ def test_what_a_cloud_states(whole: Any, own: Any, total: Any, region: Any) -> N
         ),
     ],
 )
-def test_what_overflow_states(overflow: Any, expected: Any) -> None:
+def test_overflow_ledger_spec(overflow: Any, expected: Any) -> None:
     assert stated(overflow_ledger_spec(a(StaticInfrastructure, {**PLACE, "overflow": overflow}))) == expected
 
 
-def test_an_object_that_is_gone_states_nothing() -> None:
+def test_deleted_object_has_no_ledger_spec() -> None:
     assert ledger_spec(pool("us-east"), None) is None
 
 
@@ -191,7 +191,7 @@ def a_book(account: Account, **status: Any) -> LatticeLedger:
     return msgspec.structs.replace(whole, status=msgspec.convert(now | status, type(whole.status)))
 
 
-def test_a_book_that_adds_up() -> None:
+def test_balanced_ledger_is_valid() -> None:
     lots = {"c": [{"nodeClass": "medium", "count": 3, "micros": 192_000}]}
     book = a_book(pool("us-east"), committedMicros=576_000, machines=lots, past={"2026-10": 5})
     assert list(book.problems()) == []
@@ -225,7 +225,7 @@ def test_a_book_that_adds_up() -> None:
         ),
     ],
 )
-def test_a_book_that_does_not_add_up(book: LatticeLedger, field: str) -> None:
+def test_unbalanced_ledger_is_invalid(book: LatticeLedger, field: str) -> None:
     assert [cause.field for cause in book.problems()] == [field]
 
 

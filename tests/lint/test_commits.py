@@ -1,4 +1,4 @@
-"""Commit subjects: what is accepted, and what is refused with a reason."""
+"""Commit subjects are accepted, or rejected with a reason."""
 
 import pytest
 
@@ -36,6 +36,6 @@ def test_a_change_of_src_needs_a_body(body: str, files: tuple[str, ...], is_refu
     assert bool(list(problems(Commit("abc", "clock: add a timer", body, files)))) is is_refused
 
 
-def test_an_unknown_range_is_said_and_fails_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_commit_range_is_reported_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no-such-commit..HEAD"]) == 0
     assert "not checked" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""The lint of names and docstrings finds what it is for, and leaves good code alone."""
+"""The lint of names and docstrings finds its targets and accepts good code."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_good_code_has_no_finding(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
 
 
-def test_figures_count_what_they_say(tmp_path: Path) -> None:
+def test_figures_count_correctly(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(GOOD)
     figures = measure(tmp_path)
     assert (

@@ -1,4 +1,4 @@
-"""Each scenario says what it said before. `REWRITE=1` writes what is said now, to be read like code."""
+"""The output of each scenario is unchanged. `REWRITE=1` writes the new output, which is reviewed like code."""
 
 import difflib
 import os
@@ -14,7 +14,7 @@ SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_scenario_says_what_it_said_before(name: str) -> None:
+def test_scenario_output_is_unchanged(name: str) -> None:
     text = (HERE / name).read_text()
     said = run_in_subprocess(lambda: run_scenario(text, name), str)
     if os.environ.get("REWRITE"):
@@ -35,7 +35,7 @@ def differing(name: str, text: str, said: str) -> str:
     )
 
 
-def test_a_scenario_without_what_is_said_tells_how_it_is_written_down() -> None:
+def test_missing_scenario_output_names_rewrite() -> None:
     words = differing(
         "new.txt", "world racks=1\nshow running\n", "world racks=1\nshow running\n----\nrack-1: nothing\n"
     )
@@ -43,12 +43,12 @@ def test_a_scenario_without_what_is_said_tells_how_it_is_written_down() -> None:
     assert "REWRITE=1 writes it" in words
 
 
-def test_there_are_enough_of_them_and_each_opens_with_what_it_shows() -> None:
+def test_every_scenario_opens_with_a_description() -> None:
     assert len(SCENARIOS) >= 25
     assert [name for name in SCENARIOS if not (HERE / name).read_text().startswith("# ")] == []
 
 
-def test_a_scenario_is_read_and_written_unchanged() -> None:
+def test_scenario_text_round_trips() -> None:
     text = "# A sentence.\nworld\n\nshow nodes\n----\nrack-1: Ready\n"
     assert format_blocks(parse_blocks(text)) == text
 
@@ -82,16 +82,18 @@ def test_a_scenario_is_read_and_written_unchanged() -> None:
         pytest.param(
             ["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"
         ),
-        pytest.param(["kill rack-7"], "there is no server or machine 'rack-7'", id="nobody to kill"),
+        pytest.param(
+            ["kill rack-7"], "there is no server or machine 'rack-7'", id="kill of an unknown machine"
+        ),
         pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
         pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
         pytest.param(["drain @lone"], "there is no workload 'lone' that is on a node", id="nowhere"),
-        pytest.param(["resume"], "nobody was paused", id="nobody to resume"),
+        pytest.param(["resume"], "nobody was paused", id="resume without a paused process"),
         pytest.param(["world"], "the world has begun", id="two worlds"),
         pytest.param(['wait "3'], "it cannot be read: No closing quotation", id="half a quotation"),
     ],
 )
-def test_a_mistake_is_one_sentence_with_its_line_and_how_to_mend_it(lines: list[str], what: str) -> None:
+def test_scenario_error_names_line_and_fix(lines: list[str], what: str) -> None:
     told = mistake(["# What it shows.", "world racks=1", "", "wait 1", *lines])
     assert told.startswith(f"new.txt, line 5, `{lines[0]}`: {what}\n  fix: ")
 
@@ -113,14 +115,14 @@ def mistake(lines: list[str]) -> str:
         ),
         pytest.param("wait", "write it as `wait SECONDS`", id="how it is written"),
         pytest.param("provider sleeps", "use one of answers, away", id="words"),
-        pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="who is there"),
+        pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="existing machines"),
     ],
 )
-def test_a_mistake_is_answered_with_the_words_that_exist(line: str, fix: str) -> None:
+def test_scenario_error_lists_existing_words(line: str, fix: str) -> None:
     assert f"\n  fix: {fix}" in mistake(["world racks=1", line])
 
 
-def test_a_scenario_without_a_world_is_refused_with_that_word() -> None:
+def test_scenario_without_a_world_is_refused() -> None:
     told = mistake(["# What it shows.", "workload lone"])
     assert (
         told
@@ -128,7 +130,7 @@ def test_a_scenario_without_a_world_is_refused_with_that_word() -> None:
     )
 
 
-def test_every_command_says_what_it_does_and_how_it_is_written() -> None:
+def test_every_scenario_command_has_help_and_usage() -> None:
     assert [name for name, deed in COMMANDS.items() if not deed.__doc__] == []
     assert usage("world") == "world [racks=0] [servers=3] [binding=optimistic|pessimistic|two-phase]"
     assert usage("delete") == "delete service|workload|node|pool NAME"

@@ -1,4 +1,4 @@
-"""`lattice sim` refuses what would prove nothing, says how far it has come, and notices a history that differs."""
+"""`lattice sim` refuses vacuous runs, reports progress, and detects a nondeterministic history."""
 
 from collections.abc import Iterator
 
@@ -16,12 +16,12 @@ from lattice.sim.world.run import without_texts
     [
         pytest.param(["run", "--seeds", "0"], id="no seeds"),
         pytest.param(["run", "--seeds", "-3"], id="fewer than none"),
-        pytest.param(["run", "--workers", "0"], id="nobody to run them"),
-        pytest.param(["run", "--planted", "nonsense"], id="a bug that nobody planted"),
+        pytest.param(["run", "--workers", "0"], id="no workers"),
+        pytest.param(["run", "--planted", "nonsense"], id="an unknown planted bug"),
         pytest.param(["replay", "banana"], id="a seed that is no number"),
     ],
 )
-def test_what_would_prove_nothing_is_refused(words: list[str]) -> None:
+def test_vacuous_runs_are_refused(words: list[str]) -> None:
     done = CliRunner().invoke(cli, ["sim", *words])
     assert done.exit_code != 0
     assert "violations" not in done.output
@@ -48,7 +48,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "run_seeds", pretended)
 
 
-def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_lines() -> None:
+def test_run_reports_progress_and_a_summary() -> None:
     done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "250"])
     assert [line.split(",")[0] for line in done.stderr.splitlines()] == [
         "100 of 250 seeds",
@@ -68,7 +68,7 @@ def test_every_hundred_seeds_a_line_says_how_far_it_has_come_and_the_end_is_two_
         pytest.param("another", "2 run twice, 1 with another history: 1", 1, id="one differs"),
     ],
 )
-def test_a_history_that_differs_the_second_time_is_named(
+def test_nondeterministic_history_is_reported(
     monkeypatch: pytest.MonkeyPatch, other: str, said: str, code: int
 ) -> None:
     monkeypatch.setattr(report, "digests_in_new_process", lambda *_: {0: "history-0", 1: other})
@@ -113,6 +113,6 @@ def test_digests_are_printed_per_seed(flag: str, digest: str) -> None:
         ),
     ],
 )
-def test_decisions_are_compared_without_their_texts(other: bytes, is_equal: bool) -> None:
+def test_decision_digests_ignore_messages(other: bytes, is_equal: bool) -> None:
     stored = b'{"status":{"node":"a","conditions":[{"type":"Ready","message":"one"}]}}'
     assert (without_texts(stored) == without_texts(other)) is is_equal

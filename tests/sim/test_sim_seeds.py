@@ -1,4 +1,5 @@
-"""The whole control plane under faults drawn from seeds keeps its promises, and the same seed is the same run."""
+"""The control plane violates no invariant under faults drawn from seeds, and a seed always gives the same
+run."""
 
 import os
 import re
@@ -26,7 +27,7 @@ FOUND_SOON = ("no-fence", "float-money", "started-twice", "lost-write")
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_no_promise_is_broken(first: int) -> None:
+def test_seeds_violate_no_invariant(first: int) -> None:
     wrong = [
         line
         for each in run_seeds(range(first, first + CHUNK), workers=1)
@@ -69,7 +70,7 @@ def test_every_planted_bug_is_found(name: str) -> None:
     assert after, f"{name} was not found by {MOST} seeds"
 
 
-def test_a_new_kind_of_fault_changes_nothing_where_it_does_not_strike(
+def test_new_fault_kind_leaves_other_plans_unchanged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     before = {seed: FaultPlan.from_seed(seed) for seed in range(50)}
@@ -82,7 +83,7 @@ def test_a_new_kind_of_fault_changes_nothing_where_it_does_not_strike(
     assert all(after[seed] == before[seed] for seed in spared)
 
 
-def test_every_bug_that_was_found_is_held_by_a_test_that_is_there() -> None:
+def test_every_found_bug_has_a_regression_test() -> None:
     """Seeds draw other runs when anything changes: what keeps a bug from coming back is a test of its own."""
     rows = (DOCS.read_text().partition("### Bugs that it found")[2]).splitlines()
     named = [
@@ -98,7 +99,7 @@ def test_every_bug_that_was_found_is_held_by_a_test_that_is_there() -> None:
             assert f"def {test}(" in (ROOT / path).read_text() or not test, f"{path}::{test}"
 
 
-def test_the_same_seed_is_the_same_history_whatever_strings_hash_to() -> None:
+def test_seed_gives_one_history_for_any_hash_seed() -> None:
     words = ["sim", "run", "--first", "3", "--seeds", "3", "--workers", "1", "--digests", "--twice"]
     said = subprocess.run(
         [sys.executable, "-m", "lattice", *words],

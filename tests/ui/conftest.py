@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.browsing import EXAMPLES, Shop, Visitor, a_browser, chromium_needed, read_until, until
+from build.browser import EXAMPLES, UiServer, Visitor, a_browser, chromium_needed, read_until, until
 from build.servers import running_server
 from playwright.sync_api import Browser, BrowserContext
 
@@ -12,10 +12,10 @@ FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat
 
 
 @pytest.fixture(scope="session")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def ui_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiServer]:
     folder: Path = tmp_path_factory.mktemp("shop")
     with running_server(folder, *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server:
-        made = Shop(server, read_until(server, "Press Ctrl-C to stop."))
+        made = UiServer(server, read_until(server, "Press Ctrl-C to stop."))
         until(made.is_ready, "every service of the quickstart runs")
         yield made
 
@@ -36,9 +36,9 @@ def signed_in() -> dict[str, BrowserContext]:
 
 
 @pytest.fixture
-def visit(browser: Browser, shop: Shop, signed_in: dict[str, BrowserContext]) -> Iterator[Visitor]:
+def visit(browser: Browser, ui_server: UiServer, signed_in: dict[str, BrowserContext]) -> Iterator[Visitor]:
     """Opens the page; afterwards nothing may have gone wrong on any that was opened."""
-    visitor = Visitor(browser, shop, signed_in)
+    visitor = Visitor(browser, ui_server, signed_in)
     yield visitor
     visitor.close()
     assert visitor.wrongs == []

@@ -4,7 +4,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from build.browsing import EXAMPLES, NARROW, WIDE, Shop, Visitor, a_browser, read_until, until
+from build.browser import EXAMPLES, NARROW, WIDE, UiServer, Visitor, a_browser, read_until, until
 from build.servers import running_server
 from playwright.sync_api import Page, expect
 
@@ -85,10 +85,10 @@ def main() -> None:
         running_server(Path(folder), *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server,
         a_browser() as browser,
     ):
-        shop = Shop(server, read_until(server, "Press Ctrl-C to stop."))
-        until(shop.is_ready, "every service of the quickstart runs")
-        shop.apply(VAULT)
-        take(Visitor(browser, shop))
+        ui_server = UiServer(server, read_until(server, "Press Ctrl-C to stop."))
+        until(ui_server.is_ready, "every service of the quickstart runs")
+        ui_server.apply(VAULT)
+        take(Visitor(browser, ui_server))
 
 
 if __name__ == "__main__":

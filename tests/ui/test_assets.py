@@ -1,10 +1,10 @@
-"""The page's files: small, whole, nothing from outside, nothing that its content security policy forbids."""
+"""The files of the page: small, complete, of one origin, and allowed by the content security policy."""
 
 import re
 from pathlib import PurePosixPath
 
 import pytest
-from build import browsing
+from build import browser
 
 from lattice.ui import assets
 
@@ -18,7 +18,7 @@ LARGEST = 150 * 1024
 LONGEST_LINE, MOST_LINES = 140, 300
 
 
-def test_all_files_together_are_small() -> None:
+def test_assets_stay_within_the_size_limit() -> None:
     assert sum(len(each.gzipped) for each in ASSETS.values()) <= LARGEST
 
 
@@ -30,7 +30,7 @@ def test_scripts_stay_short_and_their_lines_readable() -> None:
     ] == []
 
 
-def test_nothing_is_made_for_others_that_nobody_uses() -> None:
+def test_every_export_is_imported() -> None:
     bodies = {path: ASSETS[path].body.decode() for path in OURS}
     made = [(path, name) for path in OURS for name in EXPORT.findall(bodies[path])]
     used = {
@@ -52,10 +52,10 @@ def test_nothing_is_made_for_others_that_nobody_uses() -> None:
 def test_a_missing_browser_fails_in_ci_and_nowhere_else(
     is_ci: str, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "CHROMIUM", "")
+    monkeypatch.setattr(browser, "CHROMIUM", "")
     monkeypatch.setenv("CI", is_ci)
     with pytest.raises(BaseException, match="chromium is not installed") as told:
-        browsing.chromium_needed()
+        browser.chromium_needed()
     assert told.typename == outcome
 
 
@@ -70,13 +70,13 @@ def test_every_import_is_a_file_of_the_page(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["index.html", "style.css", *OURS])
-def test_nothing_is_fetched_from_elsewhere(path: str) -> None:
+def test_no_asset_refers_to_another_origin(path: str) -> None:
     body = ASSETS[path].body.decode()
     assert re.findall(r"(?:https?:)?//[a-z][a-z0-9.-]*\.[a-z]{2,}", body) == []
     assert "@import" not in body
 
 
-def test_the_first_file_has_no_script_style_or_handler_of_its_own() -> None:
+def test_index_html_has_no_inline_script_style_or_handler() -> None:
     body = ASSETS["index.html"].body.decode()
     assert re.findall(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", body) == []
     named = re.findall(r'(?:href|src)="([^"#]+)"', body)
@@ -84,12 +84,12 @@ def test_the_first_file_has_no_script_style_or_handler_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("path", OURS)
-def test_no_style_is_written_as_text(path: str) -> None:
+def test_no_markup_has_inline_styles(path: str) -> None:
     """Which the content security policy would not let through; objects are set one property at a time."""
     assert re.findall(r"\bstyle=(?!\$\{)", ASSETS[path].body.decode()) == []
 
 
-def test_libraries_of_others_come_with_their_licences() -> None:
+def test_vendored_libraries_have_their_licences() -> None:
     told = ASSETS["vendor/README.md"].body.decode()
     for path in ASSETS:
         if path.startswith("vendor/") and path != "vendor/README.md":
@@ -99,5 +99,5 @@ def test_libraries_of_others_come_with_their_licences() -> None:
     )
 
 
-def test_a_file_that_changes_has_another_tag() -> None:
+def test_etag_depends_on_the_content() -> None:
     assert len({each.etag for each in ASSETS.values()}) == len({each.body for each in ASSETS.values()})

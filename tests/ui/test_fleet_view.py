@@ -1,4 +1,5 @@
-"""Fleet, nodes and events as people meet them: drilling in, live changes, keyboard, light and dark; and a stream that tells what we want."""
+"""The views of the fleet, nodes and events: drill-down, live changes, keyboard, light and dark theme, and the
+event stream."""
 
 import json
 import re
@@ -6,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from build.browsing import NARROW, WIDE, Shop, Visitor
+from build.browser import NARROW, WIDE, UiServer, Visitor
 from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -48,7 +49,7 @@ def boxes(page: Page, depth: int) -> list[str]:
     )
 
 
-def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit: Visitor) -> None:
+def test_fleet_map_drills_down_from_regions_to_nodes(visit: Visitor) -> None:
     page = visit("#/fleet")
     south = page.locator(".map [data-depth='0']", has_text=re.compile("^south"))
     expect(south).to_have_attribute("aria-label", re.compile(r"south · \d+% · 2 nodes, 2 cores, 3 workloads"))
@@ -74,7 +75,7 @@ def test_the_fleet_is_drawn_from_regions_down_to_nodes_and_a_click_goes_in(visit
     expect(page.get_by_role("heading", name="lab-001-nano-1")).to_be_visible()
 
 
-def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
+def test_map_and_tables_are_reachable_by_keyboard(visit: Visitor) -> None:
     page = visit("#/fleet")
     page.locator(".map [data-depth='0']").first.focus()
     page.keyboard.press("ArrowRight")
@@ -89,7 +90,7 @@ def test_the_map_and_tables_are_reached_by_keyboard(visit: Visitor) -> None:
     expect(page.get_by_role("heading", name="north-001-grid-1")).to_be_visible()
 
 
-def test_the_focus_goes_into_a_box_and_comes_back_to_it(visit: Visitor) -> None:
+def test_focus_follows_drill_down_and_returns(visit: Visitor) -> None:
     page = visit("#/fleet")
     focused = page.locator(".map [data-depth='0']:focus")
     page.locator(".map [data-key='south']").focus()
@@ -107,18 +108,18 @@ def test_the_focus_goes_into_a_box_and_comes_back_to_it(visit: Visitor) -> None:
     expect(focused).to_have_attribute("data-key", "south")
 
 
-def test_a_change_shows_within_two_seconds(visit: Visitor, shop: Shop) -> None:
+def test_change_is_shown_within_two_seconds(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/events?q=probe")
     expect(page.get_by_text("no matching events")).to_be_visible()
     expect(page.get_by_role("status")).to_have_text("Live")
     try:
-        shop.apply(PROBE)
+        ui_server.apply(PROBE)
         expect(page.get_by_role("link", name="service/probe").first).to_be_visible(timeout=2000)
     finally:
-        shop.delete("probe")
+        ui_server.delete("probe")
 
 
-def test_events_are_filtered_by_type_and_by_words_and_opened_where_a_message_is_cut(visit: Visitor) -> None:
+def test_events_are_filtered_and_long_messages_expand(visit: Visitor) -> None:
     page = visit("#/events")
     rows = page.locator("tbody tr[data-path]")
     expect(rows.first).to_be_visible()
@@ -136,7 +137,7 @@ def test_events_are_filtered_by_type_and_by_words_and_opened_where_a_message_is_
     expect(page.get_by_role("dialog")).to_contain_text("about node/lab-001-nano-1")
 
 
-def test_names_on_the_map_are_whole_where_they_fit(visit: Visitor) -> None:
+def test_map_names_are_whole_where_they_fit(visit: Visitor) -> None:
     page = visit("#/fleet", size=(270, 844))
     expect(page.locator(".map [data-key='lab'] .box-name")).to_have_text("lab")
     expect(page.locator(".map [data-key='lab/lab/lab-001'] .box-name")).to_have_text("lab-001")
@@ -144,7 +145,7 @@ def test_names_on_the_map_are_whole_where_they_fit(visit: Visitor) -> None:
     assert page.locator(".map [data-depth='0'] > .box-name").evaluate_all(cut) == []
 
 
-def test_an_address_that_leads_nowhere_says_so(visit: Visitor) -> None:
+def test_unknown_address_shows_not_found(visit: Visitor) -> None:
     page = visit("#/bogus")
     expect(page.get_by_text("There is no view “bogus”.")).to_be_visible()
     expect(page.locator("nav [aria-current=page]")).to_have_count(0)
@@ -155,9 +156,7 @@ def test_an_address_that_leads_nowhere_says_so(visit: Visitor) -> None:
 @pytest.mark.parametrize(
     "address", ["services/default", "services/%E0%A4%A", "services/a/b/c", "nodes/a/b", "money/a"]
 )
-def test_an_address_with_words_too_few_or_too_many_leads_nowhere_and_breaks_nothing(
-    address: str, visit: Visitor
-) -> None:
+def test_malformed_address_shows_not_found_and_page_recovers(address: str, visit: Visitor) -> None:
     page = visit(f"#/{address}")
     expect(page.get_by_role("heading", level=1, name="Not found")).to_be_visible()
     page.get_by_role("link", name="Events").click()
@@ -172,14 +171,14 @@ ELSEWHERE_ONCE_DRAWN = """addEventListener("DOMContentLoaded", () => new Mutatio
 }).observe(document.body, { childList: true, subtree: true }))"""
 
 
-def test_who_goes_elsewhere_while_the_page_is_first_drawn_gets_there(visit: Visitor) -> None:
+def test_navigation_during_first_render_wins(visit: Visitor) -> None:
     page = visit("#/plan")
     page.add_init_script(ELSEWHERE_ONCE_DRAWN)
     page.reload()
     expect(page.get_by_role("heading", level=1)).to_have_text(["Nodes"])
 
 
-def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None:
+def test_broken_view_shows_an_error_and_others_work(visit: Visitor) -> None:
     page = visit("#/events")
     page.route(
         "**/ui/views/money.js", lambda route: route.fulfill(content_type="text/javascript", body=BROKEN)
@@ -193,7 +192,7 @@ def test_a_view_that_breaks_says_so_and_the_others_go_on(visit: Visitor) -> None
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_nothing_is_wider_than_the_window(size: tuple[int, int], visit: Visitor) -> None:
+def test_page_fits_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/fleet", size=size)
     for view, title in (
         ("fleet", "Fleet"),
@@ -206,7 +205,7 @@ def test_nothing_is_wider_than_the_window(size: tuple[int, int], visit: Visitor)
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0], view
 
 
-def test_light_and_dark_follow_the_system_until_somebody_chooses(visit: Visitor) -> None:
+def test_theme_follows_the_system_until_one_is_chosen(visit: Visitor) -> None:
     page = visit("#/fleet", color_scheme="dark", fresh=True)
     shade = "getComputedStyle(document.body).backgroundColor"
     expect(page.get_by_role("button", name="Auto")).to_be_visible()
@@ -222,8 +221,10 @@ def test_light_and_dark_follow_the_system_until_somebody_chooses(visit: Visitor)
 
 
 def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> list[dict[str, list[str]]]:
-    """Each time the page asks for lists it is told one of these, and the last one ever after: by kind, the rows, and whether more would
-    follow. What it asked for is remembered."""
+    """Answer the page's requests for lists with these turns, repeating the last: by kind, the rows, and whether more follow.
+
+    Returns the growing list of requests.
+    """
     asked: list[dict[str, list[str]]] = []
 
     def answer(route: Route) -> None:
@@ -246,7 +247,7 @@ def tell(page: Page, *turns: dict[str, tuple[list[dict[str, Any]], bool]]) -> li
     return asked
 
 
-def test_what_went_while_a_list_broke_off_is_not_shown(visit: Visitor) -> None:
+def test_object_deleted_during_a_broken_list_is_not_shown(visit: Visitor) -> None:
     page = visit("#/plan")
     went, stays = ({"path": f"/{name}", "name": name, **NODE} for name in ("went", "stays"))
     asked = tell(
@@ -260,7 +261,7 @@ def test_what_went_while_a_list_broke_off_is_not_shown(visit: Visitor) -> None:
     assert [each["list"] for each in asked[:2]] == [["latticenodes,latticeworkloads"]] * 2
 
 
-def test_a_replica_without_a_node_says_why_and_its_service_waits(visit: Visitor) -> None:
+def test_unscheduled_replica_shows_the_reason(visit: Visitor) -> None:
     page = visit("#/plan")
     service = {
         "path": "default/web",

@@ -1,18 +1,18 @@
-"""What the page computes without drawing: how boxes are packed, how amounts are said, how rows are sorted."""
+"""Computations of the page without drawing: packing of boxes, formatting of amounts, sorting of rows."""
 
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import Shop, Visitor
+from build.browser import UiServer, Visitor
 from playwright.sync_api import Browser, Page
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
 
 @pytest.fixture(scope="module")
-def page(browser: Browser, shop: Shop) -> Iterator[Page]:
-    visitor = Visitor(browser, shop)
+def page(browser: Browser, ui_server: UiServer) -> Iterator[Page]:
+    visitor = Visitor(browser, ui_server)
     yield visitor("#/fleet", group="")
     visitor.close()
     assert visitor.wrongs == []
@@ -28,7 +28,7 @@ def run(page: Page, module: str, body: str, *given: Any) -> Any:
 WEIGHTS = [[1], [5, 1], [6, 6, 4, 3, 2, 2, 1], [1000, 1], [1] * 200, list(range(1, 60))]
 
 
-def test_boxes_fill_their_frame_as_their_weights_say_and_do_not_overlap(page: Page) -> None:
+def test_treemap_boxes_fill_the_frame_by_weight(page: Page) -> None:
     for weights in WEIGHTS:
         items = [{"key": str(at), "weight": weight} for at, weight in enumerate(weights)]
         boxes = run(page, "treemap", "return it.squarify(given[0], { x: 10, y: 20, w: 600, h: 400 });", items)
@@ -58,16 +58,14 @@ def _overlap(one: dict[str, float], other: dict[str, float]) -> bool:
     [([0, 0], {"w": 9, "h": 9}), ([], {"w": 9, "h": 9}), ([1], {"w": 0, "h": 9})],
     ids=["no weight", "nothing", "no room"],
 )
-def test_nothing_is_drawn_where_there_is_nothing(
-    weights: list[int], room: dict[str, int], page: Page
-) -> None:
+def test_empty_treemap_draws_nothing(weights: list[int], room: dict[str, int], page: Page) -> None:
     items = [{"key": str(at), "weight": weight} for at, weight in enumerate(weights)]
     assert (
         run(page, "treemap", "return it.squarify(given[0], { x: 0, y: 0, ...given[1] });", items, room) == []
     )
 
 
-def test_what_is_inside_a_box_stays_inside_and_too_much_of_it_stays_closed(page: Page) -> None:
+def test_nested_boxes_stay_inside_and_collapse_when_too_many(page: Page) -> None:
     tree = [
         {"key": f"r{r}", "weight": 40, "children": [{"key": f"r{r}n{n}", "weight": 1} for n in range(40)]}
         for r in range(3)
@@ -88,7 +86,7 @@ def test_what_is_inside_a_box_stays_inside_and_too_much_of_it_stays_closed(page:
     assert [box["open"] for box in few if box["depth"] == 0] == [True, False, False]
 
 
-def test_amounts_are_said_as_people_read_them(page: Page) -> None:
+def test_amounts_are_formatted_for_people(page: Page) -> None:
     said = [
         ("money", 1_234_500_000, "$1,234.50"),
         ("money", 5200, "$0.0052"),
@@ -114,7 +112,7 @@ def test_amounts_are_said_as_people_read_them(page: Page) -> None:
         assert run(page, "format", "return it[given[0]](given[1]);", name, amount) == words, name
 
 
-def test_rows_are_sorted_as_people_count(page: Page) -> None:
+def test_rows_are_sorted_in_natural_order(page: Page) -> None:
     script = """const rows = given[0].map((name) => ({ path: name, name }));
         const columns = [{ name: "name", value: (row) => row.name }];
         return it.sortedBy(rows, columns, { by: "name", down: given[1] }).map((row) => row.name);"""
@@ -127,7 +125,7 @@ def test_rows_are_sorted_as_people_count(page: Page) -> None:
     assert run(page, "parts", script, ["web-10", "api", "web-2"], True) == ["web-10", "web-2", "api"]
 
 
-def test_rows_are_sorted_alike_whatever_came_before(page: Page) -> None:
+def test_incremental_sort_equals_full_sort(page: Page) -> None:
     script = """const columns = [{ name: "seen", value: (row) => row.seen }];
         const sort = { by: "seen", down: true };
         const before = it.sortedBy(given[0], columns, sort);
@@ -181,11 +179,11 @@ def test_loads_follow_each_workload_and_add_up(page: Page) -> None:
         ("#/nodes/%E0%A4", {"view": "nodes", "params": ["%E0%A4"], "query": {}}),
     ],
 )
-def test_addresses_are_read(address: str, route: dict[str, Any], page: Page) -> None:
+def test_addresses_are_parsed(address: str, route: dict[str, Any], page: Page) -> None:
     assert run(page, "route", "return it.parse(given[0]);", address) == route
 
 
-def test_marks_on_nodes_keep_what_else_is_there(page: Page) -> None:
+def test_drain_and_uncordon_keep_other_taints(page: Page) -> None:
     other = {"key": "gpu", "effect": "NoSchedule"}
     drained = run(page, "marks", "return it.drained(given[0]);", {"pool": "p", "taints": [other]})
     assert drained == {

@@ -1,11 +1,11 @@
-"""Names as long as they may be: cut or wrapped, whole on hover, and nothing is pushed out of the window."""
+"""Names of the maximum length are cut or wrapped, whole on hover, and fit the window."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import NARROW, WIDE, Shop, Visitor
+from build.browser import NARROW, WIDE, UiServer, Visitor
 from playwright.sync_api import Page, Route, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -56,15 +56,15 @@ EVENT = {
 
 
 @pytest.fixture
-def service(shop: Shop) -> Iterator[str]:
+def service(ui_server: UiServer) -> Iterator[str]:
     """Declared, and placed nowhere."""
-    shop.apply(json.dumps(SERVICE))
+    ui_server.apply(json.dumps(SERVICE))
     yield LABEL
-    shop.delete(LABEL)
+    ui_server.delete(LABEL)
 
 
-def told(page: Page) -> None:
-    """Of one node and one event, instead of what there is."""
+def serve_long_names(page: Page) -> None:
+    """Answer the page with one node, one pool and one event that have long names."""
     rows: dict[str, Any] = {
         "latticenodes": [ROW],
         "latticeworkloads": [],
@@ -89,11 +89,9 @@ def overflow(page: Page) -> int:
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(
-    size: tuple[int, int], visit: Visitor
-) -> None:
+def test_long_node_pool_and_event_names_fit_the_window(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/plan", size=size)
-    told(page)
+    serve_long_names(page)
     for view in ("fleet", f"fleet/{NAME}/{NAME}", "nodes", f"nodes/{NAME}", "events", "whatif"):
         page.evaluate("hash => { location.hash = hash; }", f"#/{view}")
         expect(page.get_by_text("y" * 200).first).to_be_visible()
@@ -103,9 +101,7 @@ def test_long_names_of_nodes_pools_and_events_stay_inside_the_window(
 
 
 @pytest.mark.parametrize("size", [WIDE, NARROW], ids=["wide", "narrow"])
-def test_long_names_of_services_stay_inside_the_window(
-    size: tuple[int, int], visit: Visitor, service: str
-) -> None:
+def test_long_service_names_fit_the_window(size: tuple[int, int], visit: Visitor, service: str) -> None:
     page = visit(f"#/services/default/{service}", size=size)
     expect(page.locator(".matrix").first).to_be_visible()
     assert overflow(page) <= 0

@@ -1,4 +1,5 @@
-"""A node from the page: what is packed on it, cordoned, drained and taken back. On a machine of its own, so that the quickstart stays as it is."""
+"""The page of a node: its workloads, cordon, drain and uncordon, on a machine of its own beside the
+quickstart."""
 
 import json
 import subprocess
@@ -6,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.browsing import Shop, Visitor, until
+from build.browser import UiServer, Visitor, until
 from build.servers import LATTICE
 from playwright.sync_api import expect
 
@@ -25,12 +26,14 @@ GUEST = {
 
 
 @pytest.fixture
-def spare(shop: Shop, tmp_path: Path) -> Iterator[str]:
+def spare(ui_server: UiServer, tmp_path: Path) -> Iterator[str]:
     """A machine that joined by itself, with one workload on it that may run nowhere else."""
-    token = shop.server.lattice("tokens", "create", "--node", "spare", "--label", "rack=spare").stdout.strip()
+    token = ui_server.server.lattice(
+        "tokens", "create", "--node", "spare", "--label", "rack=spare"
+    ).stdout.strip()
     flags = [
         "--server",
-        shop.url,
+        ui_server.url,
         "--join",
         token,
         "--data-dir",
@@ -44,28 +47,30 @@ def spare(shop: Shop, tmp_path: Path) -> Iterator[str]:
     ]
     with (tmp_path / "agent.log").open("wb") as log:
         agent = subprocess.Popen([*LATTICE, "agent", *flags], stdout=log, stderr=log)
-    shop.apply(json.dumps(GUEST), "latticeworkloads")
+    ui_server.apply(json.dumps(GUEST), "latticeworkloads")
     try:
-        until(lambda: bound_to(shop, "spare"), "the workload is on the spare node")
+        until(lambda: bound_to(ui_server, "spare"), "the workload is on the spare node")
         yield "spare"
     finally:
-        shop.delete("guest", "latticeworkloads")
-        shop.delete("spare", "latticenodes")
+        ui_server.delete("guest", "latticeworkloads")
+        ui_server.delete("spare", "latticenodes")
         until(
-            lambda: "spare" not in [each["metadata"]["name"] for each in shop.get("latticenodes")["items"]],
+            lambda: (
+                "spare" not in [each["metadata"]["name"] for each in ui_server.get("latticenodes")["items"]]
+            ),
             "the spare node is gone",
         )
         agent.terminate()
         agent.wait(20)
 
 
-def bound_to(shop: Shop, node: str) -> list[str]:
-    found = shop.get(f"latticeworkloads?fieldSelector=status.binding.node%3D{node}")["items"]
+def bound_to(ui_server: UiServer, node: str) -> list[str]:
+    found = ui_server.get(f"latticeworkloads?fieldSelector=status.binding.node%3D{node}")["items"]
     return [each["metadata"]["name"] for each in found]
 
 
-def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
-    visit: Visitor, shop: Shop, spare: str
+def test_node_is_cordoned_drained_and_uncordoned_from_the_page(
+    visit: Visitor, ui_server: UiServer, spare: str
 ) -> None:
     fleet = visit("#/fleet")
     box = fleet.locator(f".map [data-key$='{spare}']")
@@ -91,7 +96,7 @@ def test_a_node_is_cordoned_drained_and_taken_back_from_the_page(
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(state).to_have_text("Draining")
     expect(page.get_by_text("drained: no workloads are left")).to_be_visible()
-    assert bound_to(shop, spare) == []
+    assert bound_to(ui_server, spare) == []
     page.get_by_role("button", name="Uncordon").click()
     expect(state).to_have_text("Ready")
     expect(page.locator("tbody tr[data-path='default/guest']")).to_be_visible()

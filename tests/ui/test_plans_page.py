@@ -1,11 +1,11 @@
-"""The page about changes and money: budgets, cost over time, plans by paste, and what if."""
+"""The pages of plans, what-if and money: budgets, cost over time and pasted plans."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from build.browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browser import EXAMPLES, NARROW, UiServer, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -15,13 +15,13 @@ SAFE = VAULT.replace("vault", "safe").replace("[fedramp]", "[gdpr]")
 
 
 @pytest.fixture
-def leftovers(shop: Shop) -> Iterator[None]:
+def leftovers(ui_server: UiServer) -> Iterator[None]:
     yield
-    shop.delete("safe")
+    ui_server.delete("safe")
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_budgets_and_cost_by_pool_service_and_label_as_they_change(visit: Visitor, shop: Shop) -> None:
+def test_money_page_shows_budgets_and_cost_live(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/money")
     north = page.locator(".budgets li").filter(has_text="pool north")
     expect(north).to_contain_text("of $60.00, hard")
@@ -47,17 +47,17 @@ def test_budgets_and_cost_by_pool_service_and_label_as_they_change(visit: Visito
     expect(page.get_by_text("No move would save money")).to_be_visible(timeout=20_000)
     page.get_by_role("radio", name="By service").click()
     expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/web")
-    shop.apply(SAFE)
+    ui_server.apply(SAFE)
     expect(page.get_by_role("table", name="Cost by service")).to_contain_text("default/safe", timeout=5000)
 
 
 @pytest.mark.usefixtures("leftovers")
-def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visitor, shop: Shop) -> None:
+def test_pasted_plan_equals_the_cli_plan_and_can_be_applied(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/plan")
     page.get_by_label("Manifests").fill(SAFE)
     page.get_by_role("button", name="Plan", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed")
-    document = json.loads(shop.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
+    document = json.loads(ui_server.server.lattice("plan", "-f", "-", "-o", "json", stdin=SAFE).stdout)
     assert page.locator("[data-test=plan-id]").inner_text() == document["id"]
     where = document["services"][-1]["after"][0]["cluster"]
     expect(
@@ -73,7 +73,7 @@ def test_a_pasted_plan_is_the_one_of_the_command_and_can_be_applied(visit: Visit
     expect(asked).to_contain_text("1 service placed")
     asked.get_by_role("button", name="Cancel").click()
     expect(asked).to_have_count(0)
-    assert "safe" not in [each["metadata"]["name"] for each in shop.get("latticeservices")["items"]]
+    assert "safe" not in [each["metadata"]["name"] for each in ui_server.get("latticeservices")["items"]]
     page.get_by_role("button", name="Apply this plan").click()
     asked.get_by_role("button", name="Apply", exact=True).click()
     expect(page.get_by_text("1 object applied")).to_be_visible()
@@ -88,7 +88,7 @@ WEB = next(
 )
 
 
-def test_a_plan_and_who_is_asked_to_apply_it_say_what_is_overwritten(visit: Visitor) -> None:
+def test_plan_and_confirmation_show_what_is_overwritten(visit: Visitor) -> None:
     page = visit("#/plan")
     page.get_by_label("Manifests").fill(WEB.replace("hello from web", "good evening"))
     page.get_by_role("button", name="Plan", exact=True).click()
@@ -110,7 +110,7 @@ DROPPED = """texts => {
 }"""
 
 
-def test_a_plan_of_files_that_are_dropped_or_chosen(visit: Visitor) -> None:
+def test_plan_of_dropped_or_chosen_files(visit: Visitor) -> None:
     page = visit("#/plan")
     held = page.evaluate_handle(DROPPED, [SAFE.replace("safe", name) for name in ("safe-1", "safe-2")])
     place = page.locator(".drop")
@@ -124,7 +124,7 @@ def test_a_plan_of_files_that_are_dropped_or_chosen(visit: Visitor) -> None:
     expect(page.locator("[data-test=summary]")).to_contain_text("1 service placed")
 
 
-def test_what_is_wrong_with_a_text_is_told_once_and_on_its_line(visit: Visitor) -> None:
+def test_manifest_error_is_shown_once_at_its_line(visit: Visitor) -> None:
     page = visit("#/plan")
     page.get_by_label("Manifests").fill(SAFE.replace("min: 1", "min: -1"))
     page.get_by_label("Manifests").press("Control+Enter")
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_text_is_told_once_and_on_its_line(visit: Visitor) 
     visit.forgive("400")
 
 
-def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
+def test_viewer_can_plan_but_not_apply(visit: Visitor) -> None:
     page = visit("#/plan", group="lattice:viewers")
     page.get_by_label("Manifests").fill(SAFE)
     page.get_by_role("button", name="Plan", exact=True).click()
@@ -154,15 +154,15 @@ def test_who_may_only_look_may_plan_and_not_apply(visit: Visitor) -> None:
 
 
 @pytest.fixture
-def vault(shop: Shop) -> Iterator[None]:
+def vault(ui_server: UiServer) -> Iterator[None]:
     """A service that fits nowhere, whatever else is planned."""
-    shop.apply(VAULT)
+    ui_server.apply(VAULT)
     yield
-    shop.delete("vault")
+    ui_server.delete("vault")
 
 
 @pytest.mark.usefixtures("vault")
-def test_what_is_new_comes_first_and_old_troubles_are_folded_below(visit: Visitor) -> None:
+def test_new_problems_come_first_and_old_ones_are_collapsed(visit: Visitor) -> None:
     page = visit("#/whatif?lose=south")
     fresh = page.get_by_role("region", name="Not fully placed")
     old = page.locator("details", has_text="1 service is not fully placed, as before")
@@ -179,13 +179,13 @@ def test_what_is_new_comes_first_and_old_troubles_are_folded_below(visit: Visito
 CONTRASTED = """async () => (await import("/ui/lib/declared.js")).contrasted("a".repeat(200) + "old", "a".repeat(200) + "new")"""
 
 
-def test_of_long_values_the_part_that_differs_is_shown(visit: Visitor) -> None:
+def test_long_values_are_cut_to_the_difference(visit: Visitor) -> None:
     assert visit("#/plan").evaluate(CONTRASTED) == [f"…{'a' * 20}old", f"…{'a' * 20}new"]
 
 
 @pytest.fixture
-def policy(shop: Shop) -> Iterator[str]:
-    """About nobody."""
+def policy(ui_server: UiServer) -> Iterator[str]:
+    """A placement policy that selects no service."""
     spec = {"selector": {"matchLabels": {"app": "nobody"}}, "requirements": {"minRegions": 1}}
     kind = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -193,12 +193,10 @@ def policy(shop: Shop) -> Iterator[str]:
         "metadata": {"name": "idle"},
     }
     yield json.dumps(kind | {"spec": spec})
-    shop.delete("idle", "latticeplacementpolicies")
+    ui_server.delete("idle", "latticeplacementpolicies")
 
 
-def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(
-    visit: Visitor, shop: Shop, policy: str
-) -> None:
+def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, ui_server: UiServer, policy: str) -> None:
     page = visit("#/whatif")
     page.get_by_role("button", name="south", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text("Without south: ")
@@ -208,7 +206,7 @@ def test_what_if_a_pool_were_lost_prices_rose_and_a_certificate_lapsed(
         page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')
     ).to_have_count(2)
     expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
-    shop.apply(policy, "latticeplacementpolicies")
+    ui_server.apply(policy, "latticeplacementpolicies")
     expect(page.get_by_text("The fleet has changed since this answer.")).to_be_visible(timeout=3000)
     page.get_by_role("button", name="Compute again").click()
     expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
@@ -246,7 +244,7 @@ ARRANGED = """async () => {
 }"""
 
 
-def test_what_is_drawn_adds_up(visit: Visitor) -> None:
+def test_chart_series_add_up(visit: Visitor) -> None:
     found = visit("#/whatif").evaluate(ARRANGED)
     assert found["stacked"] == {"times": [10, 20, 30, 40], "columns": [[2, 2, 1, 1], [2, 7, 6, 6]]}
     assert found["over"] == {
@@ -267,7 +265,7 @@ def test_what_is_drawn_adds_up(visit: Visitor) -> None:
     assert (pool["weight"], pool["children"][0]["mark"], found["shrunk"]["nodesAfter"]) == (3, "minus", 1)
 
 
-def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
+def test_page_fits_a_phone_screen(visit: Visitor) -> None:
     page = visit("#/money", size=NARROW, color_scheme="dark")
     expect(page.locator(".chart canvas")).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]

@@ -1,9 +1,9 @@
-"""The page about services: what is where, why it waits, what would help; live."""
+"""The page of services: placement, reasons of unplaced services, suggestions; updated live."""
 
 from collections.abc import Iterator
 
 import pytest
-from build.browsing import EXAMPLES, NARROW, Shop, Visitor
+from build.browser import EXAMPLES, NARROW, UiServer, Visitor
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -21,48 +21,48 @@ VAULT = (EXAMPLES / "vault.yaml").read_text()
 
 
 @pytest.fixture(scope="module")
-def vault(shop: Shop) -> Iterator[None]:
+def vault(ui_server: UiServer) -> Iterator[None]:
     """A service that fits nowhere."""
-    shop.apply(VAULT)
+    ui_server.apply(VAULT)
     yield
-    shop.delete("vault")
+    ui_server.delete("vault")
 
 
 @pytest.fixture
-def crypt(shop: Shop) -> Iterator[str]:
-    """The same, whose container says what it asks for, to be applied and changed."""
+def crypt(ui_server: UiServer) -> Iterator[str]:
+    """The same service with requests in its container, to be applied and changed."""
     yield VAULT.replace("vault", "crypt").replace(
         "    main:\n", "    main:\n      resources: {requests: {cpu: 150m, memory: 64Mi}}\n"
     )
-    shop.delete("crypt")
+    ui_server.delete("crypt")
 
 
 @pytest.fixture
-def crowd(shop: Shop) -> Iterator[None]:
+def crowd(ui_server: UiServer) -> Iterator[None]:
     """For which the lab is too small by two machines; and one that is wrong for the lab in three ways."""
     places = "{pools: {matchLabels: {tier: lab}}, resources: {cores: 0.4, memoryGi: 0.0625}}"
-    shop.apply(SERVICE.format(name="crowd", placement=places, replicas=3))
+    ui_server.apply(SERVICE.format(name="crowd", placement=places, replicas=3))
     places = "{pools: {matchLabels: {tier: production}}, resources: {cores: 8, memoryGi: 0.0625}, compliance: [fedramp]}"
-    shop.apply(SERVICE.format(name="giant", placement=places, replicas=1))
+    ui_server.apply(SERVICE.format(name="giant", placement=places, replicas=1))
     yield
-    shop.delete("crowd")
-    shop.delete("giant")
+    ui_server.delete("crowd")
+    ui_server.delete("giant")
 
 
 @pytest.fixture
-def hoard(shop: Shop) -> Iterator[None]:
+def hoard(ui_server: UiServer) -> Iterator[None]:
     """Which wants more certificates than are ever tried to be added at once."""
     places = "{resources: {cores: 0.1, memoryGi: 0.0625}, compliance: [fedramp, hipaa, pci, itar, iso27001]}"
-    shop.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
+    ui_server.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
     yield
-    shop.delete("hoard")
+    ui_server.delete("hoard")
 
 
 def row(page: Page, name: str) -> list[str]:
     return page.locator(f'tr[data-path="default/{name}"] td').all_inner_texts()
 
 
-def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
+def test_service_row_shows_health_placement_cost_and_verdict(visit: Visitor) -> None:
     page = visit("#/services")
     expect(page.locator('tr[data-path="default/web"]')).to_be_visible()
     name, namespace, ready, health, where, hourly, month, verdict, why, _ = row(page, "web")
@@ -81,34 +81,32 @@ def test_services_tell_health_place_cost_and_verdict(visit: Visitor) -> None:
     expect(page.locator("tbody tr[data-path]")).to_have_count(1)
 
 
-def test_a_service_that_has_come_to_fit_while_changes_were_tried_is_said_to_fit(visit: Visitor) -> None:
+def test_service_that_fits_by_now_is_shown_as_fitting(visit: Visitor) -> None:
     said = "async () => (await import('/ui/lib/answers.js')).nothingFits({ isPlaced: true, suggestions: [] })"
     assert visit("#/services").evaluate(said) == "It fits as it is."
 
 
-def test_a_service_comes_waits_is_placed_and_goes_while_one_looks(
-    visit: Visitor, shop: Shop, crypt: str
-) -> None:
+def test_service_changes_are_shown_live(visit: Visitor, ui_server: UiServer, crypt: str) -> None:
     page = visit("#/services?show=waiting")
     expect(page.locator("h1")).to_have_text("Services")
-    shop.apply(crypt)
+    ui_server.apply(crypt)
     line = page.locator('tr[data-path="default/crypt"]')
     expect(line).to_be_visible(timeout=2000)
     expect(line).to_contain_text("Never")
     line.locator("a").click()
     expect(page.locator("[data-test=verdict]")).to_contain_text("Why it is not placed")
-    shop.apply(crypt.replace("[fedramp]", "[gdpr]"))
+    ui_server.apply(crypt.replace("[fedramp]", "[gdpr]"))
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
     expect(page.locator(".timeline")).to_contain_text("in south-")
     expect(page.locator('[data-path="default/crypt-0"]')).to_contain_text("0.15 cpu, 64 MiB")
     page.get_by_role("link", name="Services").first.click()
     expect(line).to_contain_text("Placed")
-    shop.delete("crypt")
+    ui_server.delete("crypt")
     expect(line).to_have_count(0)
 
 
 @pytest.mark.usefixtures("vault", "crowd")
-def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
+def test_unplaced_service_shows_rejections_and_suggestions(visit: Visitor) -> None:
     page = visit("#/services/default/vault")
     expect(page.locator("[data-test=verdict]")).to_contain_text("0 of 3 pools: 3 without compliance fedramp")
     first = page.locator('tr[data-pool="north"] td[data-first]')
@@ -145,16 +143,16 @@ def test_why_it_waits_pool_by_pool_and_what_would_help(visit: Visitor) -> None:
 
 
 @pytest.mark.usefixtures("hoard")
-def test_where_no_change_is_enough_the_page_says_what_the_command_says(visit: Visitor, shop: Shop) -> None:
+def test_insufficient_changes_are_worded_as_by_the_cli(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/services/default/hoard")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Fits without")
     shown = page.locator("[data-test=fit] p")
     expect(shown).to_contain_text("none of the 5 things that it fits without is enough alone")
-    said = " ".join(shop.server.lattice("fit", "service/hoard").stdout.split())
+    said = " ".join(ui_server.server.lattice("fit", "service/hoard").stdout.split())
     assert shown.inner_text().removesuffix(".").lower() in said.lower()
 
 
-def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> None:
+def test_placed_service_shows_the_parts_of_every_score(visit: Visitor) -> None:
     page = visit("#/services/default/web")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in north and south")
     assert (
@@ -171,10 +169,10 @@ def test_why_it_is_where_it_is_with_the_parts_of_every_score(visit: Visitor) -> 
     assert "ScaledUp" in page.locator(".timeline").inner_text()
 
 
-def test_a_service_that_is_not_there(visit: Visitor) -> None:
+def test_missing_service_is_shown_as_not_found(visit: Visitor) -> None:
     page = visit("#/services")
     with page.expect_response("**/fleet/why", timeout=30_000):
-        page.goto(f"{visit.shop.url}/ui/#/services/default/nobody")
+        page.goto(f"{visit.ui_server.url}/ui/#/services/default/nobody")
     expect(page.get_by_text("There is no service nobody in default.")).to_be_visible()
     expect(page.get_by_role("link", name="See all services")).to_have_attribute("href", "#/services")
     expect(page.get_by_role("button", name="Try again")).to_have_count(0)
@@ -182,7 +180,7 @@ def test_a_service_that_is_not_there(visit: Visitor) -> None:
 
 
 @pytest.mark.usefixtures("vault")
-def test_nothing_is_wider_than_a_telephone(visit: Visitor) -> None:
+def test_page_fits_a_phone_screen(visit: Visitor) -> None:
     page = visit("#/services", size=NARROW, color_scheme="dark")
     expect(page.locator('tr[data-path="default/vault"]')).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW[0]

@@ -1,4 +1,4 @@
-"""Server-side apply: who owns which field."""
+"""Server-side apply: field ownership."""
 
 from build.kubectl_steps.step import Step
 

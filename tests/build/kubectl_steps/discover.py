@@ -1,4 +1,4 @@
-"""What does the server offer? Versions, kinds, fields, health."""
+"""Discovery: versions, kinds, fields, health."""
 
 from build.kubectl_steps.step import Step
 

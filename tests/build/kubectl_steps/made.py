@@ -1,4 +1,4 @@
-"""Kinds that Lattice makes: people are told what to declare instead."""
+"""Managed kinds: creating one is refused with the kind to declare instead."""
 
 from build.kubectl_steps.step import Step
 

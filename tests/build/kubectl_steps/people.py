@@ -1,4 +1,4 @@
-"""Who may do what: certificates, tokens, groups, and questions about them."""
+"""Authorization: certificates, tokens, groups, and access reviews."""
 
 from build.kubectl_steps.step import Step
 

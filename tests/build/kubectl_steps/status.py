@@ -1,4 +1,4 @@
-"""Status: written by Lattice only, waited for by everybody."""
+"""Status is written by Lattice only and can be waited for."""
 
 from build.kubectl_steps.step import Step
 

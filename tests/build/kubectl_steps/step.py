@@ -1,4 +1,4 @@
-"""One command of the kubectl scenario, and what it must say."""
+"""One command of the kubectl scenario with its expected output."""
 
 import re
 from dataclasses import dataclass

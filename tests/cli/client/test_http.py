@@ -1,4 +1,4 @@
-"""The client on the wire: TLS both ways, connections that break, answers that are not ours."""
+"""The HTTP client: mutual TLS, broken connections, and answers that no Lattice server gives."""
 
 import os
 import ssl
@@ -39,7 +39,7 @@ def secure(server, authority, tmp_path):
     )
 
 
-def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
+def test_mutual_tls_leaves_no_key_on_disk(secure):
     before = set(os.listdir(tempfile.gettempdir()))
     client = Client(secure, timeout=5)
     assert client.get("/version")["gitVersion"] == "v1.33.0+lattice"
@@ -65,14 +65,14 @@ def test_both_sides_show_certificates_and_no_key_stays_on_disk(secure):
         pytest.param({"certificate": "", "key": ""}, "", id="no certificate of our own"),
     ],
 )
-def test_strangers_are_not_trusted_either_way(secure, change, problem):
+def test_untrusted_certificates_fail_both_ways(secure, change, problem):
     with pytest.raises(Unavailable) as raised:
         Client(replace(secure, **change), timeout=5).get("/version")
     assert problem in raised.value.message
     assert raised.value.fix
 
 
-def test_one_connection_serves_many_requests_and_is_renewed_when_it_breaks(server):
+def test_connection_is_reused_and_renewed_when_broken(server):
     client = Client(Server(server.url), timeout=5)
     client.get("/version")
     first = client._connection
@@ -84,7 +84,7 @@ def test_one_connection_serves_many_requests_and_is_renewed_when_it_breaks(serve
     client.close()
 
 
-def test_a_deletion_is_not_sent_twice_by_itself(server):
+def test_delete_is_not_retried_automatically(server):
     client = Client(Server(server.url), timeout=5)
     client.get("/version")
     client._connection.sock.shutdown(2)
@@ -92,19 +92,19 @@ def test_a_deletion_is_not_sent_twice_by_itself(server):
         client.send(Request("DELETE", "/apis/x/v1/things/a"))
 
 
-def test_an_answer_that_is_not_ours(server):
+def test_non_lattice_answer_is_unavailable(server):
     server.answers["GET", "/version"] = [(502, [], "<html>")]
     with pytest.raises(Unavailable, match="the server answered 502 to /version"):
         Client(Server(server.url), timeout=5).get("/version")
 
 
-def test_silence_ends_with_the_timeout(server):
+def test_silent_server_ends_with_the_timeout(server):
     server.shutdown()  # still accepts, never answers
     with pytest.raises(LatticeError, match="did not answer in time"):
         Client(Server(server.url), timeout=0.05).get("/version")
 
 
-def test_a_list_that_outlives_history_is_read_again_whole(server):
+def test_expired_continue_token_restarts_the_list(server):
     path = "/apis/x/v1/things"
     for i in range(5):
         server.put(f"{path}/{i}", {"metadata": {"name": str(i)}})

@@ -1,4 +1,4 @@
-"""Which kind a word means."""
+"""Names, short names and categories resolve to kinds."""
 
 import pytest
 
@@ -52,7 +52,7 @@ def test_ways_to_name_objects():
     assert ids("pools,nodes,lp") == [("latticepools.lattice.dev", ""), ("latticenodes.lattice.dev", "")]
 
 
-def test_categories_mean_all_our_kinds():
+def test_categories_expand_to_all_kinds():
     ours = {identity for identity, _ in ids("lattice")}
     assert {"latticepools.lattice.dev", "latticeservices.lattice.dev"} <= ours
     assert "secrets" not in ours
@@ -67,7 +67,7 @@ def test_categories_mean_all_our_kinds():
         pytest.param("zzzzzz", "`lattice get --help` lists the kinds", id="nothing near"),
     ],
 )
-def test_unknown_words_get_the_nearest(word, fix):
+def test_unknown_kind_suggests_the_nearest(word, fix):
     with pytest.raises(NotFound) as raised:
         kind_names().resolve(word)
     assert raised.value.message == f"there is no kind {word!r}"
@@ -75,7 +75,7 @@ def test_unknown_words_get_the_nearest(word, fix):
 
 
 @pytest.mark.parametrize("words", [(), ("pool/",), ("/a",), ("pool/a/b",), ("all/x",), ("pool/a", "pools")])
-def test_confused_words_are_refused(words):
+def test_malformed_targets_are_refused(words):
     with pytest.raises(Malformed):
         kind_names().parse_targets(words)
 

@@ -1,4 +1,4 @@
-"""Settings come from flags, the environment and a file, in that order; what is wrong in a file is told with its line."""
+"""Settings come from flags, the environment and a file, in this order; an error in a file names its line."""
 
 import random
 
@@ -55,9 +55,7 @@ def settings(*flags: str, command: click.Command = server) -> Settings:
 
 
 @pytest.mark.parametrize("command", [server, up], ids=["server", "up"])
-def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_default(
-    command, tmp_path, monkeypatch
-):
+def test_settings_precedence_is_flag_environment_file_default(command, tmp_path, monkeypatch):
     file = tmp_path / "lattice.yaml"
     file.write_text("port: 7001\nheartbeat: 2\nreplace-after: 30.5\nadvertise: lattice.example\n")
     said = settings("--config", str(file), command=command)
@@ -75,7 +73,7 @@ def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_defau
     assert settings(command=command).heartbeat == 2.0
 
 
-def test_every_setting_can_be_said_in_a_file(tmp_path):
+def test_every_setting_can_be_set_in_a_file(tmp_path):
     file = tmp_path / "all.yaml"
     file.write_text(
         "".join(
@@ -86,7 +84,7 @@ def test_every_setting_can_be_said_in_a_file(tmp_path):
     assert settings("--config", str(file)) == Settings(allow_etcd_that_loses_writes=True)
 
 
-def test_an_agent_has_a_file_too_with_lists_where_a_flag_can_be_repeated(tmp_path, monkeypatch):
+def test_agent_config_file_takes_lists_for_repeated_flags(tmp_path, monkeypatch):
     file = tmp_path / "agent.yaml"
     file.write_text(
         "server: https://a:1\ncpu: 500m\nlabel: [rack=7, disk=ssd]\ngrace: 90s\nstop-workloads-on-exit: true\n"
@@ -165,7 +163,7 @@ def test_an_agent_has_a_file_too_with_lists_where_a_flag_can_be_repeated(tmp_pat
         ),
     ],
 )
-def test_what_is_wrong_in_a_file_is_refused_with_its_line(lattice, tmp_path, command, text, problem, fix):
+def test_config_file_error_names_its_line(lattice, tmp_path, command, text, problem, fix):
     (tmp_path / "f.yaml").write_text(text)
     ran = lattice(command, "--config", "f.yaml")
     assert ran.code == 2
@@ -175,7 +173,7 @@ def test_what_is_wrong_in_a_file_is_refused_with_its_line(lattice, tmp_path, com
     assert [path.name for path in tmp_path.iterdir()] == ["f.yaml"]  # nothing was begun
 
 
-def test_a_file_that_is_not_there_is_named(lattice):
+def test_missing_config_file_is_named(lattice):
     ran = lattice("server", "--config", "nowhere.yaml")
     assert (ran.code, ran.err.splitlines()[0]) == (
         2,
@@ -183,7 +181,7 @@ def test_a_file_that_is_not_there_is_named(lattice):
     )
 
 
-def test_names_of_the_environment_are_read_and_have_their_effect(monkeypatch):
+def test_environment_settings_take_effect(monkeypatch):
     for name, value in {
         "RECONCILE_INTERVAL": "0.7",
         "RECONCILE_WORKERS": "3",
@@ -220,21 +218,21 @@ def test_names_of_the_environment_are_read_and_have_their_effect(monkeypatch):
         pytest.param({}, ("--config", "f.yaml"), "etcd://file:1", id="a file"),
     ],
 )
-def test_where_the_store_is_by_environment(tmp_path, monkeypatch, environment, flags, store):
+def test_store_address_from_the_environment(tmp_path, monkeypatch, environment, flags, store):
     (tmp_path / "f.yaml").write_text("store: etcd://file:1\n")
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert settings(*flags).store == store
 
 
-def test_a_port_of_etcd_that_is_none_is_refused(lattice, monkeypatch):
+def test_invalid_etcd_port_is_refused(lattice, monkeypatch):
     monkeypatch.setenv("ETCD_HOST", "e")
     monkeypatch.setenv("ETCD_PORT", "http")
     ran = lattice("server")
     assert (ran.code, ran.err.splitlines()[0]) == (2, "error: ETCD_PORT: must be 1 to 65535, got http")
 
 
-def test_the_address_of_the_control_plane_is_read_by_agents_and_by_commands(lattice, monkeypatch):
+def test_control_plane_url_is_used_by_agent_and_commands(lattice, monkeypatch):
     monkeypatch.setenv("CONTROL_PLANE_API_URL", "https://zzz.invalid:1")
     with agent.make_context("agent", [], help_option_names=HELP) as context:
         assert context.params["server"] == ("https://zzz.invalid:1",)

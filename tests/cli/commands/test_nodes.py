@@ -1,4 +1,4 @@
-"""cordon, uncordon and drain: what they write on a node, what they keep of it, and how long they wait."""
+"""cordon, uncordon and drain: the spec that they write, the fields that they keep, and how long they wait."""
 
 import pytest
 
@@ -68,11 +68,11 @@ def a_workload(name="web-0", node="n1"):
         pytest.param(marks.uncordoned_spec, {"pool": "a"}, {"pool": "a"}, id="uncordon what is not cordoned"),
     ],
 )
-def test_marks(change, before, after):
+def test_cordon_uncordon_and_drain_write_the_spec(change, before, after):
     assert change(before) == after
 
 
-def test_somebody_elses_change_in_between_is_kept(server, lattice):
+def test_cordon_retries_on_conflict(server, lattice):
     server.put(N1, a_node(pool="a"))
     server.answers[("PUT", N1)] = [
         (409, {}, {"kind": "Status", "reason": "Conflict", "message": "modified", "code": 409})
@@ -102,7 +102,7 @@ def test_a_dry_run_changes_nothing(flag, told, server, lattice):
     assert server.objects[N1]["spec"] == {}
 
 
-def test_a_dry_run_of_a_drain_says_what_would_move_and_that_it_may_cost(server, lattice):
+def test_drain_dry_run_lists_moves_and_possible_cost(server, lattice):
     server.put(N1, a_node(pool="a"))
     for number in range(5):
         server.put(f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_workload(f"web-{number}"))
@@ -115,13 +115,13 @@ def test_a_dry_run_of_a_drain_says_what_would_move_and_that_it_may_cost(server, 
     )
 
 
-def test_a_dry_run_of_draining_an_empty_node_says_that_nothing_moves(server, lattice):
+def test_drain_dry_run_of_an_empty_node_moves_nothing(server, lattice):
     server.put(N1, a_node(pool="a"))
     ran = lattice("drain", "n1", "--dry-run")
     assert (ran.out.splitlines()[1:], ran.err) == (["node/n1: no workloads, nothing would move"], "")
 
 
-def test_one_that_is_not_there_does_not_keep_the_others(server, lattice):
+def test_cordon_continues_after_a_missing_node(server, lattice):
     server.put(N1, a_node())
     ran = lattice("cordon", "nope", "n1")
     assert (ran.code, ran.out) == (1, "node/n1 cordoned\n")
@@ -138,7 +138,7 @@ def test_drain_waits_until_the_node_is_empty(server, lattice, monkeypatch):
     assert ran.err == "waiting for node/n1: shop/web-0\n"
 
 
-def test_drain_says_what_is_left_when_its_time_is_up(server, lattice, monkeypatch):
+def test_drain_timeout_lists_the_remaining_workloads(server, lattice, monkeypatch):
     times = iter(range(100))
     monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
     monkeypatch.setattr(draining.time, "sleep", lambda _: None)
@@ -160,7 +160,7 @@ def is_stuck():
     }
 
 
-def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
+def test_blocked_drain_shows_the_reason(server, lattice, monkeypatch):
     times = iter(range(100))
     monkeypatch.setattr(draining, "PROGRESS_INTERVAL_S", 1.0)
     monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
@@ -173,7 +173,7 @@ def test_a_drain_that_cannot_go_on_says_why(server, lattice, monkeypatch):
     assert f"node/n1 is not empty after 5 s: {WHY}" in ran.err
 
 
-def test_a_node_that_is_not_gone_yet_says_who_is_left_on_it(server, lattice):
+def test_node_delete_timeout_shows_the_blocking_reason(server, lattice):
     server.put(
         N1, is_stuck() | {"metadata": {"name": "n1", "uid": "1", "finalizers": ["lattice.dev/machine"]}}
     )
@@ -185,7 +185,7 @@ def test_a_node_that_is_not_gone_yet_says_who_is_left_on_it(server, lattice):
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 
 
-def test_a_token_for_what_is_not_there_or_is_there_already_is_made_with_a_warning(server, lattice):
+def test_token_warns_of_missing_pool_and_existing_node(server, lattice):
     server.put(f"{SECRETS}/lattice-ca", {"metadata": {"name": "lattice-ca"}, "data": {"tls.crt": "eA=="}})
     server.answers["POST", SECRETS] = [(201, [], {"metadata": {}})] * 2
     server.put(N1, a_node())
@@ -199,7 +199,7 @@ def test_a_token_for_what_is_not_there_or_is_there_already_is_made_with_a_warnin
     assert lattice("tokens", "create", "--node", "n2").err == ""
 
 
-def test_a_token_that_is_not_there_names_where_they_are_listed(server, lattice):
+def test_missing_token_error_names_the_list_command(server, lattice):
     ran = lattice("tokens", "delete", "nope")
     assert (ran.code, ran.out) == (1, "")
     assert "there is no token nope" in ran.err
@@ -207,7 +207,7 @@ def test_a_token_that_is_not_there_names_where_they_are_listed(server, lattice):
     assert "secrets" not in ran.err
 
 
-def test_what_is_to_be_stopped_is_not_tried_again(server, lattice):
+def test_retry_refuses_a_stopped_workload(server, lattice):
     server.put(WEB, a_workload() | {"spec": {"desiredState": "Stopped"}})
     ran = lattice("retry", "web-0", "-n", "shop")
     assert (ran.code, ran.out) == (1, "")
@@ -215,7 +215,7 @@ def test_what_is_to_be_stopped_is_not_tried_again(server, lattice):
     assert "set spec.desiredState to Running first" in ran.err
 
 
-def test_events_of_the_same_second_are_shown_as_they_were_written():
+def test_events_of_one_second_are_in_write_order():
     reasons = {"WorkloadDeleted": "12", "WorkloadStopping": "9", "WorkloadDeleting": "10"}
     found = [
         {"metadata": {"resourceVersion": at}, "reason": why, "lastTimestamp": "2026-11-15T07:40:00Z"}

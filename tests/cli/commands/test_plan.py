@@ -1,4 +1,4 @@
-"""`lattice plan` and `apply --plan` as users run them: what would change, in places and money, and how it ends."""
+"""`lattice plan` and `apply --plan`: changes of placement and cost, and exit codes."""
 
 import json
 import re
@@ -7,22 +7,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from build.cli_output import squeezed_lines
+from build.example_worlds import SEED_000, SEED_001
 from build.manifests import manifest, write
 from build.servers import running_server
 
-WORLDS = Path(__file__).parents[3] / "examples" / "worlds"
-SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_server")]
-
-
-@pytest.fixture
-def without_gdpr(tmp_path):
-    """The world of seed 000 with us-east as it is printed there."""
-    folder = tmp_path / "printed"
-    shutil.copytree(SEED_000, folder)
-    pools = folder / "pools.yaml"
-    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
-    return str(folder)
 
 
 def a_service(name="web", cores=1, replicas=1, **placement):
@@ -35,15 +25,10 @@ def a_service(name="web", cores=1, replicas=1, **placement):
     )
 
 
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
-def test_everything_that_is_declared_is_planned_from_nothing(lattice):
+def test_plan_from_an_empty_fleet_places_everything(lattice):
     ran = lattice("plan", "--world", SEED_000)
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "+ default/api-gateway us-east 2, eu-west 1 +$0.576 +$414.72" in lines
     assert "+ us-east-002 us-east 3 × medium +$0.576" in lines
     assert "total $0.00 $1.536 +$1.536 +$1,105.92" in lines
@@ -52,7 +37,7 @@ def test_everything_that_is_declared_is_planned_from_nothing(lattice):
     assert ran.err == ""
 
 
-def test_what_services_and_empty_nodes_pay_is_the_whole_bill(lattice):
+def test_service_costs_and_overhead_sum_to_the_total(lattice):
     for world in (SEED_000, SEED_001):
         document = json.loads(lattice("plan", "--world", world, "-o", "json").out)
         parts = [each["cost"]["after"]["hourlyMicros"] for each in document["services"]]
@@ -66,7 +51,7 @@ def test_what_services_and_empty_nodes_pay_is_the_whole_bill(lattice):
         )
 
 
-def test_static_comes_first_and_a_capability_decides(lattice):
+def test_static_pool_is_preferred_and_capability_filters(lattice):
     document = json.loads(lattice("plan", "--world", SEED_001, "-o", "json").out)
     where = {each["name"]: {place["pool"] for place in each["after"]} for each in document["services"]}
     assert where.pop("default/storefront") <= {"dc-east", "dc-west", "dc-eu"}
@@ -77,7 +62,7 @@ def test_static_comes_first_and_a_capability_decides(lattice):
     }
 
 
-def test_without_gdpr_in_us_east_api_gateway_is_infeasible_for_the_right_reason(lattice, without_gdpr):
+def test_api_gateway_without_gdpr_in_us_east_is_infeasible(lattice, without_gdpr):
     ran = lattice("plan", "--world", without_gdpr)
     assert ran.code == 2
     assert (
@@ -89,7 +74,7 @@ def test_without_gdpr_in_us_east_api_gateway_is_infeasible_for_the_right_reason(
     assert f"`lattice fit service/api-gateway --world {without_gdpr}` lists the smallest changes" in ran.out
 
 
-def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
+def test_plan_of_a_pool_lists_every_affected_service(lattice, without_gdpr):
     ran = lattice("plan", "--world", SEED_000, "-f", f"{without_gdpr}/pools.yaml")
     assert ran.code == 2, "they would have to move, and have nowhere to go"
     assert "3 services would move; $1.536/h as before" in ran.out
@@ -107,11 +92,11 @@ def test_a_pool_file_lists_every_service_that_it_affects(lattice, without_gdpr):
         pytest.param([a_service(compliance=["fedramp"])], 2, "without compliance fedramp", id="a service that fits nowhere"),
         pytest.param(
             [manifest("LatticeNodeClass", "tiny", {"resources": {"cores": 1, "memoryGi": 1}})], 1, "1 declaration changed",
-            id="a class that nobody offers is declared all the same",
+            id="a node class without an offer is declared",
         ),
     ],
 )  # fmt: skip
-def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told):
+def test_plan_exit_codes(lattice, tmp_path, change, code, told):
     files = (
         ["-f", write(tmp_path / "change.yaml", *change)] if change else ["-f", f"{SEED_000}/services.yaml"]
     )
@@ -159,14 +144,14 @@ def test_exit_codes_say_what_would_happen(lattice, tmp_path, change, code, told)
         ),
     ],
 )
-def test_every_error_ends_with_3_or_more(lattice, arguments, told):
+def test_every_plan_error_exits_with_3_or_more(lattice, arguments, told):
     ran = lattice("plan", *arguments)
     assert ran.code >= 3
     assert told in ran.err
     assert ran.out == ""
 
 
-def test_a_wrong_manifest_is_told_with_its_line(lattice, tmp_path):
+def test_invalid_manifest_is_reported_with_its_line(lattice, tmp_path):
     wrong = a_service()
     wrong["spec"]["replicas"] = {"min": -2}
     wrong["spec"]["placement"]["complience"] = ["gdpr"]
@@ -177,17 +162,17 @@ def test_a_wrong_manifest_is_told_with_its_line(lattice, tmp_path):
     assert "spec.placement.complience" in ran.err
 
 
-def test_what_lattice_makes_cannot_be_planned_by_hand(lattice, tmp_path):
+def test_managed_kinds_cannot_be_planned(lattice, tmp_path):
     made = manifest("LatticeCluster", "us-east-001", {"pool": "us-east"})
     ran = lattice("plan", "--world", SEED_000, "-f", write(tmp_path / "made.yaml", made))
     assert ran.code >= 3
     assert "LatticeCluster is written by Lattice only" in ran.err
 
 
-def test_deleting_a_pool_takes_nothing_with_it_that_runs(lattice):
+def test_plan_of_pool_deletion_keeps_running_replicas(lattice):
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert ran.code == 2, "there is nowhere that they would go"
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == "3 services would move; $1.536/h as before"
     assert any(
         line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines
@@ -196,7 +181,7 @@ def test_deleting_a_pool_takes_nothing_with_it_that_runs(lattice):
     assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 
 
-def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
+def test_hypothetical_baseline_is_labelled(lattice, tmp_path):
     """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert "$1.536/h as before" in ran.out
@@ -217,7 +202,7 @@ def test_before_is_called_hypothetical_where_it_is(lattice, tmp_path):
     assert json.loads(lattice("plan", "--world", SEED_000, "-o", "json").out)["pending"] is None
 
 
-def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lattice, tmp_path):
+def test_partly_placed_service_shows_replicas_and_cost(lattice, tmp_path):
     room = {"provider": {"type": "aws", "region": "r"}, "capacity": {"maxNodes": 2}, "nodeClasses": ["m"]}
     small = {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}, "costPerHour": {"aws": 0.2}}
     objects = [
@@ -229,7 +214,7 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     world = write(tmp_path / "world.yaml", *objects)
     ran = lattice("plan", "--world", world)
     assert ran.code == 2
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert (
         lines[0]
         == "1 cluster created, 2 nodes more, 1 service partly placed, 1 service not placed; $0.00/h → $0.40/h (+$288.00/30d)"
@@ -237,7 +222,7 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     assert "+ default/web p 2 (2 of 3 replicas) +$0.40 +$288.00" in lines
     assert any(line.startswith("! default/web 2 of 3 NotNow ") for line in lines)
     assert any(line.startswith("! default/none 0 of 1 Never ") for line in lines)
-    cost = words(lattice("cost", "--by", "service", "--world", world).out)
+    cost = squeezed_lines(lattice("cost", "--by", "service", "--world", world).out)
     assert "default/web $0.40 $288.00 100.0 %" in cost
     assert "1 service partly placed, counted by their placed replicas: default/web 2 of 3" in cost
     assert "1 service not placed, not counted: default/none" in cost
@@ -249,7 +234,7 @@ def test_a_partly_placed_service_is_called_so_with_its_replicas_and_its_cost(lat
     )
 
 
-def test_the_id_is_the_same_for_the_same_and_another_for_another(lattice, tmp_path):
+def test_plan_id_depends_only_on_its_content(lattice, tmp_path):
     def planned(*arguments):
         return json.loads(lattice("plan", "--world", SEED_000, "-o", "json", *arguments).out)["id"]
 
@@ -269,14 +254,14 @@ def test_a_plan_of_files_points_to_no_apply(lattice, tmp_path):
     )
 
 
-def test_a_budget_that_shrinks_below_what_is_used_is_marked(lattice, tmp_path):
+def test_budget_below_its_usage_is_marked(lattice, tmp_path):
     pools = Path(SEED_000, "pools.yaml").read_text().replace("maxMonthlyCost: 6000", "maxMonthlyCost: 100")
     (tmp_path / "pools.yaml").write_text(pools)
     ran = lattice("plan", "--world", SEED_000, "-f", "pools.yaml")
-    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard $0.00" in words(ran.out)
+    assert "! latticepool/eu-west $6,000.00 → $100.00 9 % → 553 % 80 % hard $0.00" in squeezed_lines(ran.out)
 
 
-def test_prices_of_a_file_go_first_and_their_age_is_shown(lattice, tmp_path):
+def test_file_prices_take_precedence_and_show_their_age(lattice, tmp_path):
     world = tmp_path / "world"
     shutil.copytree(SEED_000, world)
     classes = [
@@ -292,14 +277,14 @@ def test_prices_of_a_file_go_first_and_their_age_is_shown(lattice, tmp_path):
         "InstanceType,Region,Price\nm5.xlarge,us-east-1,0.5\nm5.xlarge,eu-west-1,0.25\n"
     )
     ran = lattice("plan", "--world", str(world), "--prices", "aws.csv", "-o", "wide")
-    assert any(line.startswith("us-east medium 4 $0.50 aws.csv as of ") for line in words(ran.out))
+    assert any(line.startswith("us-east medium 4 $0.50 aws.csv as of ") for line in squeezed_lines(ran.out))
     (tmp_path / "aws.csv").write_text("InstanceType,Region,Price\nm5.xlarge,us-east-1,lots\n")
     wrong = lattice("plan", "--world", str(world), "--prices", "aws.csv")
     assert wrong.code >= 3
     assert "aws.csv line 2" in wrong.err
 
 
-def test_estimated_latencies_are_called_so(lattice, tmp_path):
+def test_estimated_latencies_are_labelled(lattice, tmp_path):
     near = a_service("edge", latency={"database": {"maxMs": 300}}, requiredRegions=["ap-south"])
     change = write(tmp_path / "edge.yaml", near)
     ran = lattice("plan", "--world", SEED_000, "-f", change)
@@ -310,7 +295,7 @@ def test_estimated_latencies_are_called_so(lattice, tmp_path):
     assert "estimates" not in lattice("plan", "--world", SEED_000, "-f", change, "--latency", "ms.csv").out
 
 
-def test_other_kinds_are_passed_over(lattice, tmp_path):
+def test_unrelated_kinds_are_ignored(lattice, tmp_path):
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
     ran = lattice("plan", "--world", SEED_000, "-f", write(tmp_path / "all.yaml", space, a_service()))
     assert ran.code == 1
@@ -324,7 +309,7 @@ def real(tmp_path_factory):
         yield server
 
 
-def test_a_plan_is_applied_only_while_it_holds(real, tmp_path):
+def test_stale_plan_is_not_applied(real, tmp_path):
     """Against a real server, from planning to refusal."""
     planned = real.lattice("plan", "-f", SEED_000, "-o", "json")
     assert planned.returncode == 1, planned.stderr
@@ -361,14 +346,14 @@ def test_a_viewer_can_plan(real, tmp_path):
     assert "+ default/web" in ran.stdout
 
 
-def test_the_plan_says_how_to_apply_it(real, tmp_path):
+def test_plan_prints_its_apply_command(real, tmp_path):
     change = write(tmp_path / "my web.yaml", a_service())
     real.lattice("apply", "-f", SEED_000)
     ran = real.lattice("plan", "-f", change)
     assert f"apply with: lattice apply -f '{change}' --plan p-" in ran.stdout
 
 
-def test_of_a_stale_plan_only_what_differs_is_listed(real, tmp_path):
+def test_stale_plan_lists_only_the_differences(real, tmp_path):
     """Asked for by its id, or kept in a file: two services are planned, one of them comes out otherwise."""
     change = write(tmp_path / "two.yaml", a_service("one"), a_service("two", replicas=2))
     real.lattice("apply", "-f", SEED_000)

@@ -1,4 +1,4 @@
-"""What a server does without: modules that it never needs, and authorities that none of its connections asks."""
+"""The server process imports no unneeded modules, and its default trust store is empty."""
 
 import os
 import subprocess
@@ -27,20 +27,16 @@ print(theirs.verify_mode.name, theirs.check_hostname, len(theirs.get_ca_certs())
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        pytest.param(
-            LOGGING, "[]", id="it logs without what draws tables, which can still be imported by who wants it"
-        ),
-        pytest.param(
-            AUTHORITIES, "CERT_REQUIRED True 0", id="whoever forgets to say whom to trust trusts nobody"
-        ),
+        pytest.param(LOGGING, "[]", id="logging does not import rich"),
+        pytest.param(AUTHORITIES, "CERT_REQUIRED True 0", id="default trust store is empty"),
     ],
 )
-def test_a_server_does_without(code: str, told: str) -> None:
+def test_server_imports(code: str, told: str) -> None:
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.splitlines() == [told]
 
 
-def test_whom_the_system_trusts_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_trust_store_restores_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     file, folder = TRUST_STORE_VARIABLES
     monkeypatch.setenv(file, "/some/file")
     monkeypatch.delenv(folder, raising=False)

@@ -36,7 +36,7 @@ from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableG
         ),
     ],
 )
-def test_every_form_of_manifest_is_read(lattice, write, name, text):
+def test_every_manifest_format_is_read(lattice, write, name, text):
     ran = lattice("simulate", "-f", write(name, text))
     assert ran.code == 0, ran.err
     assert "1 node: 1 placed, 0 not placed\n" in ran.out
@@ -44,7 +44,7 @@ def test_every_form_of_manifest_is_read(lattice, write, name, text):
     assert "decided 1 in " in ran.err
 
 
-def test_folders_are_read_whole(lattice, write, tmp_path):
+def test_folders_are_read_recursively_only_with_flag(lattice, write, tmp_path):
     write("nodes.yaml", in_yaml(a_node()))
     write("workloads.jsonl", in_lines(a_workload("a"), a_workload("b")))
     (tmp_path / "deeper").mkdir()
@@ -60,7 +60,7 @@ def test_standard_input_is_read(lattice, write, monkeypatch):
             assert "1 node: 1 placed" in lattice("simulate", "-f", "-").out
 
 
-def test_other_kinds_are_ignored_and_counted(lattice, write):
+def test_unrelated_kinds_are_ignored_and_counted(lattice, write):
     spec = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
     pool = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -76,7 +76,7 @@ def test_other_kinds_are_ignored_and_counted(lattice, write):
         )
 
 
-def test_what_is_not_placed_says_why_and_ends_with_1_only_if_asked(lattice, write):
+def test_unplaced_workloads_show_reasons_and_optional_exit_code(lattice, write):
     file = write("a.yaml", in_yaml(a_node(), *(a_workload(f"w{i}", cpu="3") for i in range(6))))
     ran = lattice("simulate", "-f", file)
     assert ran.code == 0
@@ -86,13 +86,13 @@ def test_what_is_not_placed_says_why_and_ends_with_1_only_if_asked(lattice, writ
     assert "shop/w5" in lattice("simulate", "-f", file, "-o", "wide").out
 
 
-def test_the_table_shows_how_full_it_gets(lattice, write):
+def test_table_shows_utilisation(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), a_workload(cpu="2"))))
     line = next(line for line in ran.out.splitlines() if line.startswith("cpu "))
     assert line.split() == ["cpu", "8", "0", "(0.0%)", "2", "(25.0%)", "25.0%", "50.0%"]
 
 
-def test_the_wide_table_shows_the_class_of_each_workload_and_how_full_each_node_gets(lattice, write):
+def test_wide_table_shows_qos_class_and_node_utilisation(lattice, write):
     limited = a_workload("g", cpu="2", limits={"cpu": "2", "memory": "1Gi"})
     out = lattice(
         "simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide"
@@ -110,7 +110,7 @@ def test_many_placements_are_counted_per_node(lattice, write):
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
 
-def test_many_reasons_are_cut_short_unless_all_are_asked_for(lattice, write):
+def test_many_reasons_are_cut_unless_wide(lattice, write):
     labels = [{"nodeSelector": {"rack": f"r{i}"}} for i in range(60)]
     file = write(
         "a.jsonl",
@@ -120,7 +120,7 @@ def test_many_reasons_are_cut_short_unless_all_are_asked_for(lattice, write):
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
 
-def test_json_has_everything(lattice, write):
+def test_json_output_is_complete(lattice, write):
     file = write("a.yaml", in_yaml(a_node(), a_workload("a"), a_workload("b", cpu="9")))
     value = json.loads(
         lattice("simulate", "-f", file, "-o", "json", "--seed", "7", "--explain", "shop/b").out
@@ -144,7 +144,7 @@ def test_json_has_everything(lattice, write):
     }
 
 
-def test_explaining_shows_the_best_with_their_parts_and_every_refusal(lattice, write):
+def test_explain_shows_scores_and_every_rejection(lattice, write):
     file = write(
         "a.yaml",
         in_yaml(
@@ -170,12 +170,12 @@ def test_the_same_input_gives_the_same_output(lattice, write):
     assert first != other
 
 
-def test_equal_names_in_two_namespaces_are_two(lattice, write):
+def test_equal_names_in_two_namespaces_are_distinct(lattice, write):
     file = write("a.yaml", in_yaml(a_node(), a_workload(namespace="a"), a_workload(namespace="b")))
     assert "2 placed" in lattice("simulate", "-f", file).out
 
 
-def test_gangs_and_the_important_are_heard(lattice, write):
+def test_gangs_and_priorities_are_honoured(lattice, write):
     gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
     bound = {**a_workload("old", cpu="4"), "status": {"binding": {"node": "n1"}}}
     value = json.loads(lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "-o", "json").out)
@@ -190,9 +190,7 @@ def test_gangs_and_the_important_are_heard(lattice, write):
     assert "shop/old    n1       shop/new   <none>\n" in lattice("simulate", "-f", file).out
 
 
-def test_of_many_reasons_those_beyond_the_list_are_told_by_kind_and_none_with_the_amounts_of_another(
-    lattice, write
-):
+def test_reasons_beyond_the_list_are_summed_by_kind(lattice, write):
     file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5001 + i}m") for i in range(60))))
     out = lattice("simulate", "-f", file).out
     assert "1            shop/w49                          0 of 1 node: 1 without 5050m cpu free\n" in out
@@ -217,7 +215,7 @@ def test_equal_runs_give_equal_json(lattice, write):
     assert "seconds" not in json.loads(first)
 
 
-def test_the_profile_may_bring_the_seed(lattice, write):
+def test_profile_may_set_the_seed(lattice, write):
     file = write(
         "a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15)))
     )
@@ -233,7 +231,7 @@ def test_the_profile_may_bring_the_seed(lattice, write):
     assert other["placements"] != found[0]["placements"]
 
 
-def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
+def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
     node = a_node()
     node["status"]["gpus"] = [{"model": "t4"}]
     bound = [
@@ -254,7 +252,7 @@ def test_what_is_odd_is_a_warning_with_its_line(lattice, write):
     )
 
 
-def test_how_far_it_is_is_told_on_a_terminal_only(lattice, write):
+def test_progress_is_shown_on_a_terminal_only(lattice, write):
     file = write(
         "a.jsonl",
         in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(PROGRESS_MIN_WORKLOADS))),
@@ -274,14 +272,14 @@ def test_a_json_list_needs_no_kind(lattice, write):
         assert "1 node: 1 placed" in lattice("simulate", "-f", write("all.json", text)).out
 
 
-def test_explaining_a_member_of_a_group_shows_what_the_others_leave(lattice, write):
+def test_explain_of_a_gang_member_counts_the_other_members(lattice, write):
     gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
     out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "--explain", "shop/g0").out
     assert "nodes are shown with the 2 others of its group that fit in place\n" in out
     assert "n1         cpu: need 2, have 0, missing 2\n" in out
 
 
-def test_a_reason_is_folded_into_the_terminal():
+def test_reason_is_wrapped_to_the_terminal():
     report = SimulationReport(
         1,
         0,
@@ -305,7 +303,7 @@ def test_sums_are_written_as_numbers():
     ]
 
 
-def test_the_guide_names_everything_there_is_to_choose_and_to_read(lattice, write):
+def test_guide_names_every_option_and_output_field(lattice, write):
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "simulate.md").read_text()
     file = write("a.yaml", in_yaml(a_node(), a_workload()))
     found = json.loads(lattice("simulate", "-f", file, "-o", "json", "--explain", "shop/w1").out)

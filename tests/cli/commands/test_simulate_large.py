@@ -1,4 +1,5 @@
-"""`lattice simulate` with ten thousand nodes and a hundred thousand workloads: everybody is told of, and no node gets more than it has."""
+"""`lattice simulate` with ten thousand nodes and a hundred thousand workloads: every workload is reported,
+and no node is overcommitted."""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""What `lattice top` and `lattice logs` draw: bars, cut pictures, prefixed lines; nothing that a pipe would choke on."""
+"""Screens of `lattice top` and `lattice logs`: bars, lines cut to the window, prefixed lines, and plain text
+for pipes."""
 
 import pytest
 
@@ -90,28 +91,28 @@ def test_a_pool_with_its_budget() -> None:
     ]
 
 
-def test_an_offer_of_which_nothing_is_known_but_its_name() -> None:
+def test_offer_without_details_shows_dashes() -> None:
     found = next(line for line in drawn().splitlines() if line.startswith("aws/us-east-1"))
     assert found.split() == ["aws/us-east-1", "-", "0", "0.00", "-", "0", "-", *["-"] * 5]
 
 
-def test_nodes_say_what_is_odd_about_them() -> None:
+def test_node_row_shows_cordon_and_connection() -> None:
     text = drawn()
     assert "Ready, cordoned" in text
     gone = next(line for line in text.splitlines() if line.startswith("n2"))
     assert gone.split() == ["n2", *["-"] * 7, "0", "Ready,", "not", "connected"]
 
 
-def test_a_service_says_why_it_waits() -> None:
+def test_pending_service_row_shows_the_reason() -> None:
     found = next(line for line in drawn().splitlines() if line.startswith("web"))
     assert found.split() == ["web", "1/2", "███░░░", "1.50", "1Gi", "3", "-", "Pending", "(OverBudget)", "-"]
 
 
-def test_a_terminal_without_blocks_gets_plain_characters() -> None:
+def test_bars_are_ascii_without_unicode() -> None:
     assert drawn("ascii").isascii()
 
 
-def test_an_empty_fleet_says_what_to_do() -> None:
+def test_empty_fleet_shows_the_next_step() -> None:
     assert top_lines({"pools": [], "nodes": []}, TableRenderer(), BarRenderer("utf-8")) == [
         "there are no objects yet: create pools and services with `lattice apply`"
     ]
@@ -134,7 +135,7 @@ def test_bars(used: int | None, of: int | None, shown: str) -> None:
     assert BarRenderer("UTF-8").bar(used, of) == shown
 
 
-def test_a_picture_is_cut_to_the_window() -> None:
+def test_screen_is_cut_to_the_window() -> None:
     picture = render_frame([f"row {number} " + "x" * 50 for number in range(30)], columns=20, rows=10)
     rows = picture.removeprefix("\x1b[H").removesuffix("\x1b[J").split("\x1b[K\n")[:-1]
     assert len(rows) == 9
@@ -143,7 +144,7 @@ def test_a_picture_is_cut_to_the_window() -> None:
     assert render_frame(["one"], 80, 24) == "\x1b[Hone\x1b[K\n\x1b[J"
 
 
-def test_what_is_not_well_stands_out_unless_colours_are_unwanted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unhealthy_lines_are_coloured_unless_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     assert colour_line("n1 NotReady") == "\x1b[31mn1 NotReady\x1b[0m"
@@ -153,7 +154,7 @@ def test_what_is_not_well_stands_out_unless_colours_are_unwanted(monkeypatch: py
     assert colour_line("n1 NotReady") == "n1 NotReady"
 
 
-def test_each_line_gets_its_prefix_however_it_comes() -> None:
+def test_log_lines_are_prefixed_across_chunks() -> None:
     assert (
         b"".join(prefix_lines(iter([b"on", b"e\ntw", b"o\n", b"thr"]), b"[a] "))
         == b"[a] one\n[a] two\n[a] thr\n"

@@ -1,4 +1,4 @@
-"""What `lattice up` tells people to type: it must work as it is printed."""
+"""The commands that `lattice up` suggests work as printed."""
 
 import os
 import shlex
@@ -34,9 +34,7 @@ def ours(kubeconfig: Path) -> list[list[str]]:
     ]
 
 
-def test_a_kubeconfig_that_is_found_anyway_needs_no_flag(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_kubeconfig_needs_no_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
     assert ours(kubeconfig)[0] == ["top"]
     (tmp_path / "below").mkdir()
@@ -45,14 +43,16 @@ def test_a_kubeconfig_that_is_found_anyway_needs_no_flag(
 
 
 @pytest.mark.parametrize("name", ["data", "with space", "it's"])
-def test_any_other_is_named_so_that_a_shell_reads_it(tmp_path: Path, name: str) -> None:
+def test_other_kubeconfig_is_passed_shell_quoted(tmp_path: Path, name: str) -> None:
     a_kubeconfig(tmp_path / ".lattice")
     kubeconfig = a_kubeconfig(tmp_path / name)
     assert ours(kubeconfig)[0] == ["top", "--kubeconfig", f"{name}/kubeconfig"]
     assert shlex.split(suggestions(kubeconfig)[1][0])[:3] == ["kubectl", "--kubeconfig", f"{name}/kubeconfig"]
 
 
-def test_an_address_in_the_environment_would_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_address_in_the_environment_requires_the_flag(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
     monkeypatch.setenv("LATTICE_ADDR", "elsewhere:1")
     assert ours(kubeconfig)[0][1] == "--kubeconfig"
@@ -66,9 +66,7 @@ def test_examples_are_suggested_where_they_are(tmp_path: Path) -> None:
     assert ours(kubeconfig)[1:] == [["cost"], ["plan", "-f", "examples/vault.yaml"]]
 
 
-def test_the_program_is_named_by_its_path_where_its_name_does_not_find_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_program_off_the_path_is_named_by_its_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kubeconfig = a_kubeconfig(tmp_path / ".lattice")
     program = Path(sys.executable).parent / "lattice"
     assert shlex.split(suggestions(kubeconfig)[0][0])[0] == str(program)

@@ -1,13 +1,12 @@
-"""`why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds: what a person reads, and how they end."""
+"""Output and exit codes of `why`, `fit`, `whatif`, `cost` and `optimise` on the example worlds."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
+from build.cli_output import squeezed_lines
+from build.example_worlds import SEED_000, SEED_001
 
-WORLDS = Path(__file__).parents[3] / "examples" / "worlds"
-SEED_000, SEED_001 = str(WORLDS / "seed-000"), str(WORLDS / "seed-001")
 API = "lattice.dev/v1alpha1"
 pytestmark = pytest.mark.timeout(120)
 
@@ -17,29 +16,15 @@ def elsewhere(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def without_gdpr(tmp_path):
-    folder = tmp_path / "printed"
-    shutil.copytree(SEED_000, folder)
-    pools = folder / "pools.yaml"
-    pools.write_text(pools.read_text().replace("[soc2, hipaa, gdpr]", "[soc2, hipaa]"))
-    return str(folder)
-
-
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
 def answered(lattice, *arguments):
     ran = lattice(*arguments, "-o", "json")
     return json.loads(ran.out)
 
 
-def test_why_shows_scores_by_part_and_every_refusal(lattice):
+def test_why_shows_scores_by_part_and_every_rejection(lattice):
     ran = lattice("why", "service/api-gateway", "--world", SEED_000)
     assert ran.code == 0, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "Placed in us-east and eu-west per requiredRegions constraint" in ran.out
     assert any(line.startswith("3 anywhere us-east * ") for line in lines)
     assert "ap-south Compliance compliance gdpr soc2 gdpr" in lines
@@ -47,13 +32,13 @@ def test_why_shows_scores_by_part_and_every_refusal(lattice):
     assert "estimated over" in ran.out
 
 
-def test_why_names_the_runner_up_and_what_decided(lattice):
+def test_why_names_the_runner_up_and_the_deciding_score(lattice):
     last = answered(lattice, "why", "api-gateway", "--world", SEED_000)["decisions"][-1]
     assert (last["chosen"], last["runnerUp"], last["deciding"]) == ("us-east", "eu-west", "AvailableCapacity")
     assert all(0 <= part["score"] <= 100 for each in last["ranked"] for part in each["parts"])
 
 
-def test_no_pool_is_passed_over_in_silence(lattice, without_gdpr):
+def test_why_gives_every_unfit_pool_a_reason(lattice, without_gdpr):
     for world, names in (
         (SEED_000, ["api-gateway", "cache"]),
         (without_gdpr, ["api-gateway"]),
@@ -64,7 +49,7 @@ def test_no_pool_is_passed_over_in_silence(lattice, without_gdpr):
             assert all(each["fits"] or each["reasons"] for each in pools)
 
 
-def test_why_of_one_pool_is_about_that_pool(lattice):
+def test_why_with_pool_shows_only_that_pool(lattice):
     ran = lattice("why", "service/api-gateway", "--pool", "ap-south", "--world", SEED_000)
     assert "ap-south" in ran.out
     assert "AVAILABLECAPACITY" not in ran.out
@@ -72,10 +57,10 @@ def test_why_of_one_pool_is_about_that_pool(lattice):
     assert "no filter rejects eu-west" in fits.out
 
 
-def test_why_an_unplaced_service_says_verdict_conflicts_and_what_a_place_would_need(lattice, without_gdpr):
+def test_why_unplaced_shows_verdict_conflicts_and_needs(lattice, without_gdpr):
     ran = lattice("why", "service/api-gateway", "--world", without_gdpr)
     assert "default/api-gateway: Never." in ran.out
-    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in words(ran.out)
+    assert "us-east Compliance compliance gdpr hipaa, soc2 gdpr" in squeezed_lines(ran.out)
     assert "fits without" in ran.out
     assert "fits in" in ran.out
 
@@ -84,7 +69,7 @@ def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
     ran = lattice("fit", "service/api-gateway", "--world", without_gdpr)
     assert ran.code == 0
     assert (
-        next(line for line in words(ran.out) if line.startswith("1 "))
+        next(line for line in squeezed_lines(ran.out) if line.startswith("1 "))
         == "1 platform $0.576 $414.72 +$1.536 add compliance gdpr to us-east"
     )
     document = answered(lattice, "fit", "service/api-gateway", "--world", without_gdpr)
@@ -93,14 +78,14 @@ def test_fit_names_the_missing_label_of_us_east_first(lattice, without_gdpr):
     assert first["after"] == ["soc2", "hipaa", "gdpr"]
 
 
-def test_fit_of_what_fits_says_so(lattice):
+def test_fit_of_a_placed_service_says_it_fits(lattice):
     assert lattice("fit", "cache", "--world", SEED_000).out == "default/cache fits without changes\n"
 
 
-def test_whatif_tells_who_moves_where_and_the_cost_after(lattice):
+def test_whatif_shows_moves_and_the_new_cost(lattice):
     ran = lattice("whatif", "--lose-pool", "dc-east", "--world", SEED_001)
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "~ default/imaging dc-east 4 → aws-production/us-east-1 4 +$0.768 +$552.96" in lines
     assert "without dc-east: " in ran.out
     assert "$12.88/h → $13.648/h" in ran.out
@@ -108,7 +93,7 @@ def test_whatif_tells_who_moves_where_and_the_cost_after(lattice):
     assert not any(place["pool"] == "dc-east" for each in document["services"] for place in each["after"])
 
 
-def test_whatif_somebody_is_left_without_ends_with_2(lattice):
+def test_whatif_with_unplaced_services_exits_with_2(lattice):
     ran = lattice("whatif", "--drop-compliance", "us-east:GDPR", "--world", SEED_000)
     assert ran.code == 2
     assert "3 services partly placed" in ran.out
@@ -124,26 +109,26 @@ def test_whatif_somebody_is_left_without_ends_with_2(lattice):
         ),
     ],
 )
-def test_who_is_left_without_is_pointed_to_a_fit_of_that_very_world(lattice, flags):
+def test_whatif_suggests_fit_for_the_same_world(lattice, flags):
     ran = lattice(*flags, "--world", SEED_000)
     hint = next(line for line in ran.out.splitlines() if line.startswith("`lattice fit "))
     told = lattice(*hint.split("`")[1].split()[1:])
     assert told.code == 0, told.err
     assert "fits without changes" not in told.out
     assert told.out.startswith("default/api-gateway: N")
-    assert any(line.startswith("1 ") for line in words(told.out))
+    assert any(line.startswith("1 ") for line in squeezed_lines(told.out))
     assert (
         lattice("fit", "service/api-gateway", "--world", SEED_000).out
         == "default/api-gateway fits without changes\n"
     )
 
 
-def test_fit_of_what_fits_even_then_says_when(lattice):
+def test_fit_under_a_hypothesis_names_it(lattice):
     ran = lattice("fit", "cache", "--lose-pool", "ap-south", "--world", SEED_000)
     assert ran.out == "default/cache also fits without ap-south\n"
 
 
-def test_what_is_said_twice_happens_once(lattice):
+def test_repeated_whatif_flags_count_once(lattice):
     twice = [
         "--lose-pool",
         "ap-south",
@@ -159,7 +144,7 @@ def test_what_is_said_twice_happens_once(lattice):
     assert ran.out.startswith("without ap-south, with us-east not certified for GDPR: ")
 
 
-def test_costs_of_one_namespace_are_those_of_its_services(lattice, running, tmp_path):
+def test_cost_of_one_namespace_sums_its_services(lattice, running, tmp_path):
     other = json.loads(Path(running).read_text())
     for each in other["items"]:
         if each["kind"] == "LatticeService":
@@ -175,7 +160,7 @@ def test_costs_of_one_namespace_are_those_of_its_services(lattice, running, tmp_
     assert nobody.err == "error: there is no namespace empty\n  fix: there are default, shop\n"
 
 
-def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
+def test_whatif_combines_prices_scale_and_losses(lattice):
     document = answered(lattice, "whatif", "--price", "+20%", "--world", SEED_000)
     before, after = (document["total"][when]["hourlyMicros"] for when in ("before", "after"))
     assert after * 10 == before * 12
@@ -196,21 +181,21 @@ def test_whatif_prices_scale_and_several_things_happen_at_once(lattice):
 
 @pytest.mark.parametrize("by", ["pool", "service", "label:env", "label:nothing"])
 @pytest.mark.parametrize("world", [SEED_000, SEED_001], ids=["seed 000", "seed 001"])
-def test_costs_add_up_exactly_whatever_they_are_summed_by(lattice, world, by):
+def test_costs_add_up_exactly_by_every_grouping(lattice, world, by):
     document = answered(lattice, "cost", "--by", by, "--world", world)
     assert sum(each["hourlyMicros"] for each in document["rows"]) == document["total"]["hourlyMicros"]
     assert document["total"]["projected30DayMicros"] == 720 * document["total"]["hourlyMicros"]
 
 
-def test_cost_shows_the_printed_arithmetic_and_empty_nodes(lattice):
-    lines = words(lattice("cost", "--by", "service", "--world", SEED_000).out)
+def test_cost_shows_its_arithmetic_and_empty_nodes(lattice):
+    lines = squeezed_lines(lattice("cost", "--by", "service", "--world", SEED_000).out)
     assert "default/api-gateway $0.576 $414.72 37.5 %" in lines
     assert "(empty nodes in eu-west) $0.384 $276.48 25.0 %" in lines
-    by_team = words(lattice("cost", "--by", "label:env", "--world", SEED_000).out)
+    by_team = squeezed_lines(lattice("cost", "--by", "label:env", "--world", SEED_000).out)
     assert "production $0.576 $414.72 37.5 %" in by_team
 
 
-def test_optimise_says_how_far_from_the_best_it_is(lattice):
+def test_optimise_reports_the_optimality_gap(lattice):
     ran = lattice("optimise", "--world", SEED_001, "--time-limit", "5s")
     assert ran.code == 0, ran.err
     assert "no move would pay for itself: $12.88/h" in ran.out
@@ -260,7 +245,7 @@ def running(tmp_path):
     return "running.json"
 
 
-def test_what_runs_already_is_no_change_and_stays_when_a_cheaper_pool_comes(lattice, running):
+def test_running_service_stays_when_a_cheaper_pool_appears(lattice, running):
     assert lattice("plan", "--world", running).code == 0
     ran = lattice("plan", "--world", running, "-f", "cheap.json")
     assert (ran.code, ran.out.splitlines()[0]) == (
@@ -272,12 +257,12 @@ def test_what_runs_already_is_no_change_and_stays_when_a_cheaper_pool_comes(latt
     assert "! a new placement would choose cheap 2" in why
 
 
-def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
+def test_optimise_lists_moves_that_save_money(lattice, running):
     ran = lattice("optimise", "--world", running, "-f", "cheap.json")
     assert ran.code == 1, ran.err
     assert "4 moves would save $264.96 in 30 days" in ran.out
-    assert "~ default/a dear 2 → cheap 2 -$0.184 -$132.48" in words(ran.out)
-    assert "- dear-001 dear 4 × medium -$0.768" in words(ran.out)
+    assert "~ default/a dear 2 → cheap 2 -$0.184 -$132.48" in squeezed_lines(ran.out)
+    assert "- dear-001 dear 4 × medium -$0.768" in squeezed_lines(ran.out)
     few = answered(lattice, "optimise", "--world", running, "-f", "cheap.json", "--max-moves", "2")
     assert few["moves"] == 2
     dear_moves = lattice("optimise", "--world", running, "-f", "cheap.json", "--move-cost", "1000")
@@ -327,7 +312,7 @@ def test_optimise_lists_moves_that_pay_for_themselves(lattice, running):
         ),
     ],
 )
-def test_what_is_wrong_is_said_and_ends_with_3_or_more(lattice, arguments, told):
+def test_query_errors_exit_with_3_or_more(lattice, arguments, told):
     ran = lattice(*arguments, "--world", SEED_000)
     assert ran.code >= 3
     assert told in ran.err
@@ -345,7 +330,10 @@ def test_help_has_examples(lattice, command):
 def test_every_pool_can_be_lost_in_turn(lattice):
     ran = lattice("whatif", "--lose-each-pool", "--world", SEED_000)
     assert ran.code == 2
-    assert "! us-east 0 $0.768 -$0.768 default/api-gateway, default/cache, default/database" in words(ran.out)
+    assert (
+        "! us-east 0 $0.768 -$0.768 default/api-gateway, default/cache, default/database"
+        in squeezed_lines(ran.out)
+    )
     assert "1 other pool could be lost without moving a replica" in ran.out
     for pool in ("us-east", "eu-west", "ap-south"):
         alone = answered(lattice, "whatif", "--lose-pool", pool, "--world", SEED_000)
@@ -355,7 +343,7 @@ def test_every_pool_can_be_lost_in_turn(lattice):
         assert loss["cost"] == alone["total"]
 
 
-def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, lattice):
+def test_busy_server_is_not_retried_past_the_timeout(server, lattice):
     busy = (
         429,
         [("Retry-After", "1")],
@@ -369,7 +357,7 @@ def test_a_busy_server_is_not_asked_again_past_the_time_that_was_given(server, l
 
 
 @pytest.mark.parametrize("command", ["plan", "why", "fit", "whatif", "cost", "optimise"])
-def test_the_help_says_how_long_an_answer_is_waited_for(lattice, command):
+def test_help_shows_the_request_timeout(lattice, command):
     (line,) = [
         line
         for line in " ".join(lattice(command, "--help").out.split()).split(" --")

@@ -1,4 +1,4 @@
-"""`fit` and `why` say who comes first, which rules exclude one another, and whose price is not known."""
+"""`fit` and `why` name the services placed first, conflicting policies and unknown prices."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def a_service(name: str) -> tuple[str, str, dict]:
     return ("LatticeService", name, {"containers": {"main": {"image": "a:1"}}, "placement": placement})
 
 
-def test_who_comes_first_is_named(lattice, tmp_path):
+def test_fit_names_services_placed_first(lattice, tmp_path):
     full = a_pool("p1", capacity={"maxNodes": 1})
     world = a_folder(
         tmp_path, CLASS, full, a_policy("rules", compliance=["gdpr"]), a_service("aaa"), a_service("api")
@@ -50,7 +50,7 @@ def test_who_comes_first_is_named(lattice, tmp_path):
 
 
 @pytest.mark.parametrize("command", ["why", "fit"])
-def test_policies_that_exclude_one_another_are_named(lattice, tmp_path, command):
+def test_conflicting_policies_are_named(lattice, tmp_path, command):
     east, west = (
         a_pool("east", labels={"compliance": ["gdpr"]}),
         a_pool("west", labels={"compliance": ["fedramp"]}),
@@ -66,7 +66,7 @@ def test_policies_that_exclude_one_another_are_named(lattice, tmp_path, command)
     )
 
 
-def test_a_price_that_is_not_known_is_told_with_how_to_give_it(lattice, tmp_path):
+def test_unknown_price_is_reported_with_a_fix(lattice, tmp_path):
     unpriced = (CLASS[0], CLASS[1], {**CLASS[2], "costPerHour": {}})
     ran = lattice(
         "why",

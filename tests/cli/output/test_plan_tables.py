@@ -1,9 +1,10 @@
-"""What a new user reads of plan, fit, optimise, cost and why: what changes, what it costs, what was mistyped, in tables that fit a terminal."""
+"""Output of plan, fit, optimise, cost and why: changes, costs and errors, in tables that fit a terminal."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from build.cli_output import squeezed_lines
 from build.manifests import manifest, write
 from build.worlds import a_class, a_pool, a_service
 
@@ -56,47 +57,42 @@ def world(tmp_path):
     return write(tmp_path / "world.yaml", CLASS, a_manifest_of_a_pool(), a_manifest_of_a_service())
 
 
-def words(text):
-    """Lines without the width of their columns."""
-    return [" ".join(line.split()) for line in text.splitlines()]
-
-
-def test_a_budget_alone_is_a_change_that_is_told_and_has_an_id(lattice, tmp_path, world):
+def test_plan_of_a_budget_change_has_an_id(lattice, tmp_path, world):
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "pool.yaml", a_manifest_of_a_pool(700)))
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == "1 declaration changed, no placement changes; $0.60/h as before"
     assert "~ latticepool/p1 spec.budget.maxMonthlyCost 600 → 700" in lines
     assert "latticepool/p1 $600.00 → $700.00 72 % → 62 % 80 % hard $0.372222" in lines
     assert lines[-1].startswith("plan p-")
 
 
-def test_another_image_is_a_change_that_is_told(lattice, tmp_path, world):
+def test_plan_lists_an_image_change(lattice, tmp_path, world):
     ran = lattice(
         "plan", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service(image="a:2"))
     )
     assert ran.code == 1, ran.err
-    assert "~ latticeservice/default/api spec.containers.main.image a:1 → a:2" in words(ran.out)
+    assert "~ latticeservice/default/api spec.containers.main.image a:1 → a:2" in squeezed_lines(ran.out)
 
 
-def test_the_same_again_changes_nothing(lattice, world):
+def test_plan_of_unchanged_manifests_changes_nothing(lattice, world):
     ran = lattice("plan", "--world", world, "-f", world)
     assert ran.code == 0, ran.err
     assert ran.out.startswith("nothing changes; $0.60/h as before\n")
     assert "plan p-" not in ran.out
 
 
-def test_what_is_used_of_a_budget_says_of_which_time(lattice, world):
+def test_budget_usage_column_names_its_period(lattice, world):
     assert "USED IN 30 DAYS" in lattice("plan", "--world", world).out
 
 
-def test_fit_says_what_the_service_costs_then(lattice, tmp_path):
+def test_fit_shows_the_cost_of_each_change(lattice, tmp_path):
     world = write(
         tmp_path / "full.yaml", CLASS, a_manifest_of_a_pool(500, maxNodes=3), a_manifest_of_a_service(5)
     )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert "WHO COSTS $/H 30 DAYS MORE $/H CHANGE" in lines
     assert "1 team $0.60 $432.00 none run 3 replicas instead of 5" in lines
     assert "3 platform $1.00 $720.00 +$0.40 raise maxNodes of p1 by 2 to 5" in lines
@@ -112,7 +108,7 @@ def test_fit_says_what_the_service_costs_then(lattice, tmp_path):
     [["plan"], ["cost"], ["why", "service/api"], ["fit", "service/api"], ["optimise"]],
     ids=lambda each: each[0],
 )
-def test_a_namespace_that_nobody_declared_is_no_free_one(lattice, tmp_path, command):
+def test_undeclared_namespace_is_an_error(lattice, tmp_path, command):
     world = write(
         tmp_path / "shop.yaml", CLASS, a_manifest_of_a_pool(), a_manifest_of_a_service(namespace="shop")
     )
@@ -122,13 +118,13 @@ def test_a_namespace_that_nobody_declared_is_no_free_one(lattice, tmp_path, comm
     assert ran.err == "error: there is no namespace nope\n  fix: there is shop\n"
 
 
-def test_a_namespace_that_the_manifests_bring_is_one(lattice, tmp_path):
+def test_namespace_of_the_manifests_is_accepted(lattice, tmp_path):
     world = write(tmp_path / "supply.yaml", CLASS, a_manifest_of_a_pool())
     ran = lattice(
         "plan", "-n", "shop", "--world", world, "-f", write(tmp_path / "api.yaml", a_manifest_of_a_service())
     )
     assert ran.code == 1, ran.err
-    assert "+ shop/api p1 3 +$0.60 +$432.00" in words(ran.out)
+    assert "+ shop/api p1 3 +$0.60 +$432.00" in squeezed_lines(ran.out)
 
 
 @pytest.mark.parametrize(
@@ -142,14 +138,14 @@ def test_a_namespace_that_the_manifests_bring_is_one(lattice, tmp_path):
         ),
     ],
 )
-def test_a_latency_file_that_means_nothing_is_an_error_with_its_line(lattice, tmp_path, world, text, told):
+def test_latency_file_error_names_its_line(lattice, tmp_path, world, text, told):
     (tmp_path / "rtt.csv").write_text(text)
     ran = lattice("plan", "--world", world, "--latency", "rtt.csv")
     assert ran.code >= 3
     assert ran.err.startswith(f"error: {told}\n  fix: ")
 
 
-def test_a_latency_file_about_a_pool_that_the_manifests_bring_is_fine(lattice, tmp_path, world):
+def test_latency_file_may_name_a_planned_pool(lattice, tmp_path, world):
     (tmp_path / "rtt.csv").write_text("from,to,ms\np1,p2,3\n")
     more = a_manifest_of_a_pool()
     more["metadata"]["name"], more["spec"]["provider"]["region"] = "p2", "us-east-2"
@@ -157,7 +153,7 @@ def test_a_latency_file_about_a_pool_that_the_manifests_bring_is_fine(lattice, t
     assert ran.code == 1, ran.err
 
 
-def test_optimise_says_how_it_ends(lattice):
+def test_optimise_help_lists_exit_codes(lattice):
     told = " ".join(lattice("optimise", "--help").out.split())
     assert (
         "Exit code: 0 if nothing would change, 1 if moves would save money, 2 if a service is or would be left unplaced"
@@ -166,7 +162,7 @@ def test_optimise_says_how_it_ends(lattice):
     assert "3 or more on an error" in told
 
 
-def test_a_plan_with_many_places_fits_a_terminal():
+def test_plan_with_many_placements_fits_a_terminal():
     """A service in many pools: where it goes is folded, the money stays beside it."""
     names = [f"somewhere-far-away-{number}" for number in range(8)]
     pools = [a_pool(name, region=name, capacity={"maxNodes": 1}) for name in names]
@@ -180,7 +176,7 @@ def test_a_plan_with_many_places_fits_a_terminal():
     assert all(any(name in line for line in lines) for name in names)
 
 
-def test_columns_of_words_give_way_and_numbers_do_not():
+def test_text_columns_shrink_and_number_columns_do_not():
     rows = [
         ["one two three four five six seven", "1,000,000", "eight nine ten eleven twelve thirteen fourteen"]
     ]
@@ -212,21 +208,21 @@ LONG_SCRIPT = "import time\nwhile True:\n    time.sleep(1)\n    print('a line th
         ),
     ],
 )  # fmt: skip
-def test_what_replicas_run_is_a_restart_and_the_difference_is_seen(lattice, tmp_path, change, headline):
+def test_command_change_is_a_restart_with_its_difference(lattice, tmp_path, change, headline):
     before, after = (a_manifest_of_a_service(**more) for more in ({}, change))
     for each, last in ((before, "one"), (after, "two")):
         each["spec"]["containers"]["main"]["command"] = ["python3", "-c", LONG_SCRIPT.format(last)]
     world = write(tmp_path / "running.yaml", CLASS, a_manifest_of_a_pool(), before)
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "api.yaml", after))
     assert ran.code == 1, ran.err
-    lines = words(ran.out)
+    lines = squeezed_lines(ran.out)
     assert lines[0] == headline
     shown = next(line for line in lines if "spec.containers.main.command" in line)
     assert "print('one')\"] → …" in shown
     assert shown.endswith("print('two')\"]")
 
 
-def test_a_declaration_that_no_replica_sees_restarts_nothing(lattice, tmp_path, world):
+def test_label_change_restarts_nothing(lattice, tmp_path, world):
     ran = lattice(
         "plan",
         "--world",
@@ -237,7 +233,7 @@ def test_a_declaration_that_no_replica_sees_restarts_nothing(lattice, tmp_path, 
     assert ran.out.splitlines()[0] == "1 declaration changed, no placement changes; $0.60/h as before"
 
 
-def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lattice, tmp_path):
+def test_unrelated_pending_service_keeps_plan_feasible(lattice, tmp_path):
     waiting = a_manifest_of_a_service()
     waiting["metadata"]["name"], waiting["spec"]["placement"]["compliance"] = "a-vault", ["fedramp"]
     world = write(tmp_path / "waiting.yaml", CLASS, a_manifest_of_a_pool(), waiting)
@@ -255,7 +251,7 @@ def test_who_waits_as_before_and_is_not_asked_about_makes_no_plan_infeasible(lat
     assert lattice("plan", "--world", world).code == 2, "all that is declared is asked about"
 
 
-def test_a_fit_that_takes_many_changes_at_once_says_so_and_not_that_there_is_a_way():
+def test_fit_needing_several_changes_says_so():
     """A cloud's pools are closed where machines are made of provider `local` only, and those of that provider lack one thing after the other."""
     sources = FleetInputs(
         Connection(explicit_namespace="default"),

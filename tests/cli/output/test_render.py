@@ -48,7 +48,7 @@ def test_ages_of_timestamps(stamp, text):
     assert render.age_since(stamp, datetime(2026, 11, 15, 7, 40, tzinfo=UTC)) == text
 
 
-def test_tables_have_three_blanks_between_columns_and_none_at_the_end():
+def test_table_columns_are_separated_by_three_spaces():
     assert render.table([["NAME", "AGE"], ["long-name", "5m"], ["b", ""]]) == [
         "NAME        AGE",
         "long-name   5m",
@@ -90,7 +90,7 @@ def test_yaml(value, text):
     assert render.to_yaml(value) == text
 
 
-def test_equal_values_are_written_out_twice():
+def test_equal_values_are_written_without_yaml_anchors():
     shared = {"x": [1]}
     assert "&" not in render.to_yaml({"a": shared, "b": shared})
 
@@ -108,7 +108,7 @@ trees = st.recursive(
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(alphabet="abc", min_size=1), trees, min_size=1))
-def test_yaml_reads_back_the_same_here_and_as_text_everywhere(value):
+def test_yaml_output_round_trips(value):
     text = render.to_yaml(value)
     (document,) = load_documents(text, expand_lists=False)
     assert document.value == value
@@ -124,5 +124,5 @@ def texts(value):
     return value if isinstance(value, str) else None
 
 
-def test_json_is_indented_by_four():
+def test_json_is_indented_by_four_spaces():
     assert render.to_json({"a": Decimal("1.50")}) == '{\n    "a": 1.50\n}'

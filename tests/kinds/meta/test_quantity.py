@@ -1,4 +1,4 @@
-"""Amounts are read exactly, written back exactly, and refused in words when they make no sense."""
+"""Quantities are parsed and formatted exactly; invalid ones are rejected with a message."""
 
 import math
 from decimal import Decimal
@@ -47,7 +47,7 @@ counts = st.integers(min_value=0, max_value=q.MAX_INT64)
         pytest.param(q.parse_count, "4", 4, id="extended resources are counted"),
     ],
 )
-def test_is_read_as(parse, text, amount):
+def test_quantity_parses(parse, text, amount):
     assert parse(text) == amount
 
 
@@ -115,7 +115,7 @@ def test_is_read_as(parse, text, amount):
         pytest.param(q.dollars_to_micros, Decimal("NaN"), "got NaN", id="money that is not a number"),
     ],
 )
-def test_is_refused_saying(parse, value, says):
+def test_bad_quantity_is_refused(parse, value, says):
     with pytest.raises(Invalid) as caught:
         parse(value)
     assert says in caught.value.message
@@ -137,12 +137,12 @@ def test_is_refused_saying(parse, value, says):
         pytest.param(q.format_dollars(0), "0", id="free"),
     ],
 )
-def test_is_written_as(written, expected):
+def test_quantity_is_formatted(written, expected):
     assert written == expected
 
 
 @given(counts)
-def test_what_is_written_is_read_back(count):
+def test_format_and_parse_round_trip(count):
     assert q.parse_cores(q.format_cores(count)) == count
     assert q.parse_bytes(q.format_bytes(count)) == count
     assert q.parse_bits(q.format_bits(count)) == count
@@ -169,7 +169,7 @@ def test_bytes_agree_with_exact_fractions(whole, part, unit):
 
 
 @given(st.text(max_size=12))
-def test_any_text_is_read_or_refused_and_nothing_else(text):
+def test_any_text_parses_or_is_malformed(text):
     for parse in (
         q.parse_cores,
         q.parse_bytes,

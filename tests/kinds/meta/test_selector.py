@@ -1,4 +1,4 @@
-"""Label selectors match as the obvious reading says, in both of their forms."""
+"""Label selectors agree with a plain reference implementation, in both of their forms."""
 
 import pytest
 from hypothesis import given
@@ -195,13 +195,13 @@ def test_agrees_with_the_obvious_reading(exact, expressions, labels):
 
 
 @given(expressions=st.lists(requirements, max_size=4))
-def test_what_is_written_is_read_back(expressions):
+def test_format_and_parse_round_trip(expressions):
     selector = LabelSelector(match_expressions=tuple(expressions))
     assert parse_selector(str(selector)) == selector
 
 
 @given(st.text(alphabet="ab=!,()<> inot-/.", max_size=25))
-def test_any_text_is_read_or_refused_and_nothing_else(text):
+def test_any_text_parses_or_is_malformed(text):
     try:
         again = parse_selector(text)
     except Malformed:

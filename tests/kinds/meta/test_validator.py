@@ -135,25 +135,25 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
         ),
     ],
 )
-def test_a_wrong_value_is_told_with_its_path(spec: dict[str, Any], complaint: str) -> None:
+def test_invalid_value_is_reported_with_its_path(spec: dict[str, Any], complaint: str) -> None:
     _, found = walked(**spec)
     assert [str(cause) for cause in found.causes] == [complaint]
 
 
-def test_everything_wrong_is_told_at_once() -> None:
+def test_all_problems_are_reported_at_once() -> None:
     _, found = walked(color="blue", count=0, tags="a", nope=1)
     assert [cause.field for cause in found.causes] == ["spec.color", "spec.count", "spec.tags"]
     assert found.unknown_fields == ["spec.nope"]
 
 
-def test_unknown_fields_are_dropped_but_told_and_free_form_ones_kept() -> None:
+def test_unknown_fields_are_pruned_and_reported() -> None:
     kept, found = walked(ports=[{"name": "a", "colour": 1}], extra={"anything": {"goes": [1]}})
     assert found.unknown_fields == ["spec.ports[0].colour"]
     assert kept["ports"] == [{"name": "a"}]
     assert kept["extra"] == {"anything": {"goes": [1]}}
 
 
-def test_a_missing_required_field_is_told() -> None:
+def test_missing_required_field_is_reported() -> None:
     found = Findings()
     WALK({"metadata": {}, "spec": {}}, "", found)
     assert [(cause.field, cause.reason) for cause in found.causes] == [("spec.color", "FieldValueRequired")]
@@ -166,7 +166,7 @@ def test_defaults_come_from_the_schema_and_only_when_asked() -> None:
     assert "count" not in WALK({"metadata": {}, "spec": {"color": "red"}}, "", quiet)["spec"]
 
 
-def test_null_is_the_same_as_saying_nothing() -> None:
+def test_null_equals_an_absent_field() -> None:
     kept, found = walked(price=None, tags=None)
     assert found.causes == []
     assert "price" not in kept
@@ -193,7 +193,7 @@ specs = st.fixed_dictionaries(
 
 
 @given(spec=specs)
-def test_what_the_schema_accepts_the_class_decodes(spec: dict[str, Any]) -> None:
+def test_schema_and_class_agree(spec: dict[str, Any]) -> None:
     found = Findings()
     obj = WALK(
         {"apiVersion": "lattice.dev/v1alpha1", "kind": "Thing", "metadata": {}, "spec": spec}, "", found
@@ -203,7 +203,7 @@ def test_what_the_schema_accepts_the_class_decodes(spec: dict[str, Any]) -> None
 
 
 @given(spec=specs)
-def test_walking_twice_changes_nothing(spec: dict[str, Any]) -> None:
+def test_validation_is_idempotent(spec: dict[str, Any]) -> None:
     first, second = Findings(), Findings()
     once = WALK({"metadata": {}, "spec": spec}, "", first)
     again = WALK(once, "", second)

@@ -1,23 +1,16 @@
-"""Manifests: YAML 1.2 without its traps, every refusal with its line; strict and quick JSON."""
+"""Manifests are YAML 1.2 or strict JSON, parsed quickly; every error names its line."""
 
 import json
 import time
 from decimal import Decimal
 
 import pytest
+from build.raised import raised_error
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.errors import LatticeError, Malformed, TooLarge
+from lattice.errors import Malformed, TooLarge
 from lattice.kinds.meta.yaml_manifest import MAX_VALUES, decode_stored, encode, load_documents, parse_json
-
-
-def refused(act):
-    try:
-        act()
-    except LatticeError as e:
-        return e
-    return None
 
 
 def only(text, **options):
@@ -133,7 +126,7 @@ def test_decimals_are_kept_digit_by_digit():
         pytest.param(b"a: \xff\n", "f.yaml", "is not UTF-8 text", id="other encodings"),
     ],
 )
-def test_refused_with_its_line(text, where, what):
+def test_malformed_yaml_names_its_line(text, where, what):
     with pytest.raises(Malformed) as raised:
         load_documents(text, "f.yaml")
     assert (raised.value.where, raised.value.message) == (where, what)
@@ -156,7 +149,7 @@ def test_absurd_depth_is_refused_at_once(text):
     assert time.thread_time() - began < 0.1
 
 
-def test_thirty_two_levels_are_fine_and_one_more_is_not():
+def test_nesting_limit_is_32_levels():
     assert load_documents("a: " + "[" * 31 + "]" * 31)
     with pytest.raises(Malformed, match="nested deeper"):
         load_documents("a: " + "[" * 32 + "]" * 32)
@@ -235,14 +228,14 @@ def test_fields_have_lines(path, line):
     assert only(MANIFEST).line_of(path) == line
 
 
-def test_json_files_may_escape_what_yaml_may_not():
+def test_json_files_may_escape_surrogate_pairs():
     assert only('{"a": "\\ud83d\\ude00"}').value == {"a": "😀"}
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text() | st.binary() | st.text(alphabet="ab:-[]{}&*!?|>'\"#%@\n \t<~0.e9,"))
-def test_any_text_loads_or_is_refused_politely(text):
-    e = refused(lambda: load_documents(text))
+def test_any_text_loads_or_is_malformed(text):
+    e = raised_error(lambda: load_documents(text))
     assert e is None or e.fix
 
 
@@ -251,8 +244,8 @@ def test_any_text_loads_or_is_refused_politely(text):
     st.binary()
     | st.text(alphabet='{}[]",:\\udDabc0123.eE+-NaInfity \n').map(lambda t: t.encode("utf-8", "replace"))
 )
-def test_any_body_parses_or_is_refused_politely(body):
-    e = refused(lambda: encode(parse_json(body).value))
+def test_any_body_parses_or_is_malformed(body):
+    e = raised_error(lambda: encode(parse_json(body).value))
     assert e is None or e.fix
 
 
@@ -269,7 +262,7 @@ values = st.recursive(
 
 @settings(deadline=None)
 @given(values)
-def test_what_is_encoded_reads_back_the_same_both_ways(value):
+def test_encoded_values_round_trip(value):
     body = encode(value)
     assert parse_json(body) == (value, [])
     assert decode_stored(body) == value
@@ -280,7 +273,7 @@ def test_what_is_encoded_reads_back_the_same_both_ways(value):
     st.dictionaries(st.text(max_size=3), st.integers(0, 9) | st.text(max_size=3), min_size=1, max_size=4),
     st.data(),
 )
-def test_repeated_keys_are_found_and_the_last_one_counts(fields, data):
+def test_repeated_keys_are_reported_and_the_last_wins(fields, data):
     again = data.draw(st.sampled_from(sorted(fields)))
     pairs = [*fields.items(), (again, "last")]
     body = "{" + ",".join(f"{json.dumps(k)}:{json.dumps(v)}" for k, v in pairs) + "}"
@@ -353,7 +346,7 @@ def test_repeated_keys_are_named_by_path():
         ),
     ],
 )
-def test_json_refused_with_its_place(body, where, what):
+def test_malformed_json_names_its_position(body, where, what):
     with pytest.raises(Malformed) as raised:
         parse_json(body)
     assert (raised.value.where, raised.value.message) == (where, what)

@@ -1,6 +1,4 @@
-"""Manifests given as text: the same plan as of the same objects, and refusals that name the line."""
-
-import asyncio
+"""Manifests given as text give the same plan as the same objects, and errors name the line."""
 
 import pytest
 from build.fleet_query_server import ADMIN, a_server, a_service
@@ -17,38 +15,32 @@ spec:
 pytestmark = pytest.mark.timeout(90)
 
 
-def test_a_plan_of_text_is_that_of_its_objects() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            as_text, as_objects = (
-                await server.ask("plan", yaml=PLACED),
-                await server.ask("plan", manifests=[a_service()]),
-            )
-            assert as_text == as_objects
-            assert [each["name"] for each in as_text[1]["services"] if each["name"] == "default/web"]
-            status, told = await server.ask("apply", ADMIN, yaml=PLACED, expect=as_text[1]["id"])
-            assert (status, [each["verdict"] for each in told["objects"]]) == (200, ["created"])
-
-    asyncio.run(run())
+async def test_plan_of_yaml_text_equals_plan_of_objects() -> None:
+    async with a_server() as server:
+        as_text, as_objects = (
+            await server.ask("plan", yaml=PLACED),
+            await server.ask("plan", manifests=[a_service()]),
+        )
+        assert as_text == as_objects
+        assert [each["name"] for each in as_text[1]["services"] if each["name"] == "default/web"]
+        status, told = await server.ask("apply", ADMIN, yaml=PLACED, expect=as_text[1]["id"])
+        assert (status, [each["verdict"] for each in told["objects"]]) == (200, ["created"])
 
 
-def test_what_is_wrong_is_told_with_its_line() -> None:
-    async def run() -> None:
-        async with a_server() as server:
-            _, told = await server.ask(
-                "plan", manifests=[a_service()], yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n"
-            )
-            assert [each["field"] for each in told["details"]["causes"]] == ["yaml:9 spec.replicas.min"]
-            _, told = await server.ask("plan", yaml=PLACED + "  replicas: {min: -1}\n  placment: {}\n")
-            assert [each["field"] for each in told["details"]["causes"]] == [
-                "yaml:9 spec.replicas.min",
-                "yaml:10 spec.placment",
-            ]
-            _, told = await server.ask(
-                "plan", manifests=[a_service(replicas={"min": -1})], yaml=PLACED.replace("web", "api")
-            )
-            assert [each["field"] for each in told["details"]["causes"]] == ["manifests[0].spec.replicas.min"]
-            status, told = await server.ask("plan", yaml="a: b\n c: d\n")
-            assert (status, told["message"].partition(" is not")[0]) == (400, "yaml:2:")
-
-    asyncio.run(run())
+async def test_yaml_text_errors_name_their_line() -> None:
+    async with a_server() as server:
+        _, told = await server.ask(
+            "plan", manifests=[a_service()], yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n"
+        )
+        assert [each["field"] for each in told["details"]["causes"]] == ["yaml:9 spec.replicas.min"]
+        _, told = await server.ask("plan", yaml=PLACED + "  replicas: {min: -1}\n  placment: {}\n")
+        assert [each["field"] for each in told["details"]["causes"]] == [
+            "yaml:9 spec.replicas.min",
+            "yaml:10 spec.placment",
+        ]
+        _, told = await server.ask(
+            "plan", manifests=[a_service(replicas={"min": -1})], yaml=PLACED.replace("web", "api")
+        )
+        assert [each["field"] for each in told["details"]["causes"]] == ["manifests[0].spec.replicas.min"]
+        status, told = await server.ask("plan", yaml="a: b\n c: d\n")
+        assert (status, told["message"].partition(" is not")[0]) == (400, "yaml:2:")

@@ -1,4 +1,4 @@
-"""What changed is told by the field, and shortly."""
+"""A change of an object is described by its fields, briefly."""
 
 from typing import Any
 
@@ -40,6 +40,6 @@ from lattice.sim.invariants.history import MAX_VALUE_CHARS, describe_change
         ),
     ],
 )
-def test_what_changed(before: Any, after: Any, told: str) -> None:
+def test_describe_change(before: Any, after: Any, told: str) -> None:
     written = [None if each is None else msgspec.json.encode(each) for each in (before, after)]
     assert describe_change(*written) == told

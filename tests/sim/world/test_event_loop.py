@@ -1,4 +1,4 @@
-"""The loop owns time and order, and kills as a machine does: nothing runs any more, not even a `finally`."""
+"""The simulated event loop controls time and order, and kills a process without running its `finally` blocks."""
 
 import asyncio
 import random
@@ -12,7 +12,7 @@ def a_loop(seed: int = 1) -> SimLoop:
     return SimLoop(random.Random(seed))
 
 
-def test_time_passes_only_when_everybody_waits() -> None:
+def test_time_advances_only_when_all_tasks_wait() -> None:
     loop = a_loop()
 
     async def wait() -> float:
@@ -22,7 +22,7 @@ def test_time_passes_only_when_everybody_waits() -> None:
     assert loop.run_until_complete(wait()) == 3600
 
 
-def test_time_passes_for_who_is_busy_without_end() -> None:
+def test_time_advances_for_a_busy_task() -> None:
     loop = a_loop()
 
     async def spin() -> float:
@@ -47,12 +47,12 @@ def order(seed: int) -> list[int]:
     return seen
 
 
-def test_the_seed_decides_the_order_of_what_is_ready_together() -> None:
+def test_seed_decides_the_order_of_ready_tasks() -> None:
     assert order(1) == order(1)
     assert order(1) != order(2)
 
 
-def test_a_killed_process_runs_no_finally() -> None:
+def test_killed_process_runs_no_finally() -> None:
     loop, process, seen = a_loop(), Process("p", "h"), list[str]()
 
     async def work() -> None:
@@ -71,7 +71,7 @@ def test_a_killed_process_runs_no_finally() -> None:
     assert seen == []
 
 
-def test_a_paused_process_goes_on_where_it_was() -> None:
+def test_paused_process_resumes_where_it_was() -> None:
     loop, process, seen = a_loop(), Process("p", "h"), list[float]()
 
     async def work() -> None:
@@ -90,7 +90,7 @@ def test_a_paused_process_goes_on_where_it_was() -> None:
     assert seen == [30.0]
 
 
-def test_a_thread_is_done_at_once() -> None:
+def test_thread_completes_at_once() -> None:
     loop = a_loop()
 
     async def aside() -> int:
@@ -99,7 +99,7 @@ def test_a_thread_is_done_at_once() -> None:
     assert loop.run_until_complete(aside()) == 7
 
 
-def test_nobody_who_could_ever_go_on_is_an_error() -> None:
+def test_deadlock_is_an_error() -> None:
     loop = a_loop()
     with pytest.raises(Deadlock):
         loop.run_until_complete(loop.create_future())

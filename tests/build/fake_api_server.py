@@ -1,4 +1,4 @@
-"""Just enough of an API server, over plain HTTP, to run commands against: objects in a dict, one revision counter."""
+"""A minimal API server over plain HTTP to run commands against: objects in a dict, one revision counter."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlsplit
 
 
-class Tiny(ThreadingHTTPServer):
+class FakeApiServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self):
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         self._handle(self._delete)
 
     def _handle(self, act):
-        self.api: Tiny = self.server
+        self.api: FakeApiServer = self.server
         split = urlsplit(self.path)
         self.where, self.query = split.path, dict(parse_qsl(split.query))
         self.body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -231,8 +231,8 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_tiny(folder):
-    server = Tiny()
+def running_fake_api_server(folder):
+    server = FakeApiServer()
     config = folder / "kubeconfig"
     config.write_text(
         json.dumps(

@@ -1,4 +1,4 @@
-"""Everything that happened in a store on etcd, revision by revision, and whether it was ever against what must always be true."""
+"""The history of a store on etcd, revision by revision, and a checker of its invariants."""
 
 import itertools
 import threading
@@ -23,7 +23,7 @@ OPTIONS = [("grpc.max_receive_message_length", -1), ("grpc.max_reconnect_backoff
 
 
 @dataclass(frozen=True)
-class Happened:
+class KeyChange:
     """One key at one revision. Without a value it was deleted. `at`: when we heard of it, by the monotonic clock."""
 
     revision: int
@@ -37,8 +37,8 @@ class History(threading.Thread):
 
     def __init__(self, endpoints: Sequence[str], prefix: str) -> None:
         super().__init__(daemon=True)
-        self.everything: list[Happened] = []
-        self.now: dict[str, Happened] = {}
+        self.everything: list[KeyChange] = []
+        self.now: dict[str, KeyChange] = {}
         self._endpoints = itertools.cycle(endpoints)
         self._prefix = f"/{prefix}/"
         self._seen = 0
@@ -70,14 +70,14 @@ class History(threading.Thread):
         found = self.now.get(LEADER)
         return found.value.decode() if found and found.value else ""
 
-    def began(self, term: int) -> Happened | None:
+    def began(self, term: int) -> KeyChange | None:
         """How that term began, if it did."""
         return next(
             (each for each in self.everything if each.key == TERM and each.value and int(each.value) == term),
             None,
         )
 
-    def first_binding(self, term: int) -> Happened | None:
+    def first_binding(self, term: int) -> KeyChange | None:
         mark = f'"term":{term}}}'.encode()
         found = (
             each
@@ -124,7 +124,7 @@ class History(threading.Thread):
         at = time.monotonic()
         for event in events:
             value = None if event.type == pb.Event.DELETE else event.kv.value
-            happened = Happened(
+            happened = KeyChange(
                 event.kv.mod_revision, event.kv.key.decode().removeprefix(self._prefix), value, at
             )
             self.everything.append(happened)
@@ -134,7 +134,7 @@ class History(threading.Thread):
 
 
 @dataclass
-class Judge:
+class HistoryChecker:
     """Give it every revision in turn; `faults` is what must never be."""
 
     term: int = 0
@@ -144,12 +144,12 @@ class Judge:
     bound: dict[str, LatticeWorkload] = field(default_factory=dict)  # by path
     faults: list[str] = field(default_factory=list)
 
-    def judge(self, everything: Sequence[Happened]) -> "Judge":
+    def judge(self, everything: Sequence[KeyChange]) -> "HistoryChecker":
         for revision, changes in itertools.groupby(everything, key=lambda each: each.revision):
             self.see(revision, list(changes))
         return self
 
-    def see(self, revision: int, changes: Sequence[Happened]) -> None:
+    def see(self, revision: int, changes: Sequence[KeyChange]) -> None:
         touched: set[str] = set()
         for each in changes:
             if each.key == TERM:
@@ -161,20 +161,20 @@ class Judge:
         for name in touched:
             self._refuse_overcommit(revision, name)
 
-    def _begin(self, change: Happened) -> None:
+    def _begin(self, change: KeyChange) -> None:
         number = int(change.value or 0)
         if number != self.term + 1:
             self.faults.append(f"{change.revision}: term {number} follows term {self.term}")
         self.term = number
 
-    def _node(self, name: str, change: Happened) -> None:
+    def _node(self, name: str, change: KeyChange) -> None:
         former = self.nodes.pop(name, None)
         if change.value is not None:
             node = self.nodes[name] = msgspec.json.decode(change.value, type=LatticeNode)
             if former is not None and _is_ready(former) and not _is_ready(node):
                 self.faults.append(f"{change.revision}: {name} is taken for lost, and its agent lives")
 
-    def _bind(self, path: str, change: Happened) -> set[str]:
+    def _bind(self, path: str, change: KeyChange) -> set[str]:
         """The nodes that it is on now and was on before."""
         former = self.bound.pop(path, None)
         workload = _workload(change.value) if change.value else None

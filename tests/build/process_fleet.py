@@ -1,4 +1,4 @@
-"""A whole installation of real processes: etcd's members, servers, and agents that only pretend to run what they are given."""
+"""An installation of real processes: etcd members, servers, and agents that only simulate their workloads."""
 
 import contextlib
 import json
@@ -17,10 +17,10 @@ from typing import Any
 import grpc
 import msgspec
 
+from build.etcd_history import History
 from build.etcd_relay import Fences, relayed
 from build.etcd_server import EtcdServer, free_port, running_etcds
-from build.histories import History
-from build.running import end, until
+from build.process_site import end, until
 from build.servers import LATTICE
 from build.wire import Wire
 from lattice.agent.state_file import AgentState
@@ -113,7 +113,7 @@ class Server(Program):
         return sum(float(value) for marks, value in found if all(label in marks for label in labels))
 
 
-class Copies(threading.Thread):
+class CopyObserver(threading.Thread):
     """Looks into the agents' own notes, over and over: on which nodes each workload has ever been seen alive, and how often started."""
 
     def __init__(self, agents: Sequence[Path]) -> None:
@@ -187,7 +187,7 @@ class Fleet:
             self.agents.append(agent)
             agent.start()
 
-    # Who leads
+    # The leader
 
     @property
     def leader(self) -> Server:

@@ -1,4 +1,5 @@
-"""A small site of real processes: one server, agents and what they run; watched through the API and /proc, ended by pid."""
+"""A small site of real processes: one server, agents and their workloads; observed through the API and /proc,
+ended by pid."""
 
 import contextlib
 import json
@@ -56,7 +57,7 @@ def until(found: Callable[[], Found | None], what: str, within: float = PATIENCE
 
 
 def together(*scenes: Callable[[], None]) -> None:
-    """All at once, since each of them mostly waits; the first that fails is told of."""
+    """Run the scenes concurrently, since each mostly waits; the first failure is raised."""
     with ThreadPoolExecutor(len(scenes)) as pool:
         for each in [pool.submit(scene) for scene in scenes]:
             each.result()
@@ -291,7 +292,7 @@ class Site:
 
     @property
     def leadership(self) -> tuple[str, int]:
-        """Who leads, and in which term."""
+        """The leader and its term."""
         spec = self.get("/apis/coordination.k8s.io/v1/namespaces/lattice-system/leases/controllers")["spec"]
         return spec["holderIdentity"], spec["leaseTransitions"]
 

@@ -1,4 +1,4 @@
-"""Do servers on etcd, and agents that join them, start by the very lines that the pages show?"""
+"""Servers on etcd, and agents that join them, start by the lines that the pages show."""
 
 import os
 import shutil
@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from build.doc_samples import samples
 from build.etcd_server import EtcdServer, free_port
-from build.samples import samples
 from build.servers import LATTICE
 from build.wire import Wire
 
@@ -72,7 +72,7 @@ def etcd(tmp_path: Path) -> Iterator[EtcdServer]:
 @pytest.mark.parametrize(
     ("server", "agent"), [("README.md", "README.md"), ("docs/guides/ha.md", "docs/guides/nodes.md")]
 )
-def test_servers_and_agents_start_as_the_pages_say(
+def test_servers_and_agents_start_as_documented(
     server: str, agent: str, etcd: EtcdServer, tmp_path: Path
 ) -> None:
     """But for addresses: etcd and the server are here, on ports that are free."""

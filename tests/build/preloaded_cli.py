@@ -1,4 +1,5 @@
-"""`lattice`, loaded once: each command is a process of its own, forked from one that has imported it all. Importing is most of what a command costs."""
+"""A preloaded `lattice`: each command is a process forked from one that has imported everything, because
+importing is most of the cost of a command."""
 
 import contextlib
 import importlib
@@ -26,7 +27,7 @@ NOT_HERE = (
     "server",
     "sim",
     "up",
-)  # of cli: what stays and serves has threads, with which nobody should fork
+)  # of cli: long-running servers have threads, with which forking is unsafe
 
 
 class Command(NamedTuple):
@@ -37,7 +38,7 @@ class Command(NamedTuple):
     err: str
 
 
-class Loaded:
+class PreloadedCli:
     """The one that has imported everything, and waits for commands."""
 
     def __init__(self, process: "subprocess.Popen[str]") -> None:
@@ -53,10 +54,10 @@ class Loaded:
 
 
 @contextlib.contextmanager
-def loaded() -> Iterator[Loaded]:
+def preloaded_cli() -> Iterator[PreloadedCli]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, Path(__file__)], **pipes) as process:
-        yield Loaded(process)
+        yield PreloadedCli(process)
 
 
 def _load() -> None:

@@ -1,4 +1,4 @@
-"""The commands against a real server: what a user sees from the first apply to the last delete."""
+"""The commands against a real server, from the first apply to the last delete."""
 
 import json
 
@@ -62,7 +62,7 @@ def test_from_apply_to_delete(lattice, tmp_path):
     assert lattice("get", "pool", "road").code == 1
 
 
-def test_what_is_shown_can_be_applied_again(lattice, tmp_path):
+def test_get_output_can_be_reapplied(lattice, tmp_path):
     lattice("apply", "-f", a_pool(tmp_path, "again"))
     shown = lattice("get", "pool", "again", "-o", "yaml").out
     (tmp_path / "shown.yaml").write_text(shown)
@@ -72,7 +72,7 @@ def test_what_is_shown_can_be_applied_again(lattice, tmp_path):
     }
 
 
-def test_refusals_name_the_line(lattice, tmp_path):
+def test_rejections_name_the_line(lattice, tmp_path):
     ran = lattice("apply", "-f", a_pool(tmp_path, "bad", nodes=-5))
     assert ran.code == 1
     assert ran.err.startswith(
@@ -82,7 +82,7 @@ def test_refusals_name_the_line(lattice, tmp_path):
     assert "\n  odd.yaml:14: spec.odd: " in lattice("apply", "-f", "odd.yaml").err
 
 
-def test_fields_that_others_manage_are_not_taken_by_accident(lattice, tmp_path):
+def test_apply_conflicts_on_fields_of_another_manager(lattice, tmp_path):
     lattice("apply", "-f", a_pool(tmp_path, "shared"), "--field-manager", "somebody")
     ran = lattice("apply", "-f", a_pool(tmp_path, "shared", nodes=7))
     assert ran.code == 1
@@ -93,7 +93,7 @@ def test_fields_that_others_manage_are_not_taken_by_accident(lattice, tmp_path):
     )
 
 
-def test_namespaces_come_before_what_lives_in_them(lattice, tmp_path):
+def test_namespaces_are_applied_before_their_objects(lattice, tmp_path):
     config = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, namespace: fresh}\ndata: {on: 'yes'}\n"
     (tmp_path / "both.yaml").write_text(
         config + "---\napiVersion: v1\nkind: Namespace\nmetadata: {name: fresh}\n"

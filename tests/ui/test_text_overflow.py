@@ -1,9 +1,9 @@
-"""Words stay whole and beside what they name: on a telephone, and where they once did not."""
+"""Text of the page is not cut and stays beside its marks, also on a phone."""
 
 import re
 
 import pytest
-from build.browsing import NARROW, Visitor
+from build.browser import NARROW, Visitor
 from playwright.sync_api import Page, expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -23,13 +23,13 @@ def torn(page: Page) -> list[str]:
 
 
 @pytest.mark.parametrize(("view", "words"), [("money", 5), ("fleet", 2), ("whatif?lose=south", 2)])
-def test_a_legend_keeps_its_words_beside_its_marks(view: str, words: int, visit: Visitor) -> None:
+def test_legend_labels_stay_beside_their_marks(view: str, words: int, visit: Visitor) -> None:
     page = visit(f"#/{view}", size=NARROW)
     expect(page.locator(".legend .key")).to_have_count(words)
     assert torn(page) == []
 
 
-def test_all_views_are_within_reach_on_a_telephone(visit: Visitor) -> None:
+def test_all_views_are_reachable_on_a_phone(visit: Visitor) -> None:
     for view in ("services", "events"):
         page = visit(f"#/{view}", size=NARROW)
         expect(page.locator(".top nav a[aria-current]")).to_have_count(1)
@@ -46,13 +46,13 @@ ROOM = """input => {
 }"""
 
 
-def test_what_can_be_searched_for_is_said_whole(visit: Visitor) -> None:
+def test_search_hint_is_not_cut(visit: Visitor) -> None:
     page = visit("#/services")
     assert page.get_by_role("searchbox").evaluate(ROOM) >= 20, "with room for the cross that clears it"
 
 
 @pytest.mark.parametrize("size", [(1280, 800), NARROW], ids=["wide", "narrow"])
-def test_a_map_says_what_changes_whole(size: tuple[int, int], visit: Visitor) -> None:
+def test_whatif_map_labels_are_not_cut(size: tuple[int, int], visit: Visitor) -> None:
     page = visit("#/whatif?lose=south", size=size)
     before = page.get_by_role("group", name="Map of the fleet, before")
     expect(before.locator('[data-mark="minus"] .box-full').last).to_have_text(re.compile(r"^−\d replicas?$"))
@@ -60,7 +60,7 @@ def test_a_map_says_what_changes_whole(size: tuple[int, int], visit: Visitor) ->
     assert page.locator(".map .box-name, .map .box-full").evaluate_all(CUT) == []
 
 
-def test_where_services_go_is_said_whole_on_a_telephone(visit: Visitor) -> None:
+def test_service_moves_are_not_cut_on_a_phone(visit: Visitor) -> None:
     page = visit("#/whatif?lose=south", size=NARROW)
     expect(page.locator('tr[data-path="default/web"]')).to_contain_text(
         "north 1, south 1 → north 1 (1 of 2 replicas)"
@@ -71,7 +71,7 @@ def test_where_services_go_is_said_whole_on_a_telephone(visit: Visitor) -> None:
     )
 
 
-def test_candidates_and_scores_are_stacked_on_a_telephone_and_not_scrolled(visit: Visitor) -> None:
+def test_candidates_and_scores_are_stacked_on_a_phone(visit: Visitor) -> None:
     page = visit("#/services/default/web", size=NARROW)
     expect(page.locator(".scores .part.deciding")).to_contain_text("Proximity ×64")
     assert page.locator(".matrix").count() == 3

@@ -1,4 +1,4 @@
-"""What people and programs see of a running fleet: logs, retry, cordon, drain, top, plain REST and gRPC, against one real server with agents."""
+"""Logs, retry, cordon, drain, top, plain REST and gRPC against one real server with agents."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def node_of(wire: Wire, workload: str) -> str:
     )
 
 
-def test_logs_of_one_and_of_all(site: Server) -> None:
+def test_logs_of_one_replica_and_of_a_service(site: Server) -> None:
     one = site.lattice("logs", "talk-0")
     assert (one.returncode, one.stderr) == (0, "")
     assert one.stdout.startswith("hello\nline 1\n")
@@ -124,7 +124,7 @@ def test_logs_of_one_and_of_all(site: Server) -> None:
         pytest.param(("talk-0", "--tail", "-3"), 2, "must be -1 or more, got -3", id="fewer than none"),
     ],
 )
-def test_logs_that_cannot_be_shown(words: tuple[str, ...], code: int, told: str, site: Server) -> None:
+def test_logs_error_names_the_reason(words: tuple[str, ...], code: int, told: str, site: Server) -> None:
     done = site.lattice("logs", *words)
     assert (done.returncode, told in done.stderr) == (code, True), done.stderr
 
@@ -162,7 +162,7 @@ def test_logs_are_followed(words: tuple[str, ...], site: Server) -> None:
         assert numbers == list(range(numbers[0], numbers[0] + 6)), "none is left out"
 
 
-def test_what_failed_is_tried_again_when_somebody_asks(site: Server, wire: Wire) -> None:
+def test_retry_restarts_a_failed_workload(site: Server, wire: Wire) -> None:
     assert wire.post(WORKLOADS, BAD).status == 201
 
     def attempts() -> int:
@@ -220,7 +220,7 @@ def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
     until(lambda: wire.get(f"{home}/plain").status == 404)
 
 
-def test_top_shows_what_is_used_and_what_it_costs(site: Server) -> None:
+def test_top_shows_usage_and_cost(site: Server) -> None:
     def measured() -> Any:
         found = json.loads(site.lattice("top", "-o", "json").stdout)
         return (
@@ -255,7 +255,7 @@ def test_top_shows_what_is_used_and_what_it_costs(site: Server) -> None:
     assert (wrong.returncode, "choose from pools, services, clusters, nodes" in wrong.stderr) == (2, True)
 
 
-def test_a_viewer_may_look_and_nothing_more(site: Server, wire: Wire) -> None:
+def test_viewer_can_read_but_not_write(site: Server, wire: Wire) -> None:
     kubeconfig = str(site.mint("vic", "lattice:viewers"))
     node = node_of(wire, "talk-0")
     for words in (("logs", "talk-0", "--tail", "1"), ("top",)):

@@ -1,4 +1,4 @@
-"""Tests that share something expensive are one group; a group must run in one process, or everything it shares is made twice."""
+"""Tests that share an expensive fixture form one group, which must run in one process."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.xdist_group("one"), pytest.mark.timeout(60)]
 
 
 @pytest.mark.parametrize("number", range(4))
-def test_of_a_group(number: int) -> None:
+def test_group_member(number: int) -> None:
     with Path("workers").open("a") as file:
         file.write(os.environ["PYTEST_XDIST_WORKER"] + "\\n")
 """

@@ -1,48 +1,48 @@
-"""Signing in to the page: by the link that `lattice up` prints, by a token, and not without either."""
+"""Signing in to the page by the link that `lattice up` prints or by a token."""
 
 import pytest
-from build.browsing import Shop, Visitor
+from build.browser import UiServer, Visitor
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
 
 
-def test_the_printed_link_signs_in_once(visit: Visitor, shop: Shop) -> None:
-    page = visit(shop.link, group="")
+def test_the_printed_link_signs_in_once(visit: Visitor, ui_server: UiServer) -> None:
+    page = visit(ui_server.link, group="")
     expect(page.get_by_role("heading", name="Fleet")).to_be_visible()
     assert "code" not in page.url
     assert [each["name"] for each in page.context.cookies()] == ["__Host-lattice"]
-    again = visit(shop.link, group="")
+    again = visit(ui_server.link, group="")
     expect(again.get_by_role("alert")).to_contain_text("this link was used already")
     assert "code" not in again.url
     visit.forgive("401")
 
 
-def test_without_credentials_there_is_only_the_way_in(visit: Visitor) -> None:
+def test_without_credentials_only_the_sign_in_form_is_shown(visit: Visitor) -> None:
     page = visit("#/services", group="")
     expect(page.get_by_label("Bearer token")).to_be_visible()
     expect(page.get_by_role("navigation")).to_have_count(0)
 
 
-def test_a_wrong_token_is_refused_with_a_sentence_and_a_right_one_lets_in(visit: Visitor, shop: Shop) -> None:
+def test_wrong_token_is_refused_and_right_one_signs_in(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/nodes", group="")
     page.get_by_label("Bearer token").fill("lat-000000000000.wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert")).to_contain_text("the bearer token is not known")
     visit.forgive("401")
-    page.get_by_label("Bearer token").fill(shop.token())
+    page.get_by_label("Bearer token").fill(ui_server.token())
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Nodes")).to_be_visible()
 
 
-def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
+def test_signing_out_leaves_nothing_behind(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/plan", fresh=True)
     page.get_by_label("Manifests").fill("kind: Secret plan")
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Bearer token")).to_be_visible()
     assert page.context.cookies() == []
     page.reload()
-    page.get_by_label("Bearer token").fill(shop.token("lattice:viewers"))
+    page.get_by_label("Bearer token").fill(ui_server.token("lattice:viewers"))
     page.keyboard.press("Enter")
     expect(page.get_by_label("Manifests")).to_have_value("")
     page.get_by_label("Manifests").fill("kind: Another")
@@ -53,17 +53,17 @@ def test_signing_out_leaves_nothing_behind(visit: Visitor, shop: Shop) -> None:
     visit.forgive("401")
 
 
-def test_who_signs_out_in_one_tab_is_out_in_all(visit: Visitor) -> None:
+def test_sign_out_applies_to_all_tabs(visit: Visitor) -> None:
     page = visit("#/plan", fresh=True)
     other = page.context.new_page()
-    other.goto(f"{visit.shop.url}/ui/#/plan")
+    other.goto(f"{visit.ui_server.url}/ui/#/plan")
     other.get_by_label("Manifests").fill("kind: Secret plan")
     page.get_by_role("button", name="Sign out").click()
     expect(other.get_by_label("Bearer token")).to_be_visible()
     assert other.evaluate("sessionStorage.length") == 0
 
 
-def test_a_server_that_does_not_answer_is_told_and_forgotten_once_it_does(visit: Visitor) -> None:
+def test_unreachable_server_alert_clears_on_reconnect(visit: Visitor) -> None:
     page = visit("#/plan")
     page.route("**/ui/live?*", lambda route: route.abort())
     page.evaluate("location.hash = '#/events'")
@@ -76,7 +76,7 @@ def test_a_server_that_does_not_answer_is_told_and_forgotten_once_it_does(visit:
     visit.forgive("ERR_FAILED")
 
 
-def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:
+def test_cookie_alone_does_not_authenticate_api_requests(visit: Visitor, ui_server: UiServer) -> None:
     page = visit("#/fleet")
     without = "fetch('/apis/lattice.dev/v1alpha1/latticenodes', {credentials: 'same-origin'}).then((answer) => answer.status)"
     assert (
@@ -85,7 +85,7 @@ def test_another_site_cannot_use_the_cookie(visit: Visitor, shop: Shop) -> None:
     visit.forgive("401")
 
 
-def test_viewers_see_but_do_not_touch(visit: Visitor) -> None:
+def test_viewer_sees_no_write_actions(visit: Visitor) -> None:
     page = visit("#/nodes", group="lattice:viewers")
     page.get_by_role("link", name="north-001-grid-1").click()
     expect(page.get_by_text("read only")).to_be_visible()

@@ -1,4 +1,5 @@
-"""Copies of the package in which one line at a time is wrong, and whether the tests that a specification names notice that."""
+"""Copies of the package with one mutated line at a time, and the check that the tests named by a
+specification detect the mutation."""
 
 import os
 import re
@@ -19,8 +20,8 @@ SOURCE = ROOT / "src" / "lattice"
 TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not even be run
 
 
-def assert_possible(row: Row) -> None:
-    """The place exists, and the slip can happen there."""
+def assert_mutation_applies(row: Row) -> None:
+    """The named location exists, and the mutation applies to exactly one line there."""
     found: object = import_module(row.module)
     for name in row.symbol.split("."):
         found = getattr(found, name)
@@ -31,8 +32,8 @@ def assert_possible(row: Row) -> None:
     )
 
 
-class Copy:
-    """The package in another folder, where one line at a time may be wrong."""
+class MutablePackage:
+    """A copy of the package in which one line at a time is mutated."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +55,7 @@ class Copy:
     def test(self, *ids: str) -> subprocess.CompletedProcess[str]:
         return self.run("-m", "pytest", "-x", "--tb=line", "--timeout", "90", "-p", "no:cacheprovider", *ids)
 
-    def test_with_slip(self, row: Row) -> subprocess.CompletedProcess[str]:
+    def test_with_mutation(self, row: Row) -> subprocess.CompletedProcess[str]:
         path = self.folder / "lattice" / row.slip.file
         right = path.read_text()
         path.write_text(right.replace(row.slip.old, row.slip.new))
@@ -63,21 +64,21 @@ class Copy:
         finally:
             path.write_text(right)
 
-    def assert_noticed(self, row: Row) -> None:
-        done = self.test_with_slip(row)
+    def assert_detected(self, row: Row) -> None:
+        done = self.test_with_mutation(row)
         if done.returncode == 0 and _count(done, "skipped"):
             pytest.skip(f"{row.test_id} is skipped here")
         assert done.returncode == TESTS_FAILED, (
             f"{row.test_id} says nothing about {row.slip}:\n{done.stdout}{done.stderr}"
         )
 
-    def assert_all_there(self, specification: Specification) -> None:
-        """They run with all others."""
+    def assert_tests_exist(self, specification: Specification) -> None:
+        """The named tests are collected."""
         done = self.run("-m", "pytest", "--collect-only", "-p", "no:cacheprovider", *specification.test_ids)
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def assert_all_pass(self, specification: Specification) -> None:
-        """Without a slip: so it is the slip that they fail for."""
+    def assert_tests_pass(self, specification: Specification) -> None:
+        """The named tests pass without a mutation, so a failure is caused by the mutation."""
         ids = specification.test_ids
         done = self.test(*ids)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -90,8 +91,8 @@ def _count(done: subprocess.CompletedProcess[str], outcome: str) -> int:
 
 
 @contextmanager
-def a_copy(folder: Path) -> Iterator[Copy]:
-    made = Copy(folder)
+def a_mutable_package(folder: Path) -> Iterator[MutablePackage]:
+    made = MutablePackage(folder)
     assert made.run("-c", "import lattice; print(lattice.__file__)").stdout.startswith(str(folder)), (
         "another package is tested"
     )

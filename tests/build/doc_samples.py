@@ -1,4 +1,5 @@
-"""What do the pages show? Files to save, commands with what they print, and samples that are neither; and is what a command printed what is shown?"""
+"""The samples of the documents: files to save, commands with their output, and other samples; and the
+comparison of printed and shown output."""
 
 import re
 from collections.abc import Iterator

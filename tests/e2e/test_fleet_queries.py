@@ -1,4 +1,5 @@
-"""Questions about the fleet over HTTP: the same answers as offline, nothing written, nobody else kept waiting, no process left behind."""
+"""Fleet queries over HTTP: the same answers as offline, nothing written, other requests served meanwhile, no
+process left behind."""
 
 import http.client
 import json
@@ -29,11 +30,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running_server(tmp_path_factory.mktemp("fleet") / "data") as found:
         assert found.lattice("apply", "-f", str(SEED_000)).returncode == 0
         yield found
-
-
-@pytest.fixture(scope="module")
-def wire(server: Server) -> Wire:
-    return Wire(server.kubeconfig)
 
 
 def asked(wire: Wire, ask: str, **question: Any) -> Answer:
@@ -77,7 +73,7 @@ def wait_until_gone(pid: int, seconds: float = 5) -> None:
         pytest.param(["optimise", "--time-limit", "5s"], "optimise", {"timeLimitSeconds": 5}, id="optimise"),
     ],
 )
-def test_the_answer_is_the_one_found_offline(
+def test_query_answer_equals_the_offline_answer(
     server: Server, wire: Wire, flags: list[str], ask: str, question: dict[str, Any]
 ) -> None:
     offline = subprocess.run(
@@ -107,7 +103,7 @@ def _timeless(document: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_who_may_ask(server: Server) -> None:
+def test_queries_require_a_viewer(server: Server) -> None:
     assert asked(Wire(server.mint("vic", "lattice:viewers")), "plan").status == 200
     assert asked(Wire(server.mint("tom", "lattice:viewers", token=True)), "plan").status == 200
     stranger = asked(Wire(server.mint("eve", "painters")), "plan")
@@ -119,7 +115,7 @@ def test_who_may_ask(server: Server) -> None:
     assert (unknown.status, unknown.value["reason"]) == (401, "Unauthorized")
 
 
-def test_only_post_asks(wire: Wire) -> None:
+def test_queries_accept_only_post(wire: Wire) -> None:
     assert wire.get(f"{ROOT}/plan").status == 405
     assert wire.get(f"{ROOT}/guess").status == 404
     assert asked(wire, "guess").status == 404
@@ -137,14 +133,14 @@ def test_refusals_name_the_file_and_the_line(server: Server, wire: Wire, tmp_pat
     assert wire.revision == before
 
 
-def test_a_body_may_be_larger_than_an_object(wire: Wire) -> None:
+def test_query_body_may_exceed_the_object_limit(wire: Wire) -> None:
     table = "from,to,ms\n" + "us-east,eu-west,80\n" * 100_000
     told = asked(wire, "cost", latency={"csv": table, "source": "mine.csv"})
     assert told.status == 200, told.raw
     assert asked(wire, "cost", latency={"csv": "x" * (17 << 20), "source": "mine.csv"}).status == 413
 
 
-def test_others_are_served_while_a_question_is_worked_on(server: Server, wire: Wire) -> None:
+def test_api_responds_while_a_query_runs(server: Server, wire: Wire) -> None:
     pid = worker(server, wire)
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as threads:
@@ -160,7 +156,7 @@ def test_others_are_served_while_a_question_is_worked_on(server: Server, wire: W
         assert long.result().status == 200
 
 
-def test_busy_says_when_to_come_again(server: Server, wire: Wire) -> None:
+def test_busy_worker_answers_with_retry_after(server: Server, wire: Wire) -> None:
     pid = worker(server, wire)
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(12) as threads:
@@ -188,7 +184,7 @@ def _first_refused(many: Any) -> Answer:
     raise AssertionError("nobody was refused")
 
 
-def test_a_killed_process_is_an_error_and_then_forgotten(server: Server, wire: Wire) -> None:
+def test_killed_query_worker_is_an_error_and_is_replaced(server: Server, wire: Wire) -> None:
     pid = worker(server, wire)
     os.kill(pid, signal.SIGSTOP)
     with ThreadPoolExecutor(1) as threads:
@@ -210,7 +206,7 @@ def test_a_killed_process_is_an_error_and_then_forgotten(server: Server, wire: W
     assert child_of(server.process) not in (None, pid)
 
 
-def test_who_hangs_up_frees_the_process(server: Server, wire: Wire) -> None:
+def test_client_disconnect_frees_the_query_worker(server: Server, wire: Wire) -> None:
     pid = worker(server, wire)
     os.kill(pid, signal.SIGSTOP)
     code = (
@@ -236,7 +232,7 @@ def test_who_hangs_up_frees_the_process(server: Server, wire: Wire) -> None:
     assert asked(wire, "cost").status == 200
 
 
-def test_questions_are_counted_and_logged_once(server: Server, wire: Wire) -> None:
+def test_queries_are_counted_and_logged_once(server: Server, wire: Wire) -> None:
     log = server.data_dir / "server.log"
     before = log.read_text().count('"event": "fleet question"')
     assert asked(wire, "cost").status == 200
@@ -250,7 +246,7 @@ def test_questions_are_counted_and_logged_once(server: Server, wire: Wire) -> No
     assert 'lattice_fleet_question_seconds_count{ask="cost"}' in told
 
 
-def test_the_questions_are_in_openapi_and_not_in_discovery(wire: Wire) -> None:
+def test_queries_are_in_openapi_and_not_in_discovery(wire: Wire) -> None:
     document = wire.get("/openapi/v3/apis/lattice.dev/v1alpha1").value
     assert f"{ROOT}/plan" in document["paths"]
     found = wire.get("/apis/lattice.dev/v1alpha1").value["resources"]
@@ -266,7 +262,7 @@ def test_the_questions_are_in_openapi_and_not_in_discovery(wire: Wire) -> None:
         pytest.param(signal.SIGKILL, False, id="killed"),
     ],
 )
-def test_the_process_goes_with_its_server(tmp_path: Path, number: signal.Signals, busy: bool) -> None:
+def test_query_worker_exits_with_its_server(tmp_path: Path, number: signal.Signals, busy: bool) -> None:
     server = start(tmp_path / "data")
     try:
         wire = Wire(server.kubeconfig)
@@ -296,7 +292,7 @@ def _ignored(wire: Wire) -> None:
         return
 
 
-def test_prices_from_a_file_are_used_and_read_again_when_they_change(tmp_path: Path) -> None:
+def test_price_file_is_used_and_reloaded_on_change(tmp_path: Path) -> None:
     prices = tmp_path / "prices.csv"
     prices.write_text("provider,region,instance_type,usd_per_hour\naws,us-east-1,m5.xlarge,1.00\n")
     with running_server(tmp_path / "data", "--prices", str(prices)) as server:
@@ -348,6 +344,6 @@ def _service() -> dict[str, Any]:
     }
 
 
-def test_a_price_file_that_cannot_be_used_stops_the_start(tmp_path: Path) -> None:
+def test_missing_price_file_prevents_startup(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"no\.csv"):
         start(tmp_path / "data", "--prices", str(tmp_path / "no.csv"))

@@ -1,4 +1,4 @@
-"""Histories that never happened: objects, commits and machines, put together by hand for the checker to judge."""
+"""Synthetic histories of objects, commits and machines for the checkers of invariants."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -158,8 +158,8 @@ def key_of(obj: Kind) -> Key:
 
 
 @dataclass
-class Past:
-    """A run that is told what happened."""
+class SyntheticHistory:
+    """A synthetic run: each method records one event."""
 
     binding: str = "optimistic"
     kinds: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class Past:
         term: int | None = 1,
         **rest: Any,
     ) -> None:
-        """By the leader of that term, unless `rest` says something else of the record; told of everything before."""
+        """Record a commit of the leader of that term, which has seen all earlier commits; `rest` overrides fields of the record."""
         revision = rest.pop("revision", self.history[-1].revision + 1)
         changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
         changes += [Change(revision, key_of(each), None, None) for each in gone]
@@ -244,12 +244,12 @@ class Past:
         assert binding is not None
         self.ran(binding.node, each.metadata.name)
 
-    def numbers(self) -> set[str]:
+    def simulation_invariants(self) -> set[str]:
         """Of the promises that the checker says were broken."""
         return {each.invariant for each in Checker(cast("Run", self._run())).check()}
 
-    def numbers_by_the_judge(self) -> set[str]:
-        """And of those that the judge of real processes does, to whom the same is told as far as etcd and machines tell it."""
+    def chaos_invariants(self) -> set[str]:
+        """The invariants that the chaos checker reports, given the same history as far as etcd and machines record it."""
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
             each.invariant
@@ -283,24 +283,24 @@ class Past:
         )
 
 
-Case = Callable[[Past, bool], None]  # the same history with and without what is wrong
+Case = Callable[[SyntheticHistory, bool], None]  # the same history with and without what is wrong
 
 
-def reported(case: Case) -> list[set[str]]:
+def simulation_violations(case: Case) -> list[set[str]]:
     """Numbers of the promises that the checker finds broken: with what is wrong, and without."""
     found = []
     for bad in (True, False):
-        past = Past()
+        past = SyntheticHistory()
         case(past, bad)
-        found.append(past.numbers())
+        found.append(past.simulation_invariants())
     return found
 
 
-def judged(case: Case) -> list[set[str]]:
+def chaos_violations(case: Case) -> list[set[str]]:
     """And that the judge of real processes does."""
     found = []
     for bad in (True, False):
-        past = Past()
+        past = SyntheticHistory()
         case(past, bad)
-        found.append(past.numbers_by_the_judge())
+        found.append(past.chaos_invariants())
     return found

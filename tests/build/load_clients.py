@@ -1,4 +1,4 @@
-"""Clients that go on writing while servers come and go, and remember what was acknowledged."""
+"""Clients that write while servers come and go, and record the acknowledged writes."""
 
 import contextlib
 import http.client
@@ -31,7 +31,7 @@ def bare(name: str, cpu: str = "200m") -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Deed:
+class AcknowledgedWrite:
     """A write that was acknowledged."""
 
     verb: Verb
@@ -42,15 +42,15 @@ class Deed:
 
 
 @dataclass
-class Ledger:
-    """What all writers were told."""
+class WriteLog:
+    """The outcomes of the writes of all writers."""
 
-    done: list[Deed] = field(default_factory=list)
+    done: list[AcknowledgedWrite] = field(default_factory=list)
     unanswered: set[str] = field(default_factory=set)  # paths of objects about which a question is open
-    refused: list[str] = field(default_factory=list)  # answers that nobody should get
+    refused: list[str] = field(default_factory=list)  # rejections, none of which is expected
 
     def longest_wait(self, since: float, until: float, *, but: str = "") -> float:
-        """Seconds without an acknowledgement from anybody but one server."""
+        """The longest time in seconds without an acknowledgement, not counting those of the server `but`."""
         times = [
             since,
             *sorted(deed.at for deed in self.done if since <= deed.at <= until and deed.server != but),
@@ -58,7 +58,7 @@ class Ledger:
         ]
         return max(later - earlier for earlier, later in itertools.pairwise(times))
 
-    def kept(self) -> dict[str, Deed]:
+    def kept(self) -> dict[str, AcknowledgedWrite]:
         """By path: created, and never asked to be deleted."""
         gone = {deed.path for deed in self.done if deed.verb == "delete"} | self.unanswered
         return {deed.path: deed for deed in self.done if deed.verb == "create" and deed.path not in gone}
@@ -70,7 +70,7 @@ class Ledger:
 class Writer(threading.Thread):
     """Creates at one server, one object after the other, and deletes some of them when there are more than `most`."""
 
-    def __init__(self, server: str, kubeconfig: Path, ledger: Ledger, place: str, most: int) -> None:
+    def __init__(self, server: str, kubeconfig: Path, ledger: WriteLog, place: str, most: int) -> None:
         super().__init__(daemon=True)
         self._server, self._wire, self._ledger, self._place, self._most = (
             server,
@@ -135,5 +135,5 @@ class Writer(threading.Thread):
             self._ledger.refused.append(f"{verb} {path} at {self._server}: {answer}")
             return False
         revision = int(answer["metadata"].get("resourceVersion", 0)) if verb == "create" else 0
-        self._ledger.done.append(Deed(verb, path, self._server, revision, time.monotonic()))
+        self._ledger.done.append(AcknowledgedWrite(verb, path, self._server, revision, time.monotonic()))
         return True

@@ -1,12 +1,12 @@
-"""What a process is told of those that it may call: addresses of replicas that are ready, from its first start after they are."""
+"""A process gets the addresses of the ready replicas of the services that it calls, from its next start on."""
 
 import os
 import signal
 from pathlib import Path
 
 import pytest
+from build.process_site import NODES, SERVICES, Object, Site, until
 from build.rack import declared
-from build.running import NODES, SERVICES, Object, Site, until
 
 pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
 
@@ -43,7 +43,7 @@ def a_service(site: Site, name: str, other: str, direction: str, **container: ob
     return declared("LatticeService", name, spec, namespace="default")
 
 
-def test_a_caller_is_told_where_the_other_answers_and_a_running_one_is_left_alone(tmp_path: Path) -> None:
+def test_new_caller_gets_endpoints_without_restarting_others(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.apply(*supply(), a_service(site, "shop", "stock-api", "outbound"))
         until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")

@@ -1,4 +1,4 @@
-"""What is wrong in what `lattice simulate` is given: every mistake with its line."""
+"""`lattice simulate` reports every error of its input with the line."""
 
 import json
 import re
@@ -43,7 +43,7 @@ BAD = [
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
         "spec.constraints.spread[0].selector: must be given",
-        id="spread of nobody",
+        id="spread constraint without a selector",
     ),
     pytest.param(
         a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"
@@ -100,7 +100,7 @@ def test_bad_lines_are_refused_with_their_number(lattice, write, line, problem):
 @pytest.mark.parametrize(
     ("value", "what"), [(a_node(), "node n1"), (a_workload(), "workload shop/w1")], ids=["nodes", "workloads"]
 )
-def test_a_name_is_given_once(lattice, write, form, value, what):
+def test_duplicate_names_are_refused(lattice, write, form, value, what):
     first = write(f"first.{form}", (in_yaml if form == "yaml" else in_lines)(value))
     second = write("second.jsonl", in_lines(value))
     ran = lattice("simulate", "-f", first, "-f", second)
@@ -125,7 +125,7 @@ def test_a_name_is_given_once(lattice, write, form, value, what):
         ),
     ],
 )
-def test_metadata_is_looked_at_even_if_the_rest_is_known(lattice, write, metadata, problem):
+def test_metadata_is_validated_for_cached_specs(lattice, write, metadata, problem):
     ran = lattice(
         "simulate", "-f", write("bad.jsonl", in_lines(a_node("n1"), {**a_node(), "metadata": metadata}))
     )
@@ -134,7 +134,7 @@ def test_metadata_is_looked_at_even_if_the_rest_is_known(lattice, write, metadat
     assert "bad.jsonl:2: " in ran.err
 
 
-def test_every_problem_is_told_up_to_a_limit(lattice, write):
+def test_problems_are_listed_up_to_a_limit(lattice, write):
     ran = lattice(
         "simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50))))
     )
@@ -176,7 +176,7 @@ def test_profiles_are_files_too(lattice, write, text, problem):
     assert problem in ran.err
 
 
-def test_mistakes_in_a_profile_come_in_the_order_of_their_lines(lattice, write):
+def test_profile_errors_are_in_line_order(lattice, write):
     text = "scores:\n  Price: -1\nseed: x\nmagic: 1\ntieBreaker: coin\nname: 3\n"
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node())), "--profile", write("mine.yaml", text))
     assert re.findall(r"mine.yaml:(\d): (\S+):", ran.err) == [
@@ -188,7 +188,7 @@ def test_mistakes_in_a_profile_come_in_the_order_of_their_lines(lattice, write):
     ]
 
 
-def test_an_unknown_profile_names_the_known_ones(lattice, write):
+def test_unknown_profile_lists_the_existing_ones(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "--profile", "magic")
     assert ran.code == 1
     assert 'no profile "magic"' in ran.err
@@ -204,12 +204,12 @@ def test_an_unknown_profile_names_the_known_ones(lattice, write):
         pytest.param(
             ["-f", "a.yaml", "--explain", "shop/nobody"],
             "there is no such workload to decide",
-            id="nobody to explain",
+            id="explain of an unknown workload",
         ),
         pytest.param(
             ["-f", "a.yaml", "--explain", "w1"],
             "fix: did you mean shop/w1?",
-            id="somebody of another namespace",
+            id="explain without the namespace",
         ),
         pytest.param(
             ["-f", "a.yaml", "--seed", "abc"],
@@ -237,7 +237,7 @@ def test_an_unknown_profile_names_the_known_ones(lattice, write):
         ),
     ],
 )
-def test_what_is_not_there_is_said(lattice, write, tmp_path, arguments, problem):
+def test_missing_input_is_reported(lattice, write, tmp_path, arguments, problem):
     write("a.yaml", in_yaml(a_node(), a_workload()))
     write("nothing.json", "")
     write("list.yaml", "[1, 2]")
@@ -247,14 +247,14 @@ def test_what_is_not_there_is_said(lattice, write, tmp_path, arguments, problem)
     assert problem in ran.err
 
 
-def test_a_binding_to_an_unknown_node_is_told_with_its_line(lattice, write):
+def test_binding_to_an_unknown_node_names_its_line(lattice, write):
     bound = {**a_workload("b"), "status": {"binding": {"node": "gone"}}}
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), bound)))
     assert ran.code == 1
     assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not among those given\n" in ran.err
 
 
-def test_a_gang_has_one_size(lattice, write):
+def test_gang_members_must_agree_on_min_member(lattice, write):
     members = [a_workload(f"g{least}", group={"name": "g", "minMember": least}) for least in (2, 3)]
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), *members)))
     assert ran.code == 1
@@ -278,7 +278,7 @@ def test_a_gang_has_one_size(lattice, write):
         pytest.param("a.json", "[" * 5000 + "]" * 5000, 1, id="in lists"),
     ],
 )
-def test_what_is_nested_too_deep_is_told_with_its_line(lattice, write, monkeypatch, name, text, line):
+def test_nesting_limit_error_names_its_line(lattice, write, monkeypatch, name, text, line):
     assert (
         f"error: {name}:{line}: is nested deeper than 32 levels\n"
         in lattice("simulate", "-f", write(name, text)).err
@@ -299,20 +299,20 @@ def test_what_is_nested_too_deep_is_told_with_its_line(lattice, write, monkeypat
         pytest.param("a.json", in_lines(a_node()) + '{"kind": \n', 2, id="a line of several"),
     ],
 )
-def test_what_is_not_json_is_not_judged_as_yaml(lattice, write, monkeypatch, name, text, line):
+def test_broken_json_file_is_reported_as_json(lattice, write, monkeypatch, name, text, line):
     ran = lattice("simulate", "-f", write(name, text))
     assert ran.code == 1
     assert f"error: {name}:{line}: is not JSON: " in ran.err
     assert "YAML" not in ran.err
 
 
-def test_broken_json_on_standard_input_is_not_judged_as_yaml(lattice, write, monkeypatch):
+def test_broken_json_on_stdin_is_reported_as_json(lattice, write, monkeypatch):
     with open(write("in", '{"kind": "LatticeNode",\n "spec": {]}')) as file:
         monkeypatch.setattr(sys, "stdin", file)
         assert "error: <stdin>:2: is not JSON: " in lattice("simulate", "-f", "-").err
 
 
-def test_lines_that_are_no_text_are_one_mistake(lattice, write, tmp_path):
+def test_binary_file_is_one_error(lattice, write, tmp_path):
     write("a.jsonl", "")
     (tmp_path / "a.jsonl").write_bytes(b"\x7fELF\0\n\n\1\n\2" * 100)
     ran = lattice("simulate", "-f", "a.jsonl")
@@ -330,7 +330,7 @@ def test_lines_that_are_no_text_are_one_mistake(lattice, write, tmp_path):
         pytest.param("a.jsonl", in_lines(a_node(), a_node()), (1, 2), id="lines"),
     ],
 )
-def test_a_name_given_twice_is_told_with_where_both_objects_begin(lattice, write, name, text, lines):
+def test_duplicate_object_error_names_both_lines(lattice, write, name, text, lines):
     first, second = lines
     ran = lattice("simulate", "-f", write(name, text))
     assert (
@@ -347,7 +347,7 @@ def test_a_name_given_twice_is_told_with_where_both_objects_begin(lattice, write
         pytest.param(".", "a.yaml: is given twice\n", id="in its folder"),
     ],
 )
-def test_a_file_given_twice_is_one_mistake(lattice, write, again, told):
+def test_file_given_twice_is_one_error(lattice, write, again, told):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "-f", again)
     assert (ran.code, ran.err.count("error:")) == (1, 1)
     assert f"error: {told}" in ran.err
@@ -369,7 +369,7 @@ def test_a_file_given_twice_is_one_mistake(lattice, write, again, told):
         pytest.param("memory", True, "must be an integer", id="neither text nor number"),
     ],
 )
-def test_amounts_of_nodes_in_other_units_are_told_with_the_number(lattice, write, resource, given, told):
+def test_node_amount_in_a_wrong_unit_is_reported(lattice, write, resource, given, told):
     node = changed(a_node(), "status.capacity", {resource: given})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node)))
     assert ran.code == 1
@@ -377,7 +377,7 @@ def test_amounts_of_nodes_in_other_units_are_told_with_the_number(lattice, write
     assert told in ran.err
 
 
-def test_an_offline_mistake_is_fixed_offline(lattice, write):
+def test_offline_error_has_an_offline_fix(lattice, write):
     ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(colour="red"))))
     assert "fix: `lattice crds latticeworkloads` lists the fields" in ran.err
     assert "did you mean" not in ran.err
@@ -404,17 +404,17 @@ def test_an_offline_mistake_is_fixed_offline(lattice, write):
         ),
     ],
 )
-def test_a_field_that_there_is_not_is_told_with_the_one_that_was_meant(lattice, write, change, told):
+def test_unknown_field_suggests_the_nearest(lattice, write, change, told):
     assert told in lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(**change)))).err
 
 
-def test_lines_in_a_file_of_another_name_are_hinted_at(lattice, write):
+def test_json_lines_in_another_file_type_suggest_a_rename(lattice, write):
     ran = lattice("simulate", "-f", write("all.txt", in_lines(a_node(), a_workload())))
     assert ran.code == 1
     assert "rename the file" in ran.err
 
 
-def test_nothing_on_standard_input_is_a_mistake(lattice, write, monkeypatch):
+def test_empty_stdin_is_an_error(lattice, write, monkeypatch):
     with open(write("in", "")) as file:
         monkeypatch.setattr(sys, "stdin", file)
         ran = lattice("simulate", "-f", "-")

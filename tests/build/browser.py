@@ -1,4 +1,5 @@
-"""A browser on the page of a running server: signed in, watched for errors and for requests that leave the origin."""
+"""A browser on the page of a running server: signed in, observed for errors and for requests that leave the
+origin."""
 
 import contextlib
 import json
@@ -30,7 +31,7 @@ CHROMIUM = next(
 
 
 @dataclass
-class Shop:
+class UiServer:
     """The quickstart, running."""
 
     server: Server
@@ -72,7 +73,7 @@ class Shop:
         return bool(services) and all(each.get("status", {}).get("phase") == "Running" for each in services)
 
     def token(self, group: str = "lattice:admins") -> str:
-        """A bearer token of somebody in this group."""
+        """A bearer token of a user in this group."""
         if group not in self.tokens:
             config = yaml.safe_load(
                 self.server.mint(f"some-{group.rpartition(':')[2]}", group, token=True).read_text()
@@ -106,7 +107,7 @@ class Visitor:
     """Opens pages, and remembers what they should not have done."""
 
     browser: Browser
-    shop: Shop
+    ui_server: UiServer
     known: dict[str, BrowserContext] = field(
         default_factory=dict
     )  # signed in, by group: kept, with what they have cached
@@ -131,7 +132,7 @@ class Visitor:
         page.on("console", self._console)
         page.on("pageerror", lambda error: self.wrongs.append(f"error: {error}"))
         page.on("request", self._request)
-        page.goto(address if "://" in address else f"{self.shop.url}/ui/{address}")
+        page.goto(address if "://" in address else f"{self.ui_server.url}/ui/{address}")
         return page
 
     def _context(self, group: str, fresh: bool) -> BrowserContext:
@@ -140,9 +141,9 @@ class Visitor:
         made = self.browser.new_context(ignore_https_errors=True)
         made.set_default_timeout(10_000)
         if group:
-            body = {"token": self.shop.token(group)}
+            body = {"token": self.ui_server.token(group)}
             assert made.request.post(
-                f"{self.shop.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body
+                f"{self.ui_server.url}/ui/session", headers={"X-Lattice-Page": "1"}, data=body
             ).ok
             if not fresh:
                 self.known[group] = made
@@ -152,7 +153,7 @@ class Visitor:
         url = message.location.get("url", "")
         lost = (
             "409 (Conflict)" in message.text and "/latticenodes/" in url
-        )  # somebody else marked it first: the page tries again
+        )  # another writer changed it first: the page retries
         said = f"console: {message.text} ({url})"
         if (
             message.type in {"error", "warning"}
@@ -162,7 +163,7 @@ class Visitor:
             self.wrongs.append(said)
 
     def _request(self, request: Request) -> None:
-        if not request.url.startswith((f"{self.shop.url}/", "data:", "blob:")):
+        if not request.url.startswith((f"{self.ui_server.url}/", "data:", "blob:")):
             self.wrongs.append(f"left the origin: {request.url}")
 
     def forgive(self, words: str) -> None:

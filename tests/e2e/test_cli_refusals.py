@@ -1,12 +1,11 @@
 """Bad input through the command line: refused with the file, the line and the reason, and nothing is written."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from build.servers import Server, running_server
+from build.servers import Server
 from build.wire import Wire
 
 pytestmark = [pytest.mark.xdist_group("refusals"), pytest.mark.timeout(60)]
@@ -102,14 +101,8 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with running_server(tmp_path_factory.mktemp("refusals")) as running:
-        yield running
-
-
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-def test_bad_manifests_are_refused_where_they_are_wrong(case: Case, server: Server, tmp_path: Path) -> None:
+def test_bad_manifests_are_refused_at_their_line(case: Case, server: Server, tmp_path: Path) -> None:
     file = tmp_path / "manifest.yaml"
     file.write_text(case.text)
     before = Wire(server.kubeconfig).revision
@@ -144,7 +137,7 @@ def people(server: Server) -> dict[str, Path]:
 @pytest.mark.parametrize(
     ("who", "code", "words"), [pytest.param(*case, id=name) for name, case in WHO.items()]
 )
-def test_who_may_not_is_told_so(
+def test_unauthorised_delete_is_refused_with_the_reason(
     who: str, code: int, words: tuple[str, ...], server: Server, people: dict[str, Path], tmp_path: Path
 ) -> None:
     pool = tmp_path / "pool.yaml"

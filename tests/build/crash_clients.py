@@ -1,4 +1,4 @@
-"""Clients that write as fast as they are answered, and remember what they were told about every single write."""
+"""Clients that write at full speed and record the outcome of every write."""
 
 import contextlib
 import http.client
@@ -20,31 +20,31 @@ Outcome = Literal["ok", "refused", "unknown"]
 
 
 @dataclass
-class Deed:
+class WriteRecord:
     """One write as its client saw it. `doomed`: sent in the knowledge that it must be refused."""
 
     verb: str
     name: str
     marker: str  # in the object that it writes; a delete has none
     expects: int  # the revision it replaces or deletes; 0 creates
-    floor: int  # the newest revision that anybody had been told of when it was sent
+    floor: int  # the newest acknowledged revision when it was sent
     doomed: bool = False
     outcome: Outcome = "unknown"
-    revision: int = 0  # as acknowledged; a delete is not told
+    revision: int = 0  # as acknowledged; a delete returns none
 
 
 @dataclass
-class Memory:
+class WriteHistory:
     """Everything that was done and said, shared by all writers."""
 
-    deeds: list[Deed] = field(default_factory=list)
+    deeds: list[WriteRecord] = field(default_factory=list)
     newest: int = 0
-    known: dict[str, int] = field(default_factory=dict)  # name -> its revision, as far as anybody was told
+    known: dict[str, int] = field(default_factory=dict)  # name -> its newest acknowledged revision
     outdated: dict[str, int] = field(default_factory=dict)  # name -> a revision that it had before
     failures: list[Any] = field(default_factory=list)  # answers that say the server itself failed
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def plan(self, rng: random.Random) -> tuple[Deed, dict[str, Any] | None]:
+    def plan(self, rng: random.Random) -> tuple[WriteRecord, dict[str, Any] | None]:
         """The next write and its body."""
         with self.lock:
             deed, body = self._choose(
@@ -53,28 +53,30 @@ class Memory:
             self.deeds.append(deed)
             return deed, body
 
-    def _choose(self, rng: random.Random, name: str, marker: str) -> tuple[Deed, dict[str, Any] | None]:
+    def _choose(
+        self, rng: random.Random, name: str, marker: str
+    ) -> tuple[WriteRecord, dict[str, Any] | None]:
         there, data = self.known.get(name, 0), {"marker": marker}
         stale = self.outdated.get(name, 0)
         dice = rng.random()
         if dice < 0.08:
             wrong = configmap(f"{name}-wrong", {"marker": marker, "number": 7})  # type: ignore[dict-item]
-            return Deed("create", f"{name}-wrong", marker, 0, self.newest, doomed=True), wrong
+            return WriteRecord("create", f"{name}-wrong", marker, 0, self.newest, doomed=True), wrong
         if dice < 0.16 and stale:
-            return Deed("update", name, marker, stale, self.newest, doomed=True), configmap(
+            return WriteRecord("update", name, marker, stale, self.newest, doomed=True), configmap(
                 name, data, resourceVersion=str(stale)
             )
         if not there or dice < 0.24:
-            return Deed("create", name, marker, 0, self.newest), configmap(name, data)
+            return WriteRecord("create", name, marker, 0, self.newest), configmap(name, data)
         if dice < 0.8:
-            return Deed("update", name, marker, there, self.newest), configmap(
+            return WriteRecord("update", name, marker, there, self.newest), configmap(
                 name, data, resourceVersion=str(there)
             )
-        return Deed("delete", name, "", there, self.newest), {
+        return WriteRecord("delete", name, "", there, self.newest), {
             "preconditions": {"resourceVersion": str(there)}
         }
 
-    def learn(self, deed: Deed, status: int, answer: Any) -> None:
+    def learn(self, deed: WriteRecord, status: int, answer: Any) -> None:
         with self.lock:
             if status >= 500:
                 self.failures.append(answer)
@@ -94,7 +96,7 @@ class Memory:
             if deed.expects:
                 self.outdated[deed.name] = deed.expects
 
-    def ask_again(self, deed: Deed, found: int) -> None:
+    def ask_again(self, deed: WriteRecord, found: int) -> None:
         """After a refusal: what is there now."""
         with self.lock:
             if found:
@@ -104,7 +106,7 @@ class Memory:
 class Writer(threading.Thread):
     """Writes until the server is gone."""
 
-    def __init__(self, kubeconfig: Path, memory: Memory, seed: int) -> None:
+    def __init__(self, kubeconfig: Path, memory: WriteHistory, seed: int) -> None:
         super().__init__(daemon=True)
         self._server = read_kubeconfig(kubeconfig)
         self._memory = memory
@@ -126,7 +128,7 @@ class Writer(threading.Thread):
                         deed, int(answer["metadata"]["resourceVersion"]) if status == 200 else 0
                     )
 
-    def _ask(self, connection: http.client.HTTPSConnection, deed: Deed, body: Any) -> tuple[int, Any]:
+    def _ask(self, connection: http.client.HTTPSConnection, deed: WriteRecord, body: Any) -> tuple[int, Any]:
         method = {"create": "POST", "update": "PUT", "delete": "DELETE"}[deed.verb]
         return self._request(
             connection, method, CONFIGMAPS if deed.verb == "create" else f"{CONFIGMAPS}/{deed.name}", body

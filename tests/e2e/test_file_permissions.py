@@ -1,4 +1,4 @@
-"""What opens doors is for its owner only, whatever the folder's mode."""
+"""Files with keys and tokens are readable only by their owner, whatever the mode of the folder."""
 
 import stat
 from pathlib import Path
@@ -8,7 +8,7 @@ from build.servers import running_server
 
 
 @pytest.mark.xdist_group("private")
-def test_nobody_else_can_read_what_the_server_keeps(tmp_path: Path) -> None:
+def test_server_files_are_readable_only_by_their_owner(tmp_path: Path) -> None:
     folder = tmp_path / "open"
     folder.mkdir(mode=0o755)
     with running_server(folder) as server:

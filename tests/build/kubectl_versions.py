@@ -1,4 +1,4 @@
-"""Which kubectl binaries are there to test with? Those on this machine, and the old one in .tools."""
+"""The kubectl binaries to test with: those on this machine, and the old one in .tools."""
 
 import json
 import os
@@ -66,7 +66,7 @@ def _version(path: Path) -> tuple[int, int, int] | None:
     return major, minor, patch
 
 
-def what_is_missing() -> str:
+def missing_kubectls() -> str:
     """What CI refuses to run without, in one line; empty when all is there."""
     found = find_kubectls()
     if not found:
