@@ -150,7 +150,9 @@ def every_top_up(program, needed):
     ways = [
         [
             [(source.name, model) for model in extra]
-            for extra in itertools.combinations_with_replacement(least.models, max(0, least.min_machines - there))
+            for extra in itertools.combinations_with_replacement(
+                least.models, max(0, least.min_machines - there)
+            )
         ]
         for source in program.sources
         for least in source.minimums
@@ -161,7 +163,10 @@ def every_top_up(program, needed):
 
 def within_limits(program, models, machines) -> bool:
     spent, committed = Counter(), Counter()
-    if any(model.max_machines is not None and machines.get(key, 0) > model.max_machines for key, model in models.items()):
+    if any(
+        model.max_machines is not None and machines.get(key, 0) > model.max_machines
+        for key, model in models.items()
+    ):
         return False
     for source in program.sources:
         for least in source.minimums:
@@ -469,9 +474,7 @@ def test_ledger_limit_holds_with_unplaced_replicas() -> None:
 
 
 def test_exceeded_ledger_keeps_machines_and_does_not_grow() -> None:
-    sources = (
-        MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),
-    )
+    sources = (MachineSource("a", "a", (MachineModel("vm", (4, 16), 100, existing=2),), ledgers=("team",)),)
     outcome = solve(
         a_program(
             a_load(replicas=3, usable_models={"a": ("vm",)}), sources=sources, ledger_limits={"team": 50}
