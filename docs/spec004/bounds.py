@@ -140,7 +140,7 @@ PRIORITIES = (
         ("agent/host/usage.py", '"disk": disk.f_blocks * disk.f_frsize,', '"disk": 0,'),
     ),
     Row(
-        "bounded workers, of which a slow one holds up nobody",
+        "bounded workers: a slow worker delays no other key",
         "controllers.runtime.loop:Concurrency",
         "controllers/runtime/test_loop.py::test_slow_key_does_not_block_others_and_times_out",
         (

@@ -60,7 +60,7 @@ SECURITY_LATER = (
     ),
     Later(
         "RBAC beyond administrators, viewers and nodes",
-        "what a user may is decided by three groups; who is in none may nothing",
+        "three groups decide what a user may do; a user outside them may do nothing",
     ),
 )
 SEEN = (

@@ -115,7 +115,7 @@ SERVERS = (
         ),
     ),
     Row(
-        "one acts: whoever leads no more has every write refused",
+        "one acts: every write of a former leader is rejected",
         "controllers.runtime.context:ControllerContext.commit",
         f"{WORKLOADS}::test_former_leader_writes_nothing",
         ("controllers/runtime/context.py", "fence=self.term", "fence=None"),

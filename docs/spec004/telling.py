@@ -18,7 +18,7 @@ EVENTS = (
         ),
     ),
     Row(
-        "immutable: nobody changes what was told",
+        "immutable: no component changes a recorded event",
         "server.access.authorization:reject_event_change",
         "server/test_spec004_server.py::test_events_are_immutable",
         ("server/resources/write.py", "    reject_event_change(call.user, served.resource, old)", "    pass"),
@@ -60,7 +60,7 @@ EVENTS = (
 )
 AUTOMATION = (
     Row(
-        "rules are deterministic: once per crossing, whoever leads",
+        "rules are deterministic: once per crossing, under any leader",
         "lifecycle.automation:evaluate_rule",
         f"{ACTING}::test_new_leader_does_not_repeat_action_nor_write_at_rest",
         (
