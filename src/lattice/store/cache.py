@@ -124,17 +124,20 @@ class Cache(Generic[T]):
             entries.update((entry.key.path, entry) for entry in page.entries)
             if not page.has_more:
                 break
+            # Every page is read at the revision of the first page, so that the watch resumes without a gap.
             page = await self.store.list(
                 self.resource, limit=PAGE_SIZE, after=page.entries[-1].key.path, revision=page.revision
             )
         is_first = self._listed_revision == 0
         self._replace_contents(entries, page.revision)
         if is_first and self.freeze:
+            # Garbage is collected before the freeze: frozen garbage would never be freed.
             gc.collect()
             gc.freeze()
 
     def _replace_contents(self, entries: Mapping[str, Entry], revision: int) -> None:
         """Replace the contents by a list and notify the listeners of the difference."""
+        # The watch missed these deletions: the revision of the list stands in for their unknown revisions.
         vanished = [entry for path, entry in self._entries.items() if path not in entries]
         changes = [Change(revision, entry.key, None, entry) for entry in vanished]
         for path, entry in entries.items():
@@ -155,6 +158,8 @@ class Cache(Generic[T]):
                 changes: list[Change] = []
                 for batch in batches:
                     changes.extend(batch.changes)
+                # All changes are applied before the first listener runs: a listener may read other objects of
+                # the cache.
                 replaced = [self._apply(change) for change in changes]
                 self._progressed.set()
                 self._notify(changes, replaced)
@@ -165,6 +170,7 @@ class Cache(Generic[T]):
             self._watch = None
 
     def _notify(self, changes: Sequence[Change], replaced: Sequence[T | None]) -> None:
+        # A listener may remove itself while the listeners are called.
         listeners = tuple(self._listeners)
         for change, self.previous_object in zip(changes, replaced, strict=True):
             for listener in listeners:

@@ -12,9 +12,11 @@ from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError
 from lattice.store.protocol import Store, Term
 
+# The store lets another server lead after this time without a renewal, in seconds.
 LEASE_TTL_S = 15.0
 # The longest wait of a standby between campaigns: a standby takes a resigned role within one second.
 CAMPAIGN_INTERVAL_S = 0.6
+# An unreachable store must not delay the shutdown: the lease then expires by itself.
 RESIGN_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
@@ -55,6 +57,7 @@ class Election:
     def end_term(self, term: Term) -> None:
         """Stop leading at once, because the store fenced a write of the term; no need to wait for a failed
         renewal."""
+        # A fenced write of an earlier term must not end the term that this server has won since.
         if self._term == term:
             self._lease_until = 0.0
             self._stop_leading()
@@ -80,6 +83,8 @@ class Election:
         sent_at = self.clock.monotonic()
         try:
             term = await self.store.campaign(self.role, self.holder, self.ttl)
+        # A campaign without an answer may still have won: the same holder campaigns again and gets a higher
+        # term.
         except LatticeError:
             term = None
         # A campaign that took longer than the lease has won a lease that may be over.
@@ -111,6 +116,7 @@ class Election:
                 return
             if renewed:
                 self._lease_until = sent_at + self.ttl
+            # A renewal without an answer is repeated soon, while the lease still lasts.
             pause_s = self.ttl / 3 if renewed else self.ttl / 15
 
     async def _sleep_while_leading(self, pause_s: float) -> bool:
@@ -135,6 +141,7 @@ class Election:
 
     async def _resign(self) -> None:
         term = self._term
+        # Leading ends before the lease is released: the next leader may begin at once.
         self._stop_leading()
         if term is not None:
             with contextlib.suppress(LatticeError):

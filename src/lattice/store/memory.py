@@ -119,6 +119,7 @@ class MemoryStore:
         request_id: str | None = None,
     ) -> int:
         validate_commit(writes, checks)
+        # Expired ids are dropped first: a repeated id after its lifetime is a new request.
         self._forget_requests()
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id][0]
@@ -146,6 +147,7 @@ class MemoryStore:
     async def campaign(self, role: str, holder: str, ttl: float) -> Term | None:
         now = self._clock.monotonic()
         lease = self._leases.get(role)
+        # The same holder may campaign again, for example after a lost answer.
         if lease is not None and now < lease.expires_at and lease.term.holder != holder:
             return None
         number = self._terms[role] = self._terms.get(role, 0) + 1
@@ -156,6 +158,7 @@ class MemoryStore:
     async def renew(self, term: Term) -> bool:
         lease = self._leases.get(term.role)
         now = self._clock.monotonic()
+        # An expired lease stays lost, even if no other holder has taken the lease meanwhile.
         if lease is None or lease.term.number != term.number or now >= lease.expires_at:
             return False
         lease.expires_at = now + lease.ttl

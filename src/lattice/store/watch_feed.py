@@ -103,6 +103,7 @@ class Feed:
         try:
             return await future
         finally:
+            # A wake-up has already removed the future, and the same watch may wait again by now.
             if self._waiting.get(waiter) is future:
                 del self._waiting[waiter]
             if timer is not None:
@@ -119,10 +120,12 @@ class Feed:
 
     def _trim(self) -> None:
         count = 0
+        # The newest batch always stays: watches at the end of the ring have not read the batch yet.
         while self._changes > self._window and count < len(self._ring) - 1:
             changes = self._ring[count].changes
             self._changes -= len(changes)
             for change in changes:
+                # A later change of the same object stays the newest.
                 if self._latest.get(change.key) is change:
                     del self._latest[change.key]
             count += 1
@@ -193,6 +196,7 @@ class Subscription:
         return batches
 
     async def _read_history(self, history: History, timeout: float | None) -> tuple[Sequence[Batch], bool]:
+        # The ring now reaches back far enough: the watch continues without the history.
         if self._last_revision >= self._feed.floor:
             self._close_history()
             self._position = self._feed.position_after(self._last_revision)
@@ -242,6 +246,8 @@ class Feeds:
             for resource, resource_changes in by_resource.items():
                 self.feed_for(resource).publish(Batch(revision, tuple(resource_changes)))
         self.head = revision
+        # Quiet resources progress too: bookmarks need progress even when their own kind is quiet (decision
+        # 0014).
         for feed in self._feeds.values():
             feed.head = revision
 

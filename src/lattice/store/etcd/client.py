@@ -105,6 +105,7 @@ class EtcdClient:
         """Run a read-only request; every member gets one attempt and an equal share of the time limit in
         seconds."""
         member_timeout_s = timeout_s / self.member_count
+        # Only a read is repeated: after Unavailable the outcome of a write is unknown.
         for _ in self._members[1:]:
             try:
                 return await self.call(lambda member: send(member, member_timeout_s))
@@ -143,6 +144,7 @@ class EtcdClient:
                 response = await stream.read()
             finally:
                 stream.cancel()
+            # etcd answers an expired lease with a TTL of 0.
             return response is not grpc.aio.EOF and response.TTL > 0
 
         return await self.read(send)

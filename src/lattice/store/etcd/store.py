@@ -130,7 +130,10 @@ class EtcdStore:
             low, high = start, start[:-1] + b"0"
         else:
             low, high = start + f"{namespace}/".encode(), start + f"{namespace}0".encode()
+        # The NUL byte makes the bound exclusive: the list begins after `after`, and skips the progress
+        # marker.
         low = max(low, start + after.encode()) + b"\0"
+        # Without a requested revision, a compaction between two pages only means another attempt.
         for _ in range(3):
             try:
                 return await self._pages(low, high, limit, revision)
@@ -144,6 +147,7 @@ class EtcdStore:
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)
         try:
+            # Only etcd knows whether the revision is compacted or has not happened yet.
             await self._range(
                 pb.RangeRequest(key=self._keys.resource_key(resource), revision=after, keys_only=True)
             )
@@ -198,7 +202,9 @@ class EtcdStore:
         if leader is not None and leader.value.decode() != holder:
             return None
         number = 1 + (0 if previous_term is None else int(previous_term.value))
+        # Leases of etcd last whole seconds.
         lease = await self._client.grant(math.ceil(ttl))
+        # The comparisons decide between concurrent campaigns: only one transaction finds both keys unchanged.
         request = pb.TxnRequest(
             compare=[_compare_unchanged(leader_key, leader), _compare_unchanged(term_key, previous_term)],
             success=[_put(leader_key, holder.encode(), lease), _put(term_key, b"%d" % number)],
@@ -215,6 +221,7 @@ class EtcdStore:
     async def renew(self, term: Term) -> bool:
         if not await self._client.keep_alive(term.lease):
             return False
+        # The lease serves liveness only: the counter decides whether the term is over (decision 0005).
         current_term = first_kv((await self._read([self._keys.term_key(term.role)])).responses[0])
         return current_term is not None and int(current_term.value) == term.number
 
@@ -237,6 +244,7 @@ class EtcdStore:
         now = self._clock.monotonic()
         if now < self._marker_written_at.get(resource, -math.inf) + MAX_WATCH_LAG_S:
             return
+        # Noted before the write, so that concurrent callers write no second marker.
         self._marker_written_at[resource] = now
         try:
             await self._txn(pb.TxnRequest(success=[_put(self._keys.resource_key(resource), b"")]))
@@ -247,6 +255,7 @@ class EtcdStore:
     async def _commit(
         self, writes: Sequence[Write], checks: Sequence[Check], fence: Term | None, request_id: str | None
     ) -> Any:
+        # `_explain` reads the answers of the failure branch in the order of these operations.
         request = pb.TxnRequest()
         if request_id is not None:
             key = self._keys.request_key(request_id)
@@ -255,6 +264,8 @@ class EtcdStore:
             )
             request.success.append(_put(key, b"", await self._lease_for_requests()))
             request.failure.append(read_op(key, keys_only=True))
+        # The counter is compared by value in the same transaction: a deposed leader cannot write (I-08,
+        # I-09).
         if fence is not None:
             key = self._keys.term_key(fence.role)
             request.compare.append(
@@ -279,6 +290,7 @@ class EtcdStore:
         if isinstance(write, Put):
             put = request.success.add().request_put
             put.key, put.value = key, write.value
+            # A missing key has modification revision 0, which is ABSENT.
             if write.expect is not None:
                 request.compare.add(
                     key=key, target=_Compare.MOD, result=_Compare.EQUAL, mod_revision=write.expect
@@ -304,6 +316,7 @@ class EtcdStore:
         async with self._lease_lock:
             now = self._clock.monotonic()
             if now >= self._request_lease_until:
+                # The lease must outlive the last request id that shares the lease by REQUEST_ID_TTL_S.
                 self._request_lease = await self._client.grant(
                     math.ceil(REQUEST_ID_TTL_S + 2 * REQUEST_LEASE_ROTATION_S)
                 )
@@ -338,6 +351,7 @@ class EtcdStore:
                 pb.RangeRequest(key=low, range_end=high, limit=size, revision=revision),
                 LARGE_REQUEST_TIMEOUT_S * self._client.member_count,
             )
+            # Later pages show the same revision as the first page.
             revision = revision or response.header.revision
             entries += [
                 Entry(key, kv.value, kv.mod_revision)
@@ -406,6 +420,7 @@ class EtcdStore:
             await self._clock.sleep(MAX_WATCH_LAG_S)
             if feeds.head < expected:
                 await self.write_progress_marker("")
+            # Compared one interval later, because the event of a recent commit may still be under way.
             expected = self._client.newest_revision
 
     def _open_history(self, resource: str, after: int) -> CatchUpHistory:

@@ -127,6 +127,7 @@ class WatchStream:
                     break
                 _raise_if_ended(response)
                 events += response.events
+                # etcd may split a response: a commit is published whole or not at all.
                 if not response.fragment:
                     self._publish_events(response, events)
                     events = []
@@ -136,6 +137,7 @@ class WatchStream:
 
     def _publish_events(self, response: Any, events: Sequence[Any]) -> None:
         for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
+            # The watch begins at a published revision, whose events arrive a second time.
             if revision > self.revision:
                 changes = [change for event in group if (change := self._change(event)) is not None]
                 self.revision = revision
@@ -187,6 +189,7 @@ class CatchUpHistory(History):
     ) -> None:
         self._resource = resource
         self._write_marker = write_marker
+        # A batch has at most 100 changes, so the window trims no unread batch.
         self._feed = Feed(stream.revision, MAX_UNREAD_BATCHES * 100)
         self._subscription = self._feed.subscribe(stream.revision)
         self._may_read = asyncio.Event()

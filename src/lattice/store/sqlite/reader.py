@@ -51,6 +51,7 @@ def list_inline(db: apsw.Connection, scope: ListRange) -> Page | None:
     max_rows = MAX_INLINE_ROWS if scope.limit == 0 else scope.limit
     if max_rows > MAX_INLINE_ROWS:
         return None
+    # One row more than requested shows whether entries follow.
     rows = _current(db, scope, newest, max_rows + 1)
     if scope.limit == 0 and len(rows) > max_rows:
         return None
@@ -95,6 +96,7 @@ def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list
     replaced: dict[str, Entry | None] = {}
     for path, value, revision in rows:
         if path not in replaced:
+            # Without a previous revision, a later commit created the object.
             replaced[path] = None if revision is None else Entry(_key(scope.resource, path), value, revision)
     return [entry for entry in replaced.values() if entry is not None]
 

@@ -79,6 +79,7 @@ class RowCache:
         value = write.value if isinstance(write, Put) else None
         previous = None if row is None or row.value is None else Entry(key, row.value, row.revision)
         old_revision, old_value = (None, None) if previous is None else (previous.revision, previous.value)
+        # Only the first write of a transaction sees whether the file has the row.
         self._unflushed.setdefault(key, previous is not None)
         if row is None:
             self._last_id += 1
@@ -129,6 +130,7 @@ class RowCache:
         self._size = 0
 
     def _cache_row(self, key: Key, row: Row) -> None:
+        # A rewritten row moves to the end of the dict: `tidy` drops the rows that were written longest ago.
         self._drop_row(key)
         self._rows[key] = row
         self._size += len(row.value or b"")

@@ -78,6 +78,7 @@ class SqliteStore:
         on_fatal: Callable[[str], None] = end_process,
     ) -> None:
         self._clock = clock
+        # The lock comes first: a second process must not even open the file (decision 0004).
         self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
         try:
             writer_state = _open_writer_state(path, clock)
@@ -192,6 +193,7 @@ class SqliteStore:
             del self._leases[term.role]
 
     async def close(self) -> None:
+        # The writer finishes the queued commits before the readers and the lock go.
         await asyncio.to_thread(self._writer.stop)
         # Lets the loop run the callbacks that the writer scheduled last.
         await asyncio.sleep(0)
@@ -269,10 +271,13 @@ def _future() -> "asyncio.Future[int]":
 def _open_writer_state(path: Path, clock: Clock) -> WriterState:
     db = apsw.Connection(str(path))
     db.execute("PRAGMA journal_mode = WAL")
+    # FULL: a commit is on disk before the acknowledgement; NORMAL can lose the last commits (decision 0004).
     db.execute("PRAGMA synchronous = FULL")
+    # Bytes (64 MiB) to which SQLite truncates a write-ahead log that has grown further.
     db.execute("PRAGMA journal_size_limit = 67108864")
     version = db.pragma("user_version")
     if version == 0:
+        # One transaction: a crash leaves no schema at all, or the whole schema with its version.
         db.execute(f"BEGIN IMMEDIATE; {_SCHEMA_SQL} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT")
     elif version != SCHEMA_VERSION:
         db.close()

@@ -94,11 +94,14 @@ class CommitJob:
             ).fetchone()
             if recorded is not None:
                 return int(recorded[0])
+        # The term number is compared in the transaction of the write: a deposed leader cannot write (I-08,
+        # I-09).
         if self.fence is not None and state.terms.get(self.fence.role, 0) != self.fence.number:
             raise fenced_error(self.fence, state.terms.get(self.fence.role, 0))
         rows = state.rows
         rows.load([operation.key for operation in (*self.checks, *self.writes)])
         check_expected_revisions(self.writes, self.checks, rows.revision)
+        # Rejections end here: a job that has written must not fail alone.
         self.revision = state.revision = state.revision + 1
         self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
@@ -138,6 +141,7 @@ class CompactJob:
     changes: Sequence[Change] = ()
 
     def apply(self, state: WriterState) -> int:
+        # `max`: a compaction to an older revision must not move the boundary back.
         state.db.execute(
             "UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.compact_revision,)
         )
@@ -229,6 +233,7 @@ class Writer:
             for job in group:
                 try:
                     outcomes.append(job.apply(state))
+                # A rejected job has written nothing, so the other jobs of the group go on.
                 except LatticeError as rejection:
                     outcomes.append(rejection)
             state.rows.flush()
@@ -237,6 +242,7 @@ class Writer:
             self._delete_expired_requests()
             state.db.execute("COMMIT")
         except (apsw.Error, ValueError, TypeError, OverflowError) as error:
+            # Nothing of the group is in the file: revision and terms continue from the last transaction.
             state.revision, state.terms = previous_revision, previous_terms
             state.rows.roll_back()
             self._roll_back()
@@ -275,6 +281,7 @@ class Writer:
 
     def _resolve_jobs(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
         """Publish the changes of the group, then resolve the futures; runs on the event loop."""
+        # A caller that goes on after its commit finds the change in every watch.
         self._deliver(
             [
                 job
@@ -283,6 +290,7 @@ class Writer:
             ]
         )
         for job, outcome in zip(group, outcomes, strict=True):
+            # The caller was cancelled meanwhile; the outcome in the file stays.
             if job.future.done():
                 continue
             if isinstance(outcome, Exception):
@@ -306,6 +314,7 @@ class Writer:
 
     def _checkpoint(self) -> None:
         try:
+            # Passive: the writer does not wait for readers, and a later checkpoint does the rest.
             self._state.db.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             self._wal_pages = 0
         except apsw.Error as error:
