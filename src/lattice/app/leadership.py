@@ -247,8 +247,10 @@ class Leadership:
         metrics.LEADER.set(0)
         metrics.clear_leader_gauges()
         log.info("no longer leading", role=term.role, term=term.number)
+        # A later term of this server keeps the learned GPU demand of the table.
         if self.controller_set is not None:
             self._previous_node_table = self.controller_set.scheduling.table
+        # Cleared before the callback: agent sessions must find no leader and close.
         self.context = self.controller_set = self.garbage_collector = None
         self.on_change()
         if (task := self._term_tasks.pop(term.number, None)) is not None:
@@ -267,6 +269,7 @@ class Leadership:
                 await self._write_lease(term)
                 self._has_led = True
                 return None
+            # Another server has begun the next term: this server does not wait for its lease to expire.
             except Fenced:
                 return self.election.end_term(term)
             except LatticeError as error:
@@ -301,6 +304,7 @@ class Leadership:
             ),
         )
         write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))
+        # Fenced and compared: a paused former leader must not overwrite the addresses of the next leader.
         await self.store.commit(
             [msgspec.structs.replace(write, expect=ABSENT if entry is None else entry.revision)], fence=term
         )
@@ -309,6 +313,7 @@ class Leadership:
         """Run the controllers until the term is over; failed controllers are logged and start again with
         empty caches."""
         while self.election.term == term:
+            # A new presence: the silence of nodes counts from the election of this leader (I-13).
             presence = Presence(self.clock)
             self.context = ControllerContext(
                 self.store, self.clock, term, self.rng, presence, self.new_uid, self.freezes_caches

@@ -107,6 +107,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
     # The data folder holds private keys: only this user may read the files.
     os.umask(0o077)
     async with contextlib.AsyncExitStack() as stack:
+        # The lock comes first: a second server on the folder must fail before it opens the store.
         write_lock_file = stack.enter_context(_locked_data_dir(folder))
         is_resumed = bool(settings.store) or (folder / "state.db").exists()
         store = await _open_store(settings, folder, clock)
@@ -129,8 +130,10 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
             base.address.url,
             base.address.port != settings.port and settings.port != 0,
         )
+        # Written after listening: only then is the port of the URL final.
         write_private(running.kubeconfig, admin_kubeconfig(base.address.url, base.authority).encode())
         write_lock_file(f"{os.getpid()} {running.url}")
+        # Pushed last, so called first: the leader resigns while listeners and store still work.
         stack.push_async_callback(_stop, running)
         _start_background_tasks(running, base, control_plane, handlers)
         await leadership.wait_first_term()
@@ -444,6 +447,7 @@ class _AgentsAddress:
             try:
                 await stack.enter_async_context(server)
             except Unavailable:
+                # Another port never replaces a port that the settings name.
                 if not port or configured:
                     raise
                 continue
@@ -511,6 +515,7 @@ async def _compact(running: RunningServer, store: Store, clock: Clock, history: 
         try:
             current = await store.revision()
             metrics.REVISION.set(current)
+            # Followers sample revisions too, so that a new leader can compact at once.
             revisions.append((clock.monotonic(), current))
             old = [revision for at, revision in revisions if at <= clock.monotonic() - history]
             if old and running.leadership.election.term is not None:
@@ -536,6 +541,7 @@ def _health(running: RunningServer) -> dict[str, Any]:
 
 
 async def _stop(running: RunningServer) -> None:
+    # Running reconciles end before the cancelled election resigns the term.
     await running.leadership.stop()
     for task in running.tasks:
         task.cancel()
