@@ -129,6 +129,7 @@ class Executor:
         """Reconcile at every change and at least once per interval, until cancelled."""
         try:
             while True:
+                # Cleared before the reconcile: a change during the reconcile causes another one.
                 self._wake.clear()
                 await self.reconcile()
                 with suppress(TimeoutError):
@@ -177,6 +178,7 @@ class Executor:
                 (instance_id, failure)
             )
         for workload, actions in actions_by_workload.items():
+            # One task per workload keeps the actions of a workload in order, stops first (I-19).
             if workload not in self._workload_tasks:
                 task = self._workload_tasks[workload] = asyncio.create_task(
                     self._execute_actions(workload, actions)

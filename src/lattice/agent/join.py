@@ -17,6 +17,7 @@ from lattice.kinds.join_token import fingerprint, parse_token
 PATH = "/apis/lattice.dev/v1alpha1/join"
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
+# As many servers as the server directory lists.
 MAX_SERVERS_QUERIED = 8
 ERROR_BY_STATUS: dict[int, type[LatticeError]] = {
     401: UnknownUser,
@@ -59,6 +60,7 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
 
     def join_at(server: str) -> None:
         authority = _fetch_endpoints(server, _unverified_tls()).authority.encode()
+        # The agent sends the token only to a server with this authority (decision 0020).
         if fingerprint(authority) != parsed.authority:
             raise Denied(
                 "this is not the server that the join token is for",
@@ -110,6 +112,7 @@ def _first_reachable(servers: str, call: Callable[[str], T]) -> T:
     """The result of the call for the first reachable server; the error of the last server is raised."""
     *first_servers, last = split_servers(servers)
     for server in first_servers:
+        # Every server decides by the same store, so the agent does not repeat a rejected request elsewhere.
         with suppress(Unavailable):
             return call(server)
     return call(last)

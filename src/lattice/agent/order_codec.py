@@ -61,6 +61,7 @@ class AssignmentSet(NamedTuple):
 def apply_orders(current: AssignmentSet, orders: pb.Orders) -> AssignmentSet:
     """The assignment set after the orders; an assignment that cannot be decoded fails alone, and the agent
     follows the other assignments."""
+    # A new order for a workload also ends the failure report of an earlier order.
     dropped = {*orders.dropped, *(message.workload for message in orders.assignments)}
     # A full list replaces all previous assignments.
     previous = AssignmentSet({}, {}) if orders.is_whole else current

@@ -60,6 +60,7 @@ class PortBlock:
             except OSError:
                 claim.close()
                 continue
+            # Saved, so that the next agent process of this folder claims the same block.
             write_atomically(self._block_file, str(start).encode())
             return (start, start + BLOCK_SIZE - 1), claim
         return (FIRST_PORT, LAST_PORT), None

@@ -26,6 +26,7 @@ REPORT_BATCH_S = 0.05  # changes within this time share one heartbeat
 FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0
 # A connection that lasted longer resets the reconnect back-off.
 STABLE_CONNECTION_S = 10.0
+# Two machines with one key replace each other: the rejected one waits half a minute (decision 0020).
 DENIED_RETRY_DELAY_S = 30.0
 FAILURES_PER_DISCOVERY = 3  # consecutive connect failures before a discovery of servers
 # A larger heartbeat is sent without logs; servers accept twice this size.
@@ -98,6 +99,7 @@ class Agent:
             await self.clock.sleep(DISCOVERY_INTERVAL_S * (0.5 + self.rng.random() / 2))
             with suppress(LatticeError):
                 discovered, (current, *older) = await self.discover_addresses(), self.addresses
+                # The current address stays first: a discovery must not move a connected agent.
                 self.addresses = list(dict.fromkeys([current, *discovered, *older]))[:MAX_ADDRESSES]
 
     async def run(self) -> NoReturn:
@@ -228,6 +230,7 @@ class Agent:
                 await with_timeout(self.clock, HANDSHAKE_TIMEOUT_S, connection.receive())
             )
             await self.record_contact(sent)
+            # This connection already uses the renewed certificate.
             self.certificate_renewed.clear()
             self._connect_failures, self._unresponsive_address = 0, ""
             self._max_reconnect_delay = min(MAX_RECONNECT_DELAY_S, welcome.heartbeat or MAX_RECONNECT_DELAY_S)
@@ -259,6 +262,7 @@ class Agent:
                 f"this agent {__version__} speaks {PROTOCOL_VERSION}",
                 fix="run the same version of lattice on both",
             )
+        # A deposed leader may not know of the next term yet: the agent obeys no older leader (I-19).
         if welcome.term < self.executor.term:
             raise Unavailable(
                 f"it leads in term {welcome.term}, and term {self.executor.term} has begun",
@@ -412,6 +416,7 @@ class AgentSession:
     async def _send(self, message: pb.FromAgent) -> None:
         """Send one message; a server that does not read for as long as missed heartbeats allow is treated as
         lost."""
+        # The heartbeat loop and the log streams share the connection.
         async with self._send_lock:
             await with_timeout(
                 self.clock, MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval, self.connection.send(message)

@@ -94,6 +94,7 @@ class StateFile:
             raise Unavailable(
                 f"the agent's state cannot be written: {error.strerror}", where=str(self.path)
             ) from error
+        # Replaced only after the write, so that memory is never ahead of the disk.
         self.state = state
 
 

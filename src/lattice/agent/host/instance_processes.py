@@ -89,6 +89,7 @@ def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> N
         for member in members(pid, start, cgroups, mark)
         if (fields := _stat(member)) and int(fields[2]) != pid
     ]
+    # Without its leader, the number of the process group may belong to another group.
     if is_alive(pid, start):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)

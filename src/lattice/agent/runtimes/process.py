@@ -291,6 +291,7 @@ class ProcessRuntime:
 
     async def remove(self, instance_id: InstanceId) -> None:
         last = await self.stop(instance_id, 0)
+        # A process that survives SIGKILL keeps its record and its folder.
         if last is not None and last.is_live:
             return
         # An unsafe id never had a folder.
@@ -307,6 +308,7 @@ class ProcessRuntime:
         self._records[instance_id] = record
         if not record.instance.is_live:
             return record.instance
+        # After a reboot, or when the pid is reused, the pid names another process.
         if handle.boot != instance_processes.boot_id() or not instance_processes.is_alive(
             handle.pid, handle.start
         ):
