@@ -315,10 +315,12 @@ def _camel_case(name: str) -> str:
 def _url_problems(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(url)
+        # Reading `port` raises ValueError for a number out of range.
         usable = parts.scheme == "https" and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         yield f'must be an https address, got "{url}"'
         return
+    # Viewers can read every rule: only Secrets are hidden from viewers (decision 0022).
     login = parts.username is not None or parts.password is not None
     if login:
         yield "must not carry a user name or password"

@@ -85,6 +85,7 @@ class Toleration(Part):
             )
         if self.value and self.operator == "Exists":
             yield Cause(f"{path}.value", f'must be empty for operator Exists, got "{self.value}"')
+        # Only a NoExecute taint evicts, so only that effect has a time limit.
         if self.toleration_seconds is not None and self.effect not in (None, "NoExecute"):
             yield Cause(f"{path}.tolerationSeconds", f"applies to NoExecute only, got effect {self.effect}")
 

@@ -82,6 +82,7 @@ def amount_problems(quantities: Mapping[str, Quantity], path: str) -> Iterator[C
             yield Cause(join_path(path, name), wrong)
         wrong_amount = list(quantity_problems(join_path(path, name), value, resource_parser(name)))
         yield from wrong_amount
+        # An amount that cannot be parsed gets only that problem.
         if name == "gpu" and not wrong_amount and _mixes_whole_and_shared_gpus(parse_cores(value)):
             yield Cause(
                 join_path(path, name),
@@ -332,6 +333,7 @@ class Disconnect(Part):
     def problems(self, path: str) -> Iterator[Cause]:
         wrong = list(quantity_problems(f"{path}.stopAfter", self.stop_after, parse_millis))
         yield from wrong
+        # The node must have stopped the copy before the control plane starts a replacement (I-13).
         if not wrong and not 0 < self.stop_after_ms < REPLACE_AFTER_MS:
             yield Cause(
                 f"{path}.stopAfter",
@@ -361,6 +363,7 @@ def container_problems(containers: Mapping[str, Container], path: str) -> Iterat
         if wrong := dns_label_problem(name):
             yield Cause(join_path(path, name), f"name of a container {wrong}")
         for index, port in enumerate(container.ports):
+            # Without a number Lattice chooses a free port, which cannot clash.
             if port.port is None:
                 continue
             holder = holders.setdefault((port.port, port.protocol), f"{name}/{port.name}")

@@ -48,6 +48,7 @@ class CredentialsRef(Part):
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from secret_name_problems(f"{path}.name", self.name)
+        # Another namespace would let the server use a Secret that the writer cannot read (decision 0022).
         if self.namespace != CREDENTIALS_NAMESPACE:
             yield Cause(
                 f"{path}.namespace",
@@ -186,6 +187,7 @@ class CloudSpec(Part):
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
+        # An empty list of a region is a statement of its own: only an absent list means the defaults.
         return self.defaults.compliance if own is None else own
 
     def capabilities_of(self, region: str) -> tuple[str, ...]:

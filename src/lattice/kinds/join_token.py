@@ -125,10 +125,12 @@ def check_token(token: JoinToken, record: TokenRecord | None, key: str, now: dat
     Raises UnknownUser, with the same text, for a token that does not exist and for a wrong secret. Raises
     Denied for an expired token, and for a token that another agent has used.
     """
+    # The comparison takes constant time: the duration of the answer reveals nothing about the digest.
     if record is None or not hmac.compare_digest(record.sha256, token.digest):
         raise UnknownUser(_UNKNOWN_TOKEN, fix=_NEW_TOKEN_FIX)
     if is_expired(record.grant, now):
         raise Denied(f"the join token {token.id} expired at {record.grant.expires}", fix=_NEW_TOKEN_FIX)
+    # The same key may ask again, because an answer can be lost (decision 0020).
     if record.used_by and record.used_by != key:
         raise Denied(
             f"the join token {token.id} was used already, by the machine that is now node {record.used_as}",

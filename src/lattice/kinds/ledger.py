@@ -185,12 +185,14 @@ class LatticeLedger(Kind):
 
     def problems(self) -> Iterator[Cause]:
         status, account = self.status, self.spec.budget
+        # The name follows from the account, so one account has one ledger.
         if self.metadata.name != account.ledger_name:
             yield Cause(
                 "metadata.name", f'must be "{account.ledger_name}" for {account}, got "{self.metadata.name}"'
             )
         if account.region and account.kind != "CloudInfrastructure":
             yield Cause("spec.budget.region", f'must be absent for a {account.kind}, got "{account.region}"')
+        # Spending counts price times time to the last fraction, so the time has microseconds (I-22).
         if not _TIME.fullmatch(status.as_of):
             yield Cause(
                 "status.asOf", f'must be a time such as 2026-11-15T07:40:00.000000Z, got "{status.as_of}"'
@@ -203,6 +205,7 @@ class LatticeLedger(Kind):
         committed = 0
         for lots in status.machines.values():
             committed += sum(lot.rate for lot in lots)
+        # No machine exists unpaid (I-22): the committed rate is the sum of all lots.
         if committed != status.committed_micros:
             yield Cause(
                 "status.committedMicros",

@@ -110,6 +110,7 @@ class NodeClassSpec(Part):
             millicores=parse_cores(resources.cores),
             memory=gib_to_bytes(resources.memory_gi),
             storage=gib_to_bytes(resources.storage_gi),
+            # Milli-GPUs; the machines of a class have whole GPUs.
             gpu=resources.gpu * 1000,
             extended=parse_amounts(resources.extended),
         )

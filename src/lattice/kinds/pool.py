@@ -112,6 +112,7 @@ class PoolBudget(Part):
 
     @property
     def alert_millionths(self) -> int:
+        # A share times a million is in millionths, as dollars times a million are micro-dollars.
         return (
             DEFAULT_ALERT_MILLIONTHS
             if self.alert_threshold is None
@@ -254,6 +255,7 @@ class LatticePool(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
+        # Only the name is free: credentials are in one namespace (decision 0022).
         if login := self.spec.provider.credentials:
             yield from secret_name_problems("spec.provider.credentials.secretRef", login.secret_ref)
         if self.spec.budget:

@@ -105,6 +105,7 @@ class Placement(Part):
             yield from self.pools.problems(f"{path}.pools")
         yield from amount_problems(self.resources.extended, f"{path}.resources.extended")
         yield from label_problems(self.node_selector, f"{path}.nodeSelector")
+        # A replica gets whole GPUs, or a part of one GPU.
         if self.resources.gpu > 1 and self.resources.gpu % 1:
             yield Cause(
                 f"{path}.resources.gpu", f"must be a part of one or a whole number, got {self.resources.gpu}"
@@ -352,9 +353,11 @@ class LatticeService(Kind):
         bad_numbers = list(number_problems(spec, "spec"))
         yield from bad_numbers
         wrong_alone = list(container_problems(spec.containers, "spec.containers"))
+        # The rules of placement compare numbers, which must be valid for that.
         if not bad_numbers:
             wrong_alone += spec.placement.problems("spec.placement")
         yield from wrong_alone
+        # Totals need amounts that can be parsed.
         if not bad_numbers and not wrong_alone:
             yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
         yield from _replica_problems(spec)
@@ -369,6 +372,7 @@ class LatticeService(Kind):
 
 def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
     max_replicas, regions = spec.replicas.max, spec.placement.required_regions
+    # Both rules compare with the maximum.
     if max_replicas is None:
         return
     if spec.min_replicas > max_replicas:

@@ -281,6 +281,7 @@ class LatticeWorkload(Kind):
             *limit_problems(spec.requests, spec.limits, "spec"),
         ]
         yield from wrong_alone
+        # Totals need amounts that can be parsed.
         if not wrong_alone:
             requests_path = "spec.containers" if spec.containers_declare("requests") else "spec.requests"
             yield from total_limit_problems(spec.request_amounts, spec.limit_amounts, requests_path)

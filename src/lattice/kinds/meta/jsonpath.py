@@ -19,6 +19,7 @@ QUOTED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)\"""")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][-+]?\d{1,3})?")
 _WORD = re.compile(r"true|false|null|nil")
 _OPERATOR = re.compile(r"==|!=|<=|>=|<|>")
+# Filters recurse: the limit bounds the recursion for a hostile path.
 _MAX_FILTER_DEPTH = 8
 _WORDS = {"true": True, "false": False, "null": None, "nil": None}
 _ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}
@@ -121,6 +122,7 @@ def _apply_step(step: Step, value: Any) -> Iterator[Any]:
         case Wildcard():
             yield from _children(value)
         case Descendants():
+            # An explicit stack: a deep document must not exhaust the Python stack.
             pending = [value]
             while pending:
                 descendant = pending.pop()

@@ -22,6 +22,7 @@ SERVER_OWNED_METADATA = (
 
 def new_object(obj: Object, *, uid: str, now: str) -> Object:
     """A new object with the server's uid, creation time and generation."""
+    # A client cannot create an object that is already being deleted.
     metadata = {
         name: value
         for name, value in obj["metadata"].items()
@@ -41,6 +42,7 @@ def updated_object(old: Object, new: Object, *, status: bool) -> Object:
         if "status" in old:
             body["status"] = old["status"]
     if status:
+        # A write of the status keeps the stored metadata, except the records of field managers.
         return {
             **body,
             "metadata": {**old["metadata"], "managedFields": new["metadata"].get("managedFields", [])},
@@ -77,6 +79,7 @@ def check_same_uid(old: Object, new: Object) -> None:
 
 
 def _check_no_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
+    # The set of finalizers may grow only until the deletion begins.
     if "deletionTimestamp" not in old:
         return
     added = sorted(set(new.get("finalizers", ())) - set(old.get("finalizers", ())))
@@ -107,6 +110,7 @@ def is_unchanged(old: Object, new: Object) -> bool:
 
 
 def _comparable(obj: Object) -> Object:
+    # An empty field equals an absent field.
     metadata = {
         name: value
         for name, value in obj["metadata"].items()

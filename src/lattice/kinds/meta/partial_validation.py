@@ -53,6 +53,7 @@ def _struct_problems(info: inspect.StructType, value: dict[str, Any], path: str)
         except msgspec.ValidationError:
             pass
         else:
+            # The checks compare numbers, so invalid numbers are reported alone.
             yield from list(number_problems(part, path)) or check(part, path)
             return
     for field in info.fields:

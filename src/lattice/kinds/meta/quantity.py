@@ -220,6 +220,7 @@ def _scaled_text(text: str, unit: str, hint: str) -> int:
             raise _int64_overflow(text)
         raise Invalid(f"must be 0 or more, {hint}, got {_quoted(text)}")
     exact = Decimal(match[1]).scaleb(int(match[2][1:]) if match[2] else 0) * scale
+    # An extended resource cannot be shared: a fraction is an error, not rounded up.
     if unit == "count" and exact != exact.to_integral_value():
         raise Invalid(f"must be {hint}, got {_quoted(text)}")
     return _round_up_to_int64(exact, text)

@@ -49,6 +49,7 @@ class Requirement(Part):
         match self.operator:
             case "In":
                 return any(value in self.values for value in label_values)
+            # An absent label satisfies NotIn, as in Kubernetes.
             case "NotIn":
                 return not any(value in self.values for value in label_values)
             case "Exists":
@@ -130,6 +131,7 @@ class LabelSelector(Part):
             yield from requirement.problems(f"{path}.matchExpressions[{index}]")
 
     def __hash__(self) -> int:
+        # A dict has no hash.
         return hash((frozenset(self.match_labels.items()), self.match_expressions))
 
     def __str__(self) -> str:
@@ -255,6 +257,7 @@ def _word(tokens: list[str], text: str, expected: str) -> str:
 
 
 def _optional_word(tokens: list[str]) -> str:
+    # A selector such as `a=` requires an empty value.
     return tokens.pop(0) if tokens and tokens[0] not in _OPERATORS else ""
 
 

@@ -27,6 +27,7 @@ def pack(resource: Resource, obj: Object) -> bytes:
         name: value for name, value in obj["metadata"].items() if name not in {"resourceVersion", "selfLink"}
     }
     content = {name: value for name, value in obj.items() if name not in {"apiVersion", "kind", "metadata"}}
+    # The order of the first fields is part of the stored form (decision 0003).
     return encode(
         {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **content}
     )
@@ -41,6 +42,7 @@ def unpack(value: bytes, revision: int) -> Object:
 
 def splice_revision(value: bytes, at: int, revision: int) -> bytes:
     """The JSON of a stored object with its revision; `at` is the length of the prefix of its kind."""
+    # Metadata has at least a name, so a field always follows the comma.
     return b'%b"resourceVersion":"%d",%b' % (value[:at], revision, value[at:])
 
 

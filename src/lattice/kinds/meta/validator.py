@@ -119,6 +119,7 @@ def _number(schema: Schema) -> Validator:
     rules = list(_limits(schema))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
+        # In Python a bool is an int; in JSON the types differ.
         if isinstance(value, bool) or not isinstance(value, int | Decimal):
             return out.add_invalid_value(
                 path, value, "must be an integer" if is_integer else "must be a number"
@@ -235,6 +236,7 @@ def _record(schema: Schema) -> Validator:
             if out.defaulting and name not in result:
                 # The copy keeps callers from changing the shared default.
                 result[name] = deepcopy(default)
+        # Checked after the defaults, so that a default meets the requirement.
         for name in required:
             if name not in result:
                 out.add_cause(join_path(path, name), "Required value", "FieldValueRequired")

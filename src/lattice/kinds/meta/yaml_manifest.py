@@ -136,6 +136,7 @@ def _as_json(text: str) -> Any:
         parsed = parse_json(text.encode())
     except LatticeError:
         return None
+    # A repeated key is an error in a manifest: the error of the YAML parser stays.
     return None if parsed.duplicates else parsed.value
 
 
@@ -256,6 +257,7 @@ class _Composer:
                 f"is nested deeper than {MAX_DEPTH} levels",
                 "no kind needs that; look for a missing closing bracket",
             )
+        # Only the top-level `items` count: deeper down, a field of that name is part of one object.
         self.in_list_items = (
             (len(self.stack) == 1 and self.stack[0].key == "items")
             if len(self.stack) < 2
@@ -286,6 +288,7 @@ class _Composer:
 
     def _value(self, event: Any) -> scalar.Scalar:
         self._check_tag(event, "str")
+        # A quoted scalar is text, whatever the text looks like.
         if not event.implicit[0] or event.style:
             return str(event.value)
         try:
