@@ -86,6 +86,7 @@ class App:
         verb, resource, target, user = request.method.lower(), "", None, None
         with traces.span("request", method=request.method) as span:
             try:
+                # Before authentication: probes, joining machines and visitors of the page have no user yet.
                 if request.path in UNAUTHENTICATED_PATHS:
                     return _response(await self._health(request.path))
                 if request.path == joining.JOIN_PATH and self.join_service is not None:
@@ -103,6 +104,7 @@ class App:
                 reply = _error_reply(
                     TooLarge(f"the body is over {MAX_BODY_BYTES} bytes", fix="split it"), target
                 )
+            # The client is gone or the server stops: a reply would reach no client.
             except (asyncio.CancelledError, ConnectionError):
                 raise
             except Exception:
@@ -112,6 +114,7 @@ class App:
                 name=f"{verb} {resource}".rstrip(), verb=verb, resource=resource, status=reply.status
             )
         metrics.REQUESTS.labels(verb, resource, reply.status).inc()
+        # A watch may last an hour: its duration says nothing about the speed of the server.
         if verb != "watch":
             metrics.REQUEST_SECONDS.labels(verb).observe(time.perf_counter() - started_at)
         return await self._send(request, reply, watching=verb == "watch")
@@ -155,6 +158,7 @@ class App:
         target: Target,
         attributes: RequestAttributes,
     ) -> Reply:
+        # Authorized before the body is read: a user without rights costs no memory.
         authorize(user, attributes, target.served.resource)
         body = shortpaths.fill_body_kind(routed, await _body(request))
         call = Call(
@@ -304,6 +308,7 @@ async def _metrics() -> Reply:
 
 
 async def _body(request: web.BaseRequest, limit: int = MAX_BODY_BYTES) -> bytes:
+    # A chunked body announces no length: the read below limits such a body.
     if (request.content_length or 0) > limit:
         raise TooLarge(
             f"the body is {request.content_length} bytes, at most {limit} are taken", fix="split it"

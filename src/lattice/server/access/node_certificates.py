@@ -16,6 +16,7 @@ from lattice.server.access.certificate_authority import CLOCK_SKEW, CertificateA
 
 NODES_GROUP = "lattice:nodes"
 NODE_USER_PREFIX = "node:"
+# The agent renews every 16 hours (decision 0020).
 NODE_CERTIFICATE_LIFETIME = timedelta(hours=24)
 MIN_RSA_BITS = 2048
 MAX_CSR_BYTES = 8192
@@ -144,6 +145,7 @@ def node_identity(pem: bytes) -> NodeIdentity:
 def expired_node_identity(authority: CertificateAuthority, pem: bytes) -> NodeIdentity:
     """The node of a certificate signed by this authority, valid or expired."""
     try:
+        # Only the expiry is excused, never a wrong signature.
         x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise Denied(

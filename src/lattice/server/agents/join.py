@@ -105,6 +105,7 @@ class NodeJoinService:
             request = _parse_join_request(body)
             answer = await (self._rejoin(request) if request.certificate else self._join_with_token(request))
         except LatticeError as error:
+            # An unavailable store says nothing about the credentials of the client.
             if isinstance(error, UnknownUser | Denied | Invalid | Malformed | NotFound):
                 self._attempts.record_failure(address)
             metrics.JOINS.labels("refused").inc()
@@ -186,6 +187,7 @@ class NodeJoinService:
         """The write that gives the node the machine's key (I-38): a new node, or the node that the token was
         made for."""
         uid = unpack(entry.value, entry.revision)["metadata"]["uid"] if entry else ""
+        # A machine whose node was removed must not create a node of that name (I-35, I-32).
         if record.grant.uid and record.grant.uid != uid:
             raise Denied(
                 f"node {name}, for which the token was made, is gone",
@@ -200,6 +202,7 @@ class NodeJoinService:
             obj = unpack(entry.value, entry.revision)
             if obj["metadata"].get("deletionTimestamp"):
                 raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
+            # Two leaders may have created a machine for the node: the latest token counts (decision 0020).
             if credential.token_revision < _joined_token_revision(obj, entry.revision):
                 raise Denied(
                     f"a machine has joined as node {name} with a token that was made later",

@@ -53,6 +53,7 @@ class LeaderProxy:
                 "no server leads just now, and only the leader can answer this", fix="try again in a moment"
             )
         session = self._session = self._session or aiohttp.ClientSession()
+        # Without a total limit, because a followed log may last for hours.
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S)
         query = f"?{urlencode(request.query)}" if request.query else ""
         try:

@@ -103,6 +103,7 @@ class NodeLogReader:
         """Hand a log piece to its reader. A reader that is too slow is ended, so that the session stays free
         for heartbeats."""
         reader = self._readers.get(piece.id)
+        # An agent must not write into a log that was requested from another node.
         if reader is None or reader.session is not session:
             return
         if reader.pieces.qsize() >= MAX_BUFFERED_PIECES:

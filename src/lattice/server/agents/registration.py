@@ -125,6 +125,7 @@ def apply_registration(node: Object, hello: Hello, size: MachineSize | None = No
     removed.
     """
     registration, metadata = hello.registration, node["metadata"]
+    # Labels from users and from the join token stay: an agent replaces only labels with its own prefix.
     labels = {
         key: value
         for key, value in metadata.get("labels", {}).items()

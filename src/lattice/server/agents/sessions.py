@@ -168,6 +168,7 @@ class AgentSessions:
         finally:
             session.leader_context.presence.end_session(session.presence_session)
             self.logs.session_closed(session)
+            # A later session of the node may have replaced this session.
             if self.sessions.get(peer.node) is session:
                 del self.sessions[peer.node]
             metrics.AGENTS_CONNECTED.set(len(self.sessions))
@@ -214,6 +215,7 @@ class AgentSessions:
         try:
             revision = await self._registrar.register(leader, peer, hello)
         except NodeQuarantined as rejection:
+            # An earlier session of a quarantined node must not go on.
             if (previous_session := self.sessions.get(peer.node)) is not None:
                 previous_session.request_close(rejection)
             raise
@@ -342,6 +344,7 @@ class AgentSessions:
             else:
                 session.sent_hashes[path] = digest
                 assignments.append(assignment)
+        # An empty full list is sent too: an agent acts only after it has received assignments (I-19).
         if not sent and not is_full_list:
             return None
         presence = session.leader_context.presence

@@ -178,6 +178,7 @@ def _existing_key(node: Any, part: str) -> Any:
         and part.isdigit()
         # RFC 6901 forbids leading zeros in an array index.
         and (part == "0" or part[0] != "0")
+        # A longer number exceeds the length of any list.
         and len(part) < 10
         and int(part) < len(node)
     ):

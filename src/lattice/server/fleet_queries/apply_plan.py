@@ -50,6 +50,7 @@ async def apply_plan(fleet: FleetQueryService, user: User, body: bytes) -> Reply
                 if result.status != 200:
                     return Reply(result.body, result.status)
                 for write in result.writes:
+                    # The dry run acts as an administrator, so the rights of the user are checked here.
                     resource = fleet.api.catalog.by_id(write.key.resource).resource
                     attributes = RequestAttributes(
                         "patch", resource.group, resource.plural, "", write.key.namespace, write.key.name

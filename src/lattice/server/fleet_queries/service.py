@@ -215,6 +215,7 @@ class FleetQueryService:
     async def _warm_up_process(self) -> None:
         with contextlib.suppress(TooManyRequests):
             async with self.exclusive():
+                # A query may have started the process while the warm-up waited.
                 if not self.process.is_running and not self._is_closed:
                     self._snapshot.reset()
                     await self.process.start()
@@ -272,6 +273,7 @@ class FleetQueryService:
     async def exclusive(self) -> AsyncIterator[None]:
         """Hold the query process for one query; raise TooManyRequests if the queue is full or the wait
         exceeds the limit."""
+        # Checked again: other queries may have arrived while the server read the body.
         if self._active_queries > MAX_WAITING_QUERIES:
             raise _busy(self._active_queries)
         self._active_queries += 1
@@ -321,6 +323,7 @@ class FleetQueryService:
         if self._is_closed:
             raise Unavailable("the server is stopping", fix="ask again when it is back")
         if not self.process.is_running:
+            # A new process has no objects, so the feed begins with a full load.
             self._snapshot.reset()
             await self.process.start()
         async for load in self._snapshot.loads():

@@ -106,6 +106,7 @@ class Snapshot:
                     raise _WatchBehindError
             self._pending_batches[resource] = []
             for batch in batches:
+                # A watch may be ahead of the revision of the query: later changes belong to the next load.
                 if batch.revision > newest:
                     self._pending_batches[resource].append(batch)
                 else:

@@ -87,6 +87,7 @@ class FleetCache:
             self.entries.clear()
             self._world = None
         for row in load.rows:
+            # Any change makes the world outdated; unchanged objects are not decoded again.
             self._world = None
             if row.value is None:
                 self.entries.pop(row.key, None)

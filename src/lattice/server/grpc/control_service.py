@@ -122,6 +122,7 @@ class ControlService:
         self, request: pb.ClusterSummaryRequest, context: Any
     ) -> pb.ClusterSummary:
         async with _RequestContext(context) as rpc:
+            # The summary reads the store directly, so the rights of both lists are checked here.
             for served in (self._nodes, self._workloads):
                 authorize(
                     rpc.user,
@@ -222,6 +223,7 @@ class _RequestContext:
             resource = self.target.served.resource if self.target else None
             message = message_of(error, resource, self.target.name if self.target else "")
             await self._context.abort(code_of(error), message)
+        # `abort` itself raises AbortError: the status is set by then.
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError | grpc.RpcError):
             log.error("request failed", exc_info=error)
             await self._context.abort(

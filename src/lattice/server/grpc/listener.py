@@ -28,6 +28,7 @@ GRPC_OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.max_concurrent_streams", 8),
+    # With port reuse, a second server could bind the same port unnoticed.
     ("grpc.so_reuseport", 0),
     # Detects connections whose peer vanished silently.
     ("grpc.keepalive_time_ms", 30_000),
@@ -80,6 +81,7 @@ class AgentListener:
         if self.control is not None:
             control_rpc.add_ControlServicer_to_server(self.control, server)
         pair = [(self._tls.key, self._tls.certificate)]
+        # There is no insecure mode: every peer must show a certificate of the authority.
         credentials = grpc.ssl_server_credentials(pair, self._tls.authority, require_client_auth=True)
         host = self.listen or "0.0.0.0"  # noqa: S104 - the user's choice
         if ":" in self.listen:

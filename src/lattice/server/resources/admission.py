@@ -103,12 +103,14 @@ def admit(
     """
     findings = Findings()
     metadata = admit_metadata(served.resource, obj["metadata"], findings)
+    # Metadata has rules of its own and is validated above.
     admitted: Object = served.validator({**obj, "metadata": {}}, "", findings)
     admitted["metadata"] = metadata
     if served.resource.has_status and not isinstance(admitted.get("status", {}), dict):
         admitted.pop("status")
     fields_with_cause = {cause.field for cause in findings.causes}
     class_causes = _class_problems(served, admitted, bool(fields_with_cause))
+    # The class repeats problems that the schema has already reported for a field.
     findings.causes.extend(cause for cause in class_causes if cause.field not in fields_with_cause)
     field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates

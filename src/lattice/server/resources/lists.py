@@ -57,6 +57,7 @@ class Selection:
             return False
         if self.options.labels.requirements and not self.options.labels.matches(labels_of(value)):
             return False
+        # No selectable field contains the revision, so 0 stands in.
         return not fields.requirements or fields.matches(unpack(value, 0))
 
 
@@ -199,6 +200,7 @@ async def _page(api: Api, selection: Selection, start: ContinueToken) -> tuple[l
             if selection.matches(entry.key, entry.value):
                 matching.append(entry)
                 if limit and len(matching) == limit:
+                    # The limit ends exactly at the last entry: no page follows.
                     if not has_more and position == len(entries) - 1:
                         return matching, revision, ""
                     token = ContinueToken(start.resource, revision, entry.key.path)

@@ -101,6 +101,7 @@ def list_encoding(api: Api, call: Call, metadata: dict[str, Any]) -> ListEncodin
     if representation.kind == "table":
         options = table_options(api, call)
         return ListEncoding(
+            # The rows are the last field of a Table, so the encoded rows follow the opening.
             encode(table(options, (), metadata)).removesuffix(b"]}"),
             lambda entries: encode(rows(options, map(_decoded, entries)))[1:-1],
             DECODED_CHUNK_SIZE,

@@ -141,6 +141,7 @@ def fill_body_kind(request: RoutedRequest, body: bytes) -> bytes:
     except LatticeError:
         return body
     value = parsed.value
+    # A rewritten body would hide duplicate fields, which the verb reports.
     if not isinstance(value, dict) or parsed.duplicates:
         return body
     metadata = value.get("metadata")

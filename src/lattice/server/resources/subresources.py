@@ -37,8 +37,10 @@ async def put_scale(api: Api, call: Call) -> Reply:
             raise admission.stale_object_error(call.target.served, call.target.name)
         new = _with_replicas(call, unpack(old.value, old.revision), requested)
         with contextlib.suppress(RevisionConflict):
+            # JSON, because the reply is read below and rewritten as a Scale.
             written = await write(api, PendingWrite(replace(call, accept=JSON), options, old, new))
             assert isinstance(written.body, bytes)  # noqa: S101 - one object is no stream
+            # From the written object: another read could show the number of a concurrent request (I-01).
             return replace(written, body=encode(_scale(call, parse_json(written.body).value)))
     raise admission.stale_object_error(call.target.served, call.target.name)
 

@@ -173,6 +173,7 @@ async def apply(api: Api, call: Call) -> Reply:
             return await write(
                 api, PendingWrite(call, options, old, new, "Apply", duplicates, applied.unknown_fields)
             )
+        # Another client created or changed the object between the read and the commit.
         except (RevisionConflict, Exists):
             if attempt == MAX_WRITE_ATTEMPTS - 1:
                 raise admission.stale_object_error(target.served, target.name) from None
@@ -218,6 +219,7 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
     served = call.target.served
     if not call.target.subresource and served.resource.has_status:
         applied = {name: value for name, value in applied.items() if name != "status"}
+    # A default is not what the manager applied, and must not become a field of the manager.
     findings = Findings(defaulting=False)
     admit_metadata(served.resource, applied["metadata"], metadata_findings := Findings(defaulting=False))
     pruned: Object = served.validator({**applied, "metadata": {}}, "", findings)

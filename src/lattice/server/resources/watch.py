@@ -178,6 +178,7 @@ async def watch_objects(api: Api, call: Call) -> Reply:
     resource = call.target.served.resource.id
     initial_list = await InitialList.start(store, call, options) if needs_initial_list else None
     revision = initial_list.revision if initial_list else revision
+    # The watch begins at the revision of the list, so that no change in between is lost.
     watch = await store.watch(resource, revision)
     return Reply(_stream_events(stream, watch, initial_list, revision))
 

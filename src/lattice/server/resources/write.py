@@ -44,6 +44,7 @@ async def write(api: Api, pending: PendingWrite) -> Reply:
     call, served = pending.call, pending.call.target.served
     is_status = call.target.subresource == "status"
     old = None if pending.old is None else unpack(pending.old.value, pending.old.revision)
+    # Both objects count: a user neither changes an owned workload nor creates one.
     reject_owned_workload(call.user, served.resource, old, pending.new)
     reject_event_change(call.user, served.resource, old)
     admitted = _admit(pending, old, is_status)
@@ -55,6 +56,7 @@ async def write(api: Api, pending: PendingWrite) -> Reply:
     if old is None and not new["metadata"].get("name"):
         new["metadata"]["name"] = new["metadata"]["generateName"][:MAX_GENERATE_NAME_CHARS] + api.new_suffix()
     _track_managed_fields(api, pending, old, new)
+    # A repeated write adds no revision and wakes no watch.
     if old is not None and pending.old is not None and is_unchanged(old, new):
         return _answer(api, call, pending.old, 200, admitted.warnings)
     entry = await _commit(api, pending, new)
@@ -72,6 +74,7 @@ def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admiss
         new = {name: value for name, value in new.items() if name != "status"}
         if stored_status:
             new["status"] = stored_status
+    # An unknown field has no merge rule, so an apply is always strict.
     validation = pending.options.validation if pending.operation == "Update" else "Strict"
     try:
         admitted = admission.admit(served, new, validation, pending.duplicates)
@@ -156,6 +159,7 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
     for _ in range(MAX_WRITE_ATTEMPTS):
         checks = []
         if key.namespace:
+            # The cached revision may be outdated: the check in the commit finds out.
             revision = api.namespace_revisions.get(key.namespace)
             if not revision:
                 revision = await require_namespace(api, key.namespace)

@@ -195,6 +195,7 @@ class PageEventStream:
                     yield chunk
             yield _change_event(watched_kinds)
             async for _ in self._ticks(watched_kinds, collectors, has_changes):
+                # Checked for every event: a revoked token ends an open stream.
                 await reauthorize()
                 if any(kind.pending_changes for kind in watched_kinds):
                     yield _change_event(watched_kinds)
@@ -263,6 +264,7 @@ class PageEventStream:
     ) -> AsyncIterator[None]:
         """Yield whenever the stream must send an event or a keepalive; raise the error of a failed watch."""
         clock = self.api.clock
+        # Random, so that streams that began together do not end together.
         deadline = clock.monotonic() + MAX_WATCH_S * (1 + self.api.jitter()) / 2
         while clock.monotonic() < deadline:
             alarm = clock.call_later(KEEPALIVE_INTERVAL_S, has_changes.set)

@@ -109,6 +109,7 @@ class SignIn:
             raise UnknownUser(
                 f"this link is over: it was good for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
             )
+        # A used code stays in memory, so that a second use gets its own message.
         issued.is_used = True
         return issued.user
 
