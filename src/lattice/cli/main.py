@@ -163,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with cli.make_context("lattice", list(sys.argv[1:] if arguments is None else arguments)) as context:
             code = cli.invoke(context)
+        # Flushed here, so that a closed pipe raises inside this function.
         sys.stdout.flush()
         # Commands return an exit code or None.
         return code if isinstance(code, int) else 0

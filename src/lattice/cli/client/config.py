@@ -67,6 +67,7 @@ def discover_kubeconfigs(folder: Path, environment: Mapping[str, str]) -> Iterat
         for candidate in (folder, *folder.parents)
         if _is_trusted_file(candidate / LOCAL_KUBECONFIG)
     )
+    # The user named these files, so their owner does not matter.
     yield from (
         Path(part)
         for part in environment.get("KUBECONFIG", "").split(os.pathsep)

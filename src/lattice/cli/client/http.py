@@ -60,6 +60,7 @@ class Client:
         self, server: Server, timeout: float = 30.0, warn: Callable[[str], None] = say.warning
     ) -> None:
         self.server = server
+        # 0 stands for no limit; a socket timeout of 0 would make the socket non-blocking.
         self.timeout = timeout or None
         self.warn = warn
         self._url = _parse_url(server.url)
@@ -86,6 +87,7 @@ class Client:
         deadline = time.monotonic() + self.timeout if self.timeout else None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             if deadline and self._connection is not None and self._connection.sock is not None:
+                # Never 0, which would make the socket non-blocking.
                 self._connection.sock.settimeout(max(0.001, deadline - time.monotonic()))
             response = self._send_once(request)
             body = self._translate_errors(response.read)
@@ -134,6 +136,7 @@ class Client:
             self._connection = None
 
     def _send_once(self, request: Request) -> http.client.HTTPResponse:
+        # The server may have closed an idle connection just before the request.
         reused = self._connection is not None
         if self._connection is None:
             self._connection = self._connect()
@@ -279,6 +282,7 @@ def _lines(response: http.client.HTTPResponse) -> Iterator[Any]:
     while True:
         try:
             line = response.readline()
+        # The watcher resumes at its last revision, so a lost connection is no error here.
         except (OSError, http.client.HTTPException):
             return
         # The stream broke in the middle of a line: the watch resumes from the last complete event.

@@ -54,6 +54,7 @@ def target_of(document: Document, names: KindNames) -> Target:
             where=document.location("metadata.name"),
             fix="name the object; quote the name if it looks like a number",
         )
+    # Such a name would address another path of the API.
     if "/" in name or name in {".", ".."}:
         fix = "use lower-case letters, digits, '-' and '.'"
         raise Malformed(f'"{name}" is not a valid name', where=document.location("metadata.name"), fix=fix)

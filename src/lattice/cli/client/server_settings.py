@@ -127,6 +127,7 @@ def config_flag(environment: str) -> Callable[[Callable[..., Any]], Callable[...
     """The `--config FILE` flag for a command; the file may set every other flag of the command by name."""
 
     def load_config(context: click.Context, _: click.Parameter, path: str) -> None:
+        # Shell completion parses resiliently and must not read the file.
         if path and not context.resilient_parsing:
             context.default_map = {**(context.default_map or {}), **read_settings_file(path, context)}
 

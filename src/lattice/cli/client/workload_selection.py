@@ -36,6 +36,7 @@ def select_workloads(connection: Connection, word: str) -> WorkloadSelection:
     except NotFound as error:
         try:
             return _service_replicas(connection, word)
+        # A name that is neither a workload nor a service is reported as a missing workload.
         except NotFound:
             raise error from None
 

@@ -184,6 +184,7 @@ async def _run(options: AgentOptions) -> None:
 
     TRACING.enable()
     folder, clock = Path(options.data_dir).resolve(), SystemClock()
+    # The state file holds the lock of the folder: a second agent ends here.
     state = StateFile(folder)
     try:
         runtime, names = await _runtime(options, folder, state, clock)
@@ -341,6 +342,7 @@ def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
     from lattice.clock import SystemClock
     from lattice.kinds.join_token import fingerprint, parse_token
 
+    # A token of another authority moves the machine to another control plane.
     is_other_control_plane = (
         identity.has_joined
         and bool(options.token)
@@ -368,6 +370,7 @@ def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
         return False
     try:
         join(identity, options.server, options.token, options.name or _host_name())
+    # Not decided yet: the caller keeps the node and tries again.
     except (Unavailable, TooManyRequests):
         raise
     except LatticeError as error:

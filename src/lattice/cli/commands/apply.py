@@ -171,6 +171,7 @@ class Applier:
         if (result := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
             return result
         client, path = self.connection.client, resource_path(target.resource, _namespace(value), target.name)
+        # Read first: the answer to an apply does not say whether the object changed.
         try:
             current = client.get(path)
         except NotFound:
@@ -193,6 +194,7 @@ class Applier:
         declared, explicit = metadata.get("namespace"), self.connection.explicit_namespace
         if declared or not target.resource.namespaced:
             return document.value
+        # A client dry run needs no server, so it reads no kubeconfig.
         namespace = explicit or ("default" if self.options.dry_run == "client" else self.connection.namespace)
         return {**document.value, "metadata": {**metadata, "namespace": namespace}}
 
@@ -235,6 +237,7 @@ def _admit_locally(target: Target, value: dict[str, Any]) -> None:
     from lattice.server.resources.admission import admit
 
     kind = next((k for k in KINDS if k.resource == target.resource), None)
+    # Only the server validates kinds that are not in KINDS.
     if kind is not None:
         admit(compile_kind(kind), value, "Strict")
 

@@ -140,12 +140,14 @@ class Deleter:
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
+        # All targets are selected before the first deletion: a wrong word deletes nothing.
         deleted = [
             target
             for target in (self._delete(target) for target in list(self._select_targets()))
             if target is not None
         ]
         if self.options.wait and self.options.dry_run == "none":
+            # --timeout covers all objects together.
             deadline = time.monotonic() + self.options.timeout if self.options.timeout else None
             for target in deleted:
                 self._wait_until_deleted(target, deadline)
@@ -220,6 +222,7 @@ class Deleter:
 
     def _send_delete(self, target: DeletionTarget) -> dict[str, Any]:
         client = self.connection.client
+        # A client dry run still fails for an object that does not exist.
         if self.options.dry_run == "client":
             current: dict[str, Any] = client.get(target.path)
             return current

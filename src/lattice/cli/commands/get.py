@@ -99,6 +99,7 @@ def get(connection: Connection, **options: Any) -> int:
     choices = GetOptions(**options)
     targets = kind_names().parse_targets(choices.words)
     if choices.watch or choices.watch_only:
+        # A watch does not return: Ctrl-C or an error ends the command.
         ObjectWatcher(connection, choices).run(targets)
     return ObjectLister(connection, choices).run(targets)
 
@@ -159,6 +160,7 @@ class ObjectLister:
             path = compile_path(self.options.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
         single = len(targets) == 1 and bool(targets[0].name)
+        # The object is missing: the error is printed, or --ignore-not-found hides the error.
         if single and not items:
             return
         if self.options.form.name == "name":
@@ -220,6 +222,7 @@ class ObjectWatcher:
                 continue
 
     def _path(self, target: Target) -> str:
+        # The API watches collections: a field selector limits the watch to one name.
         return request_path(Target(target.resource), self.connection, self.options)
 
     def _list(self, target: Target, silent: bool) -> str:
@@ -294,6 +297,7 @@ def list_query(
         "labelSelector": choices.selector,
         "fieldSelector": ",".join(part for part in (choices.field_selector, named) if part),
         "limit": str(choices.chunk_size) if limit and choices.chunk_size else "",
+        # A table carries whole objects only where the rows are sorted by a field.
         "includeObject": "Object" if choices.sort_by and choices.form.is_table else "",
     }
 

@@ -120,6 +120,7 @@ class Logs:
         # Bounded: a slow terminal must slow the readers down instead of filling the memory.
         lines: queue.Queue[bytes | LatticeError | None] = queue.Queue(1000)
         for workload in workloads:
+            # Daemon threads: Ctrl-C must not wait for open streams.
             threading.Thread(target=self._follow, args=(workload, lines), daemon=True).start()
         open_streams, codes = len(workloads), set()
         while open_streams:

@@ -103,6 +103,7 @@ def _hide_modules(*names: str) -> Iterator[None]:
     """Context in which imports behave as if these modules were not installed."""
     import sys
 
+    # A module that is already loaded must stay usable.
     hidden = [name for name in names if name not in sys.modules]
     # A None entry makes `import` raise ImportError.
     sys.modules.update(dict.fromkeys(hidden))  # type: ignore[arg-type]

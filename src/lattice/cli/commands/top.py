@@ -99,12 +99,14 @@ class Top:
     def watch(self, interval: float) -> None:
         """Redraw in place on a terminal; to a pipe, print one result after the other with an empty line
         between."""
+        # Output for a program or a pipe is never redrawn in place.
         if not sys.stdout.isatty() or self.form.name == "json":
             self._print_repeatedly(interval)
             return
         with _alternate_screen():
             while True:
                 document = self.fetch_usage()
+                # Read for every frame, because the user may resize the window.
                 size = shutil.get_terminal_size()
                 head = f"{self.connection.server.url}   {document['at']}   every {interval:g} s, Ctrl-C ends"
                 sys.stdout.write(render_frame([head, "", *self._lines(document)], size.columns, size.lines))
@@ -134,6 +136,7 @@ def _alternate_screen() -> Iterator[None]:
     try:
         yield
     finally:
+        # Also after Ctrl-C or an error: the terminal must be usable again.
         sys.stdout.write(_LEAVE_SCREEN)
         sys.stdout.flush()
 

@@ -85,6 +85,7 @@ async def _run(settings: Settings, options: UpOptions) -> None:
     from lattice.app.serve import serve
 
     folder = Path(settings.data_dir)
+    # Checked before the server creates the file.
     is_new_state = not settings.store and not (folder / "state.db").exists()
     _check_seeds(options.seeds, is_new_state)
     # The log and the state may hold secrets: only this user may read them.
@@ -123,6 +124,7 @@ def _check_seeds(seeds: tuple[str, ...], is_new_state: bool) -> None:
     from lattice.cli.client.manifests import read_manifests
     from lattice.cli.commands.apply import validate_locally
 
+    # Standard input can be read only once, which the apply does.
     if sources := [_resolve_seed(seed) for seed in seeds if seed != "-"]:
         read_manifests(sources, check=validate_locally if is_new_state else lambda document, target: None)
 
@@ -195,7 +197,9 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
         "-f",
         manifest,
     ]
+    # The subprocess prints to the same terminal.
     sys.stdout.flush()
+    # A failed apply has printed its error, and the server goes on.
     subprocess.run(command, check=False)
 
 

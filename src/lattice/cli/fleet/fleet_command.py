@@ -51,6 +51,7 @@ class _map_errors_to_exit_codes:  # noqa: N801 - reads as a statement
         if isinstance(e, click.ClickException):
             e.show()
             raise click.exceptions.Exit(max(EXIT_MIN_ERROR, e.exit_code)) from e
+        # `main` has an exit code of its own for a closed pipe.
         if isinstance(e, OSError) and not isinstance(e, BrokenPipeError):
             say.error(
                 LatticeError(f"cannot be used: {(e.strerror or str(e)).lower()}", where=str(e.filename or ""))

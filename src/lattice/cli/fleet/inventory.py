@@ -105,6 +105,7 @@ class Inventory:
         validated."""
         try:
             head = decode_header(raw.text)
+        # The text is JSON with a field of a wrong type: the slow reader reports the line.
         except (msgspec.ValidationError, RecursionError):
             self._add_with_lines(raw)
             return
@@ -282,6 +283,7 @@ def read_inventory(sources: Sequence[str], recursive: bool = False) -> Inventory
     paths_by_file: dict[str, str] = {}
     for source in sources:
         for path in manifest_files(source, recursive):
+            # Two paths may name the same file.
             file = path if path == "-" else str(Path(path).resolve())
             if file in paths_by_file:
                 alias = "" if path == paths_by_file[file] else f", first as {paths_by_file[file]}"

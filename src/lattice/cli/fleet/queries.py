@@ -73,6 +73,7 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
         "delete": [_deletion(word, sources.namespace) for word in sources.deletions],
         **_csv_tables(sources),
     }
+    # A fleet query may take minutes: its client has a timeout of its own.
     client = Client(sources.connection.server, _request_timeout_s(sources.connection, body))
     try:
         return client.send(Request("POST", f"{FLEET_API_PATH}/{ask}", body=body)).body

@@ -47,6 +47,7 @@ class TableRenderer:
             for column in right:
                 row[column] = row[column].rjust(widths[column])
         if self.max_width:
+            # Columns of numbers are never wrapped.
             words = [column for column in range(len(widths)) if column not in right]
             widths = self._fit_widths(safe, widths, words)
         lines: list[str] = []
@@ -80,6 +81,7 @@ class TableRenderer:
         return textwrap.wrap(text, room, break_long_words=False, break_on_hyphens=False) if folded else [text]
 
     def _colour_mark(self, line: str) -> str:
+        # Only a mark in a column of its own is coloured, not a name that begins with the same character.
         mark = _COLOURS.get(line[:1]) if self.colour and line[1:2] == " " else None
         return f"{mark}{line[0]}{_PLAIN}{line[1:]}" if mark else line
 
