@@ -167,6 +167,7 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
         settings.node_lost_after,
         settings.replace_after,
     )
+    # A node that counts as lost before its next heartbeat is due would be lost all the time.
     if not 0 < heartbeat < lost_after < replace_after:
         raise Invalid(
             f"heartbeat {heartbeat:g} s, node-lost-after {lost_after:g} s, replace-after {replace_after:g} s: "
@@ -180,6 +181,7 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
 
 
 def grace_periods(settings: Settings) -> GracePeriods:
+    # Failures are forgotten after twice the longest back-off of running time.
     retry = RetryPolicy(
         settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest
     )

@@ -46,6 +46,7 @@ class FakeProvider:
 
     async def create(self, machine: MachineSpec) -> str:
         status = self._machines.get(machine.node)
+        # A repeated call for a node creates no second machine: an ended machine is started again.
         if status is None:
             (await self.available_capacity()).check(machine.region)
             status = self._machines[machine.node] = MachineStatus(

@@ -48,6 +48,7 @@ class LocalProvider:
         return AvailableCapacity()
 
     async def create(self, machine: MachineSpec) -> str:
+        # One lock per node: a concurrent delete would remove the folder of a starting agent.
         async with self._locks.setdefault(machine.node, asyncio.Lock()):
             machine_dir = self._machine_dir(machine.node)
             if not self._is_running(machine.node):
@@ -71,6 +72,8 @@ class LocalProvider:
             machine_dir = self._machine_dir(node)
             if not machine_dir.exists():
                 return
+            # The agent first, because a running agent would start the workloads again; the folder last,
+            # because its state names the workloads.
             await self._stop(node)
             await self._stop_leftovers(node, machine_dir)
             shutil.rmtree(machine_dir)
@@ -118,6 +121,7 @@ class LocalProvider:
         # A full disk must not keep `list` from reporting machines.
         with contextlib.suppress(OSError):
             if self.folder.exists() and (not path.exists() or path.read_text() != server):
+                # A rename replaces the file at once: an agent never reads half an address.
                 draft = path.with_suffix(".new")
                 draft.write_text(server)
                 draft.rename(path)
@@ -142,6 +146,7 @@ class LocalProvider:
                 stdout=log,
                 stderr=log,
                 env=environment,
+                # A session of its own: an interrupt of the server's terminal does not reach the agent.
                 start_new_session=True,
             )
         (machine_dir / PID_FILE).write_text(str(process.pid))
@@ -197,6 +202,7 @@ class LocalProvider:
         """Process ids of agents with the machine's folder. The PID file comes first, but the operating system
         may have reused the id."""
         machine_dir = self._machine_dir(node)
+        # The file is written after the start: a server that ended in between left no process id.
         with contextlib.suppress(OSError, ValueError):
             recorded_pid = int((machine_dir / PID_FILE).read_text())
             if _is_agent_of(recorded_pid, str(machine_dir / AGENT_DIR)):
@@ -217,6 +223,7 @@ class LocalProvider:
     async def _stop_leftovers(self, node: str, machine_dir: Path) -> None:
         """Stop workloads that a killed agent left behind: an agent without a server (`--clear`) stops
         them."""
+        # Without a state file the agent has recorded no workload.
         if not (machine_dir / AGENT_DIR / "state.json").exists():
             return
         process = await asyncio.create_subprocess_exec(

@@ -48,6 +48,7 @@ class AvailableCapacity:
     def check(self, region: str, machines: int = 1) -> None:
         """Raise `ProvisioningRejected` or `ProvisioningUnavailable` unless the region has capacity for the
         machines."""
+        # The region first: an unknown region stays rejected, a used quota may become free.
         if self.regions is not None and region not in self.regions:
             offered = f"there are {', '.join(sorted(self.regions)) or 'none'}"
             raise ProvisioningRejected(

@@ -48,6 +48,7 @@ class AutomationController:
     webhook_queue: WebhookQueue
     poll_interval_s: float = USAGE_POLL_S
     name: str = "automation"
+    # In memory only: a new leader measures the duration from its own first observation.
     # By rule and object: the monotonic time since which the threshold is exceeded.
     _exceeded_since: dict[tuple[str, str], float] = field(default_factory=dict)
 
@@ -138,6 +139,7 @@ class AutomationController:
         min_share, _ = threshold(rule)
         for node in self.context.cache(LatticeNode).objects():
             usage, capacity = self._usage(node), node.status.capacity.get("cpu", 0)
+            # A node without a measurement keeps its start time, and `_unmeasured` keeps its crossing.
             if (
                 usage is None
                 or capacity <= 0
@@ -231,6 +233,7 @@ class AutomationController:
         """The events and object writes of one firing."""
         subject = self._object(firing)
         yield self._recorder.event(rule, "RuleFired", f"{firing.object}: {firing.message}")
+        # The object was deleted after the measurement: only the event on the rule remains.
         if subject is None:
             return
         for action in rule.spec.actions:

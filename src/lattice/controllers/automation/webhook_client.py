@@ -43,6 +43,7 @@ def parse_networks(setting: str) -> tuple[Network, ...]:
 
 def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
     """Why the address must not be called, or an empty string."""
+    # The part after % names a network interface of this host, not the destination.
     address = _embedded_ipv4(ipaddress.ip_address(text.partition("%")[0]))
     if any(address in network for network in allowed if network.version == address.version):
         return ""
@@ -143,6 +144,8 @@ class HttpsWebhookClient:
         connector = aiohttp.TCPConnector(
             resolver=_Resolver(self.allowed_networks), ssl=tls, use_dns_cache=False, limit=1
         )
+        # No proxy from the environment: a proxy would resolve the name itself, past the check of the address.
+        # No decompression: a small response could expand beyond MAX_RESPONSE_BYTES.
         async with (
             aiohttp.ClientSession(connector=connector, trust_env=False, auto_decompress=False) as session,
             session.post(

@@ -87,6 +87,7 @@ class WebhookQueue:
         if not calls:
             return None
         call, now = calls[0], self.context.clock.monotonic()
+        # The wake-up of a later call must not shorten the delay before the next attempt.
         if call.due > now:
             return Requeue(call.due - now)
         if not call.is_finished:
@@ -94,6 +95,8 @@ class WebhookQueue:
         if not call.is_finished:
             call.due = self.context.clock.monotonic() + ATTEMPT_DELAYS_S[call.attempts]
             return Requeue(ATTEMPT_DELAYS_S[call.attempts])
+        # Report before the call leaves the queue: after a failed commit the next reconcile only reports
+        # again.
         if call.error:
             await self._report_failure(call)
         calls.popleft()
@@ -118,6 +121,7 @@ class WebhookQueue:
     async def _report_failure(self, call: WebhookCall) -> None:
         """Record the failure as an event and in the status of the rule."""
         path = f"/{call.rule.metadata.name}"
+        # The automation controller has just written this rule: an older cached entry would conflict.
         await self._rules.wait_for(await self.context.store.revision())
         rule, entry = self._rules.get(path), self._rules.entry(path)
         writes: list[Write] = [

@@ -120,6 +120,7 @@ class GarbageCollector:
             cache.on_change(self._on_change)
             self._queue.add(item.key for item in cache.objects() if self._needs_reconcile(item))
         while True:
+            # At most one write per key: a batch usually fits into one commit.
             await self._reconcile(await self._queue.take(MAX_COMMIT_OPERATIONS))
             self.last_reconciled_at = format_timestamp(self.clock.now())
 
@@ -131,8 +132,10 @@ class GarbageCollector:
             if current is not None and self._needs_reconcile(current):
                 self._queue.add([current.key])
             if previous is not None:
+                # Deleted, or created again under the name: the dependents belong to the previous uid.
                 if current is None or current.uid != previous.uid:
                     self._queue.add(dependent.key for dependent in self._dependents(previous.uid))
+                # An owner in foreground deletion may have waited for exactly this object.
                 self._queue.add(
                     owner.key
                     for owner in previous.owners

@@ -115,6 +115,8 @@ class NamespaceCleaner:
             GarbageWrite(write, "namespace") for write in writes.values() if write is not None
         )
         for entry in entries:
+            # A finalizer holds a marked object, and a conflict means that another writer changed the object:
+            # both remain.
             if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
                 remaining.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
 

@@ -151,8 +151,10 @@ def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str],
     missing: set[str] = set()
     for owner in item.owners:
         current = None if owner.key is None else find(owner.key)
+        # The collector cannot look up an owner of an unknown kind, so such an owner keeps the object.
         if owner.key is None:
             holding.add(owner.uid)
+        # An object of the same name with another uid is a successor, not the owner.
         elif current is None or current.uid != owner.uid:
             missing.add(owner.uid)
         else:
@@ -177,6 +179,7 @@ def _is_waiting_for(
     first: GarbageObject, last: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]
 ) -> bool:
     """Whether `last` blocks `first`, directly or through a chain of objects in foreground deletion."""
+    # Owner references may form a cycle: every object is visited once.
     visited, stack = {first.key}, [first]
     while stack:
         item = stack.pop()
@@ -228,6 +231,7 @@ def without_owners(resource: Resource, entry: Entry, uids: frozenset[str]) -> Wr
 
 def replacement_write(resource: Resource, entry: Entry, old: Object, new: Object) -> Write | None:
     """Write the new object, or delete a marked object without finalizers; None if the object is unchanged."""
+    # Only `NamespaceCleaner.empty` deletes a namespace, because its content goes first.
     if resource.id != NAMESPACE_RESOURCE and is_finalized(new):
         return Delete(entry.key, entry.revision)
     if is_unchanged(old, new):

@@ -44,6 +44,7 @@ def is_expired(value: bytes, now: datetime, ttl: timedelta) -> bool:
     """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not
     count."""
     times = [time for time in _times(_decode(value)) if time <= now]
+    # Without a usable timestamp the age is unknown, and the event stays.
     return bool(times) and max(times) < now - ttl
 
 

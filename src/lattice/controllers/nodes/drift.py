@@ -79,6 +79,7 @@ class DriftController:
                 message = f"{name}: {drift.message}"
                 groups.append([self._recorder.event(subject, "DriftDetected", message, warning=True)])
             await self.context.commit_groups(groups)
+            # Only after the commit: a drift whose event was not written is reported again.
             self._reported[name] |= {*unreported}
             for drift in unreported:
                 metrics.DRIFT.labels(drift.type).inc()
@@ -90,6 +91,7 @@ class DriftController:
         for workload in self._workloads.by_index("node", name):
             run = desired_run(workload)
             path = path_of(workload)
+            # An assignment that the agent has not confirmed yet is on the way, and no drift.
             if run is not None and presence.has_applied(name, path, run):
                 assigned[path] = AssignedWorkload(workload.metadata.uid, run.revision, run.state == "Running")
         reported = {

@@ -166,6 +166,8 @@ class EvictionController:
             surges,
             is_surge_unschedulable=drain is not None and drain.is_surge_unschedulable,
         )
+        # After `_record_evictions`, which clears the entry of the node. A replica that a taint evicts now
+        # leaves even if the replica recovers: a user wants that (I-24).
         self._unavailable_evictions[key] = {
             resident.name
             for resident in residents
@@ -202,6 +204,7 @@ class EvictionController:
         A drain depends on replicas on any node; a taint concerns the workloads that are on the node or have
         just left the node.
         """
+        # No node drains or carries a taint: almost every change of a workload ends here.
         if not self._evictions:
             return ()
         workload = None
@@ -322,6 +325,8 @@ class EvictionController:
         else:
             self._evictions[key], self._surges[key] = evictions, surges
         for service in {**previous_node_surges, **surges}:
+            # A drain whose surge replica fits nowhere makes no progress, so the turn is not extended and
+            # passes on.
             self._assign_surge_turn(service, "" if is_surge_unschedulable else key)
         _notify(self._listeners, {*previous} ^ {*(evictions or {})})
         reassigned = {
@@ -338,11 +343,14 @@ class EvictionController:
         now = self.context.clock.monotonic()
         waiting = sorted(key for key, services in self._surges.items() if service in services)
         turn = self._surge_turns.pop(service, SurgeTurn("", now))
+        # A later drain must not take over a running turn: its surge replica would move between clusters
+        # (I-33).
         if turn.node in waiting and (now < turn.ends_at or turn.node == active_node):
             if turn.node == active_node:
                 turn = SurgeTurn(turn.node, now + SURGE_TURN_S)
             self._surge_turns[service] = turn
         elif waiting:
+            # The next node by name, then from the first name on: every draining node gets a turn.
             self._surge_turns[service] = SurgeTurn(
                 next((key for key in waiting if key > turn.node), waiting[0]), now + SURGE_TURN_S
             )

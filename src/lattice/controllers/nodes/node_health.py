@@ -136,6 +136,7 @@ class NodeHealthController:
             binding is None
             or entry is None
             or node is None
+            # A binding to an earlier node of the same name: its ports were on another machine.
             or binding.uid not in ("", node.metadata.uid)
             or not ports
         ):
@@ -155,6 +156,8 @@ class NodeHealthController:
         # The state is evaluated now: the stored condition of the node may be older than its heartbeat.
         if evaluate_node(observation, self.timeouts).state != "Ready":
             disconnect = effective_disconnect(workload, self.timeouts)
+            # The copy follows a policy without a stop, so silence never proves that the copy has ended
+            # (I-13).
             if disconnect is None:
                 return NodeState("Silent", True, MAY_STILL_RUN_MESSAGE)
             failover = decide_failover(disconnect, observation, self._silent_evictions, self.timeouts)
@@ -174,6 +177,8 @@ class NodeHealthController:
         (I-13)."""
         now = self.context.clock.monotonic()
         disconnect = effective_disconnect(workload, self.timeouts) or Disconnect()
+        # Counted on the monotonic clock of this leader from its first observation: no clock of another server
+        # counts.
         since = self._removed_since.setdefault((binding.node, binding.uid), now)
         remaining_s = 0.0
         if disconnect.policy == "stop":
@@ -228,6 +233,7 @@ class NodeHealthController:
     def _on_presence_change(self, change: PresenceChange) -> None:
         path = f"/{change.node}"
         node = self._nodes.get(path)
+        # A ready node needs no wake-up: its reconcile repeats before the last heartbeat is too old.
         if node is None or not _is_ready(node):
             self._wake((path,))
 
@@ -284,6 +290,7 @@ class NodeHealthController:
             return stored
         usage = NodeUsage(cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk)
         monotonic = self.context.clock.monotonic()
+        # A new leader does not know the time of the last write: the interval starts at its first observation.
         age = monotonic - self._usage_written_at.setdefault(name, monotonic)
         return usage if is_usage_change_significant(stored, usage, node.status.capacity, age) else stored
 
@@ -309,12 +316,14 @@ class NodeHealthController:
         silent node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
             return False
+        # A workload cache older than the node may miss a binding that this revision counts (I-27).
         name, is_current = node.metadata.name, self._workloads.revision >= entry.revision
         is_empty = (
             is_current
             and not self._workloads.by_index("node", name)
             and not self._workloads.by_index("prepared", name)
         )
+        # A silent node reports no stop: `_removed_node_state` waits until the copies have certainly ended.
         return is_empty or verdict.state != "Ready"
 
     def _on_status_written(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
@@ -348,6 +357,7 @@ class NodeHealthController:
         changed = {name for name, reason in current.blocked.items() if previous.blocked.get(name) != reason}
         self._notify(sorted(current.evicted_nodes - previous.evicted_nodes | changed))
         delay_s = current.requeue_after if current.requeue_after is not None else self.concurrency.resync_s
+        # A delay of zero would make the controller spin.
         return Requeue(max(delay_s, 0.01))
 
     def _notify(self, names: Iterable[str]) -> None:

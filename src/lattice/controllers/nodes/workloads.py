@@ -253,6 +253,7 @@ class WorkloadController:
         if decision.action is Action.FINALIZE_DELETE:
             return [self._removal(entry, workload, status), *events]
         metadata = _metadata_change(workload)
+        # Nothing changed, nothing is written (I-33): a fleet at rest makes no revisions.
         if status == workload.status and metadata is None:
             return []
         if status != workload.status:

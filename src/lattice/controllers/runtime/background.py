@@ -19,6 +19,7 @@ class DaemonThreadExecutor(Executor):
         done: Future[Any] = Future()
 
         def run() -> None:
+            # False: the caller cancelled the future before the thread started.
             if done.set_running_or_notify_cancel():
                 try:
                     done.set_result(fn(*args, **kwargs))

@@ -53,6 +53,7 @@ class BatchCommitter:
 
     async def _commit(self, batch: list[GarbageWrite]) -> None:
         await self.store.commit([garbage_write.write for garbage_write in batch], fence=self.term)
+        # Counted after the commit: a deletion that the store rejected does not count.
         for garbage_write in batch:
             if isinstance(garbage_write.write, Delete):
                 metrics.GARBAGE_COLLECTED.labels(garbage_write.reason).inc()

@@ -72,6 +72,7 @@ INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
         "service": lambda workload: (
             (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
         ),
+        # By name only: a binding to an earlier node of the name is in the index too, so readers compare uids.
         "node": lambda workload: (workload.status.binding.node,) if workload.status.binding else (),
         "cluster": lambda workload: (workload.spec.cluster,),
         "prepared": _reserved_node_of,

@@ -38,6 +38,8 @@ class EventRecorder:
             api_version=Event.resource.api_version,
             kind=Event.resource.kind,
             metadata=Metadata(
+                # The random part keeps the name unique: two events about one object must not conflict in a
+                # commit.
                 name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
                 namespace=metadata.namespace or DEFAULT_EVENT_NAMESPACE,
                 uid=uid,

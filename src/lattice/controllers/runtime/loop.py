@@ -168,6 +168,7 @@ class Loop:
         No key is reconciled before the caches in `needs` are filled: an object that is missing in an empty
         cache may exist in the store.
         """
+        # A task, so that `stop` also ends a loop whose caches are not filled yet.
         startup = asyncio.create_task(self._start(needs))
         startup.add_done_callback(lambda _: self._woken.set())
         try:
@@ -217,6 +218,7 @@ class Loop:
         deadline = next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
         if self._stop_at is not None:
             return min(self._stop_at, deadline)
+        # Without a free worker no due key can start; the end of a reconcile wakes the loop.
         due = self._queue.next_due() if len(self._in_flight) < self.concurrency.workers else math.inf
         return min(self._resync_at, deadline, due)
 
@@ -225,6 +227,7 @@ class Loop:
         for running_key, running in self._in_flight.items():
             if running.deadline > now:
                 break
+            # Cancel once: a second cancellation would interrupt the clean-up of the reconcile.
             if running_key not in self._overdue:
                 self._overdue.add(running_key)
                 running.task.cancel()
@@ -289,9 +292,11 @@ class Loop:
 
     def _handle_error(self, key: str, error: Exception) -> str:
         root = _root_error(error)
+        # Another server leads: no write of this term can succeed any more (I-09), so the key is not requeued.
         if isinstance(root, Fenced):
             self._fenced = root
             return "fenced"
+        # A rival wrote first, which is normal: no log line and a short back-off.
         if isinstance(root, Conflict):
             self._queue.failed(key, CONFLICT_BACKOFF)
             return "conflict"
@@ -340,6 +345,7 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> b
     try:
         async with asyncio.TaskGroup() as cache_group:
             cache_tasks = [cache_group.create_task(cache.run()) for cache in cache_list]
+            # The loops are the inner group and end first: a running reconcile may still wait for a cache.
             async with asyncio.TaskGroup() as loop_group:
                 for loop in loops:
                     loop_group.create_task(loop.run(cache_list))

@@ -73,6 +73,7 @@ def with_spec(entry: Entry, spec: Part, status: Part | None = None) -> Put:
     same write."""
     stored = _decode(entry.value)
     metadata = msgspec.json.decode(stored.metadata)
+    # Like an update through the API: observers compare the generation to see whether the spec changed.
     stored.metadata = _raw(metadata | {"generation": metadata.get("generation", 1) + 1})
     stored.spec = _raw(spec)
     if status is not None:

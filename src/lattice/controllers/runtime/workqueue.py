@@ -45,6 +45,7 @@ class Backoff(NamedTuple):
 
     def delay(self, count: int, rng: random.Random) -> float:
         """The delay in seconds after so many failures in a row: 50 to 100 % of the exponential value."""
+        # The exponent is limited, because 2.0 ** count overflows after many failures.
         return min(self.max_s, self.initial_s * 2.0 ** min(count - 1, 30)) * (0.5 + rng.random() / 2)
 
 
@@ -123,6 +124,7 @@ class WorkQueue:
         """End a successful reconcile of the key: reset the failure count, then requeue the key as asked."""
         self._failure_counts.pop(key, None)
         priority = self._processing.pop(key)
+        # Something changed during the reconcile: the requested delay was computed from older state.
         if priority is not None:
             self._make_ready(key, priority)
         elif requeue is not None:
@@ -247,6 +249,7 @@ class BatchWorkQueue:
         now = self._clock.monotonic()
         while self._delayed and self._delayed[0][0] <= now:
             due, key = heapq.heappop(self._delayed)
+            # Another due time: `add_after` has replaced this heap entry by an earlier one.
             if self._due.get(key) == due:
                 del self._due[key]
                 self._ready[key] = None

@@ -50,6 +50,7 @@ class AwaitingVictims:
         """Requeue a workload whose reservation has expired, if the workload waits for victims."""
         if self.by_path.pop(path, None):
             self.queue.requeue_failed(path, now)
+            # The capacity of the expired reservation is free for other workloads.
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now)
 
     def release(self, path: str) -> None:

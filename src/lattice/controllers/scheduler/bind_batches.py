@@ -124,6 +124,8 @@ class BatchBinder:
         finally:
             self.writing_nodes -= nodes
             self._write_done.set()
+            # During the write, cache changes of these nodes were ignored: the callback compares the revisions
+            # now.
             self.on_nodes_written(nodes)
 
     async def _bind_all(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
@@ -182,6 +184,7 @@ class BatchBinder:
     def _still_bindable(self, placed: Iterable[ScheduledWorkload]) -> list[ScheduledWorkload]:
         """The workloads whose reservation holds and that are unchanged since the decision."""
         now, batch = self.binding_store.context.clock.monotonic(), list(placed)
+        # An expired or withdrawn reservation holds no capacity any more: another workload may have it (I-12).
         reserved = [
             scheduled
             for scheduled in batch
@@ -227,6 +230,7 @@ class BatchBinder:
         request = BindRequest(
             reservation.workload, reservation.node, reservation.id, reservation.needs, reservation.expires_at
         )
+        # The uid ties the binding to this node: a later node of the same name is another machine.
         binding = Binding(
             node=scheduled.node,
             uid=self.node_uids[scheduled.node],
@@ -265,6 +269,7 @@ class BatchBinder:
             if self.node_revisions.get(put.key.name) == put.expect:
                 self.node_revisions[put.key.name] = revision
             cached = cache.entry(put.key.path)
+            # Until the cache holds this write, the next commit on the node builds on this copy.
             if cached is None or cached.revision < revision:
                 self._written_nodes[put.key.name] = Entry(put.key, put.value, revision)
         for scheduled in bound:
@@ -281,6 +286,7 @@ class BatchBinder:
             if conflict.key.resource == LatticeNode.resource.id
             else context.cache(LatticeWorkload)
         )
+        # A deleted object has no revision: the current revision of the store includes the deletion.
         await cache.wait_for(conflict.actual or await context.store.revision())
 
 

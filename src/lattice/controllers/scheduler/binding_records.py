@@ -86,8 +86,11 @@ class BindingRecords:
                 **(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
                 RESERVATION_KEY: request.reservation,
             },
+            # An eviction concerned the previous node, not the new binding.
             conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND_CONDITION], now),
         )
+        # In the commit of the binding: without the finalizer the record could go while an agent runs the copy
+        # (I-13).
         put = with_status(
             entry, status, None if FINALIZER in workload.metadata.finalizers else _add_finalizer
         )
@@ -139,6 +142,7 @@ class BindingRecords:
         workload, now = _decode_workload(entry.value), self.context.timestamp
         status, decision = workload.status, {**decision_record, "kinds": list(kinds)}
         previous = {condition.type: condition for condition in status.conditions}.get(SCHEDULED)
+        # A waiting workload is decided again and again: only other kinds of reasons are news (I-33).
         if previous and previous.status == "False" and status.decision.get("kinds") == decision["kinds"]:
             return []
         condition = Condition(type=SCHEDULED, status="False", reason=NO_NODE_FITS, message=message)

@@ -128,6 +128,7 @@ class PersistentBindingStore:
         """Lock a node with a Lease until a monotonic time and return the token; None if another holder has
         the lock (I-17)."""
         token = f"{holder} {self.context.new_uid()}"
+        # A Lease counts whole seconds, and a lock of zero seconds would have expired at once.
         now, seconds = self.context.clock.now(), max(1, ceil(until - self.context.clock.monotonic()))
         spec = LeaseSpec(
             holder_identity=token,
@@ -152,6 +153,7 @@ class PersistentBindingStore:
     async def unlock(self, node: str, token: str) -> None:
         """Delete the Lease of the node if the token still holds the lock."""
         existing = await self.context.store.get(key_of(_lock_lease(node, LeaseSpec())))
+        # The lock may have expired and belong to another holder by now (I-17).
         if existing is not None and _decode_lease(existing.value).spec.holder_identity == token:
             await self._try_write([Delete(existing.key, existing.revision)])
 
@@ -182,6 +184,7 @@ class PersistentBindingStore:
     async def commit_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
         """Bind the reserved members of a gang; return the reservations that are missing, in which case no
         member is bound."""
+        # A binding takes two writes: the workload and its event.
         if 2 * len(requests) <= MAX_COMMIT_OPERATIONS:
             return await self._commit_together(requests)
         attempt = f"{requests[0].reservation} {self.context.new_uid()}"
@@ -198,6 +201,7 @@ class PersistentBindingStore:
 
     async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
         """Cancel the reservations and return the reservations that were bound before the abort."""
+        # A cancelled reservation takes up to two writes: the workload and the count of its node.
         for part in _parts(requests, MAX_COMMIT_OPERATIONS // 2):
             await self._write_with_retries(partial(self._abort_writes, part))
         return await self._bound_reservations(requests)
@@ -216,6 +220,7 @@ class PersistentBindingStore:
             or not _is_unbound(_decode_workload(entry.value), reservation.reservation)
         ):
             return False
+        # A member of the gang is bound, so the attempt has succeeded: this member follows (I-15).
         if reservation.gang and self._is_gang_bound(
             reservation, await self.context.store.get(workload_key(reservation.lead))
         ):
@@ -224,6 +229,7 @@ class PersistentBindingStore:
             return await self._try_write(writes) is not None
         if not self._is_from_earlier_term(reservation.reservation) and not reservation.is_expired(now):
             return False
+        # The lead first: a cancelled lead can no longer decide for the gang (I-15).
         if reservation.gang and reservation.lead != path and not await self._cancel_lead(reservation):
             return False
         request = BindRequest(path, reservation.node, reservation.reservation, (), 0.0)
@@ -351,6 +357,7 @@ class PersistentBindingStore:
             is_decided = (
                 reservation.gang
                 and self._is_gang_bound(reservation, lead_entries[reservation.lead])
+                # A workload that is being deleted gets no binding, even if its gang is bound.
                 and not _decode_workload(entry.value).metadata.deletion_timestamp
             )
             if is_decided:

@@ -61,6 +61,7 @@ class DisruptionBudgets:
         self._changed_services.clear()
         for service, previous_spare in previous.items():
             spare = self._allowed_disruptions(service)
+            # None: the service is deleted, and its limit with it.
             if spare is None or spare > previous_spare:
                 return True
         return False

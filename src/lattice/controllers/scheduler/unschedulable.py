@@ -125,6 +125,7 @@ class UnschedulableReporter:
                 and entry
                 and is_bound_there
                 and not is_evicted(workload)
+                # A workload that is being deleted frees its capacity without an eviction (I-18).
                 and not workload.metadata.deletion_timestamp
             ):
                 puts[name] = self.records.mark_evicted(
@@ -225,6 +226,7 @@ class BindFailureReporter:
             del self._queued[name]
             self._failures[name].count, self._failures[name].reported_at = 0, now
         if not self._queued:
+            # Failures without a recent event are forgotten, so that the dictionary does not grow without end.
             self._failures = {
                 name: failure
                 for name, failure in self._failures.items()

@@ -48,6 +48,8 @@ def build_node(
         metadata=Metadata(
             name=name,
             labels={key: value for key, value in labels.items() if value},
+            # Keeps the node until the provider has deleted the machine: a machine is paid until it is gone
+            # (I-22).
             finalizers=(MACHINE_FINALIZER,),
             owner_references=(owner_reference(cluster),),
         ),

@@ -130,6 +130,8 @@ class LedgerCommitter:
                 raise
             rejections = tuple(result for result in updates.results if isinstance(result, BudgetRejection))
             if rejections:
+                # The request may have been committed before, and its own charges may be what exceeds the
+                # limit now.
                 return await self._committed_earlier(payment) or OverBudget(rejections)
             try:
                 revision = await self._commit(payment, updates, entries)
@@ -154,6 +156,7 @@ class LedgerCommitter:
         unique: set[Key] = set()
         for account in payment.accounts:
             unique |= {_ledger_key(account), _owner_key(account)}
+        # Sorted: in the order of a set, one seed would give several histories (I-36).
         keys = sorted(unique)
         entries = await asyncio.gather(*map(self.store.get, keys))
         return dict(zip(keys, entries, strict=True))
@@ -168,6 +171,8 @@ class LedgerCommitter:
             ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
             settled, result = settle_charges(ledger, releases, charges, now)
             updates.results.append(result)
+            # The expected revision makes concurrent payments conflict: no charge is lost, no limit passed
+            # (I-20, I-22).
             updates.puts.append(
                 self._put(previous, with_status_message(settled), ABSENT if entry is None else entry.revision)
             )

@@ -267,9 +267,12 @@ class PlacementWriter:
             cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
             desired, leaving = self._with_replacements(existing, classes_by_cluster.get(name, ()))
             charges = charges_due(fleet, cluster, desired, paid) if cluster and entry else ()
+            # The pool may allow fewer machines by now: an unpaid machine beyond its limits stays unpaid
+            # (I-20).
             if not (charges and entry and cluster and is_within_limits(fleet, cluster)):
                 continue
             writes = [self._recorder.event(node, "NodeReplaced", REPLACEMENT_MESSAGE) for _, node in leaving]
+            # A rival that shrinks the cluster, or a leaving node that is gone, makes this payment conflict.
             checks = [Check(entry.key, entry.revision)]
             checks += [Check(node_entry.key, node_entry.revision) for node_entry, _ in leaving]
             result = await self._ledger_committer.commit_with_charges(Payment(writes, charges, checks=checks))
@@ -305,6 +308,8 @@ class PlacementWriter:
         for cluster in sorted(self._clusters.objects(), key=lambda cluster: cluster.metadata.name):
             name, entry = cluster.metadata.name, self._clusters.entry(f"/{cluster.metadata.name}")
             is_orphaned_in_use = cluster.spec.pool not in offers and name in in_use
+            # Unsettled replicas may still run on the machines. In a withdrawn pool, machines with replicas
+            # stay too.
             if entry is None or name in decided.unsettled_clusters or is_orphaned_in_use:
                 continue
             target = decided.desired_machines.get(name, Counter())
@@ -350,6 +355,7 @@ class PlacementWriter:
         follows.
         """
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
+        # Most clusters have nothing to refund, even by older caches: these clusters wait for no cache.
         if entry is None or cluster is None or not self._unmade_machine_charges(name, cluster.spec.nodes):
             return
         # Every node that the cluster controller created for this cluster must be in the cache.
@@ -402,6 +408,7 @@ def _split_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
 
     Clusters come before the services that use them: a service stage finds its machines paid.
     """
+    # `_group_stages` has joined only stages that fit into one commit.
     if len(stages) > 1:
         yield list(stages)
         return

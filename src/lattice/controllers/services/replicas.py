@@ -139,6 +139,8 @@ class ReplicaController:
         groups = [
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
+            # Slots of all workloads of the name count, owned or not: the slot makes the name of the new
+            # workload.
             *self._start_writes(service, spec, steps.start, [workload.spec.slot for workload in workloads]),
             *self._update_writes(service, spec, owned, steps.stop),
         ]
@@ -239,6 +241,7 @@ class ReplicaController:
                 entry is None
                 or is_terminating(workload)
                 or workload.metadata.name in stopping_names
+                # The rollout replaces replicas of another revision; no write changes them in place.
                 or workload.spec.revision != spec.revision
             ):
                 continue

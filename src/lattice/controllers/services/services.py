@@ -137,6 +137,7 @@ class PlacementController:
         return (FLEET_KEY,) if self._has_unsettled else ()
 
     async def reconcile(self, _: str) -> Requeue | None:
+        # No change and no replica that waits: the decision would be the same.
         if not (self._world_cache.has_changes or self._has_unplaced or self._has_unsettled):
             return None
         await self._world_cache.catch_up()
@@ -179,6 +180,7 @@ class PlacementController:
 
         started_at = context.clock.monotonic()
         outcome: PlacementOutcome = await self.run_in_background(decide)
+        # Only the decision counts: after one slow commit the next intervals would be long for minutes (I-33).
         self._last_duration_s = context.clock.monotonic() - started_at
         return outcome
 
@@ -219,11 +221,13 @@ class PlacementController:
         inputs = (digest, *((budget.name, budget.limit) for budget in decided.fleet.budgets.values()))
         previous = decided.world.services[name].status.scheduler_decision
         cached = self._decision_cache.get(name)
+        # A new leader starts with an empty cache: a stored decision with the same digest stays valid.
         if cached is None and previous is not None and previous.digest == digest:
             cached = (inputs, previous)
         if cached is None or cached[0] != inputs:
             fresh = decide_with_verdict(placement, decided.fleet, decided.world.services, fleet_state)
             cached = (inputs, fresh)
+            # The same text on another fleet: the stored decision stays, and nothing is written (I-33).
             if previous is not None and _text_of(previous) == _text_of(fresh):
                 cached = (inputs, previous)
         self._decision_cache[name] = cached

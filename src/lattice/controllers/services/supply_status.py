@@ -107,5 +107,6 @@ class SupplyStatusController:
                 conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
             )
         entry = self.context.cache(type(obj)).entry(path_of(obj))
+        # Fractions of a cent accrue all the time and are no reason to write (I-33).
         status = without_minor_spend(previous, status)
         return None if entry is None or status == previous else with_status(entry, status)

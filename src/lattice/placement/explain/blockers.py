@@ -173,6 +173,7 @@ def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
             yield "prices"
         yield "budget"
     yield "capacity"
+    # A dependency without a replica has no place yet, so no latency to the dependency is known.
     if any(not fleet.assignments.get(target) for _, target in demand.latency_to):
         yield "dependencies"
     if any(offer.overflow is not None for offer in fleet.offers):
@@ -236,6 +237,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
     The proof is that the last replica of the probe is in an offer without limits.
     """
     probe_count = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
+    # Spread and overflow depend on the replicas so far: a probe of the first replicas proves nothing.
     if demand.replicas <= probe_count or demand.spread or fleet.overflow_rows:
         return False
     with fleet.what_if():
@@ -295,6 +297,7 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
         if attempt.is_complete:
             yield None
             return
+        # The placed replicas stay until the context ends, so that reasons and details match this moment.
         decision = _with_overflow(attempt.decisions[-1], fleet)
         rejections = []
         if details:
@@ -343,6 +346,7 @@ def offer_remedies(failure: PlacementFailure, demand: Demand, row: int) -> list[
     for reason, mask in failure.decision.reasons.items():
         if mask[row]:
             remedies = reason_remedies(reason, demand, failure, row)
+            # Every reason must go: one remedy of each reason, in all combinations.
             combined: list[frozenset[Blocker]] = []
             for alternative in alternatives:
                 combined.extend(alternative | remedy for remedy in remedies)

@@ -192,6 +192,7 @@ def machine_class(required: RequiredInfrastructure, name: str, provider: str) ->
     memory, storage = size.pop("memory", 0), size.pop("storage", 0)
     resources = ClassResources(
         cores=Decimal(size.pop("cpu", 0)).scaleb(-3),
+        # Rounded up to whole mebibytes and GPUs: a smaller machine would not hold the replica.
         storage_gi=Decimal(-(-storage // MIB)) / 1024,
         gpu=-(-size.pop("gpu", 0) // MILLI),
         gpu_model=required.gpu_model,

@@ -73,6 +73,7 @@ def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> 
     queue = [demand.name]
     while queue:
         name = queue.pop(0)
+        # An undefined service has no known dependencies, and a visited service closes a cycle.
         if name in dependencies or name not in services:
             continue
         targets = latency_targets(services[name]).values()
@@ -256,10 +257,13 @@ def _kind(checker: FeasibilityChecker, fleet: Fleet) -> VerdictKind:
     # The first verdict that applies wins.
     if absent_regions(checker.demand, fleet):
         return "NotHere"
+    # NoPrice before OverBudget: an unpriced machine fails the budget filter too, and a price alone would
+    # help.
     if LimitBlocker("prices") in checker.blockers and checker.fits_without([LimitBlocker("prices")]):
         return "NoPrice"
     if LimitBlocker("budget") in checker.blockers and checker.fits_without([LimitBlocker("budget")]):
         return "OverBudget"
+    # Never: even without all limits that time or money could lift, the service does not fit.
     return "NotNow" if checker.fits_without(checker.liftable_limits) else "Never"
 
 
@@ -377,6 +381,7 @@ def _wait_conditions(
 ) -> Iterator[str]:
     """Yield what to wait for, for the smallest set of limits whose lifting suffices."""
     limits = checker.liftable_limits
+    # Smallest sets first: the first set that suffices names the fewest events to wait for.
     for size in range(1, len(limits) + 1):
         for subset in combinations(limits, size):
             if checker.fits_without(subset):

@@ -74,6 +74,8 @@ def _property(candidate: RejectedCandidate, requirement: Requirement) -> list[Ch
                 return _pool_labels(supplier, {path: [*supplier.spec.label_values(path), requirement.value]})
 
         case CloudInfrastructure():
+            # A region has one data residency: another value would replace the value that services may
+            # require.
             if field == "data_residency" and candidate.offer.residency:
                 return []
             where = f"spec.regions.{candidate.region}.{path}"
@@ -139,6 +141,7 @@ def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[Chang
                 )
             )
         ]
+    # A metadata label has one value: another value would replace the value that services may select.
     if name in candidate.offer.labels:
         return []
 
@@ -156,6 +159,7 @@ def _bigger_class(candidate: RejectedCandidate) -> list[ChangeOption]:
         return []
     name = _fitting_class(candidate) if isinstance(candidate.supply_object, LatticePool) else ""
     definition = [] if name else [_new_class(candidate)]
+    # A cloud uses every class of its provider: the definition alone is enough.
     if isinstance(candidate.supply_object, CloudInfrastructure):
         return definition
     class_name = name or f"{candidate.demand.name.rpartition('/')[2]}-machine"
@@ -252,6 +256,7 @@ def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[Chang
             )
         )
     if used < overflow.trigger_millionths:
+        # With nothing in use, no threshold above zero is reached.
         if not used:
             return []
         share = Decimal(used).scaleb(-6).normalize()

@@ -180,6 +180,7 @@ def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return
     current_limit = data_center.spec.overflow.limits.max_clusters
     name = candidate.ask.overflow_source
+    # The limit does not bind yet, so a higher limit would change nothing.
     if current_limit is None or candidate.fleet.overflow_clusters[name] < current_limit:
         return
 

@@ -146,6 +146,7 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
     """
     if resource in ("memory", "storage"):
         unit = MIB
+    # Whole GPUs are lowered one by one; a share of one GPU is lowered in thousandths.
     elif resource == "gpu" and amount >= MILLI:
         unit = MILLI
     else:
@@ -378,6 +379,7 @@ def _policy_skew(policy: LatticePlacementPolicy, requirement: Requirement, skew:
 
 def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[ChangeOption]:
     spec = service.spec
+    # Every required region, and every region up to the minimum, needs a replica.
     min_needed = max(1, len(spec.placement.required_regions), demand.min_regions)
     max_replicas, desired = spec.replicas.max, max(spec.min_replicas, min_needed)
     if spec.min_replicas > min_needed:
@@ -425,6 +427,7 @@ def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator
     taint_keys: set[str] = set()
     for offer in fleet.offers:
         for machine_type in offer.types:
+            # PreferNoSchedule is a preference and rejects no replica.
             taint_keys.update(
                 taint.key for taint in machine_type.taints if taint.effect != "PreferNoSchedule"
             )

@@ -105,6 +105,7 @@ class ServiceTrial:
     def measure(self, changes: Iterable[ObjectChange], gauges: Sequence[object]) -> TrialResult | None:
         """Place the service with these changes and call the gauges on the fleet; None if the service does not
         fit."""
+        # The inner `what_if` undoes the placement before `_what_if` restores offers and budgets.
         with self._what_if(list(changes)) as scope, self.fleet.what_if():
             (previous_rate, previous_unpriced), previous_counts = self._total_rate(), self._counts()
             if not scope.may_be_placed() or not scope.try_place():
@@ -170,6 +171,7 @@ class ServiceTrial:
         """Apply the changes to the fleet inside the context; the exit restores offers, budgets and quotes."""
         changed_objects = apply_changes(self.world.objects, changes)
         offers, budgets = self._supply(changed_objects)
+        # Changes add no offer here: every compiled offer replaces a row that the fleet has.
         previous_offers = [self.fleet.offers[self.fleet.row(offer.name)] for offer in offers]
         previous_budgets = [self.fleet.budgets[budget.name] for budget in budgets]
         quotes = self.fleet.table.quotes

@@ -150,6 +150,8 @@ class IncrementalPlacer:
         if (
             price_order is None
             or not price_order.is_valid_for(ask, filler.row)
+            # The stored order assumes that only chosen offers change; a shared budget shrinks other offers
+            # too.
             or self._shares_budget(filler.row)
         ):
             return None

@@ -169,6 +169,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
         name=cluster_name(offer.name, rules.prefix, number),
         offer_row=row,
         group=fleet.group_of(ask.demand, ask.overflow_source, row),
+        # The limit of the offer may be below the minimum of the policy.
         min_nodes=min(rules.min_nodes, max_nodes),
         max_nodes=max_nodes,
         packing_threshold=rules.packing,

@@ -126,6 +126,8 @@ def orphaned_replicas(
     for name, service in world.services.items():
         remaining, placements = world.demands[name].replicas - len(fleet.assignments.get(name, ())), []
         for placement in service.status.placements:
+            # The cluster object exists, and the fleet lacks the cluster: its pool was deleted or its offer
+            # withdrawn.
             is_orphaned = (
                 placement.cluster not in fleet.clusters
                 and (LatticeCluster.resource.kind, "", placement.cluster) in world.objects

@@ -86,6 +86,7 @@ def _preference_variants(demand: Demand, fleet: Fleet) -> list[Demand]:
     has_preferences = (
         demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
     )
+    # Preferences can use up a capped budget that pays for all replicas in the cheapest offers.
     if has_preferences and any(budget.commit_cap < UNCAPPED_RATE for budget in fleet.budgets.values()):
         return [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
     return []
@@ -107,6 +108,7 @@ def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> P
         on_cheapest = place_replicas(demand, fleet, keep_decisions)
         is_short = on_cheapest.missing and on_cheapest.assignments and on_cheapest.is_short_of_capacity
         # With several machine types that can host a replica, larger types may hold more replicas.
+        # Then the attempt is undone, so that the largest types start from the same fleet.
         attempt.succeeded = not (
             is_short
             and len(on_cheapest.assignments) < upper_bound

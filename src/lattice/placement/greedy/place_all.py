@@ -181,6 +181,8 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
         with fleet.attempt() as attempt:
             placements = _place_group_from(group, offer, fleet, keep_decisions)
             is_complete = all(placement.is_complete for placement in placements)
+            # A service of a cycle was placed without its latency limit: the whole group must keep every
+            # limit.
             attempt.succeeded = is_complete and not any(
                 misplaced_assignments(demand, fleet) for demand in group
             )

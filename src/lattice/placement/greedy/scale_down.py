@@ -35,6 +35,7 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
             key=lambda row: _cost_rank(fleet, by_row[row][-1]),
             reverse=True,
         )
+        # The sort is stable: rows that put equally many dependants out of range keep the order by cost.
         rows.sort(key=lambda row: dependants_out_of_range(demand, fleet, remaining, row))
         # The first pass also counts empty offers for the skew; the second pass is less strict.
         row = rows[0]

@@ -147,6 +147,7 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
     """Return the machine type if the cluster, its offer and its budgets allow one more machine of the type,
     else None."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
+    # A cluster without the reserve must not grow into machines that are reserved for other services.
     if not cluster.is_reserved and fleet.unreserved_nodes_left(cluster.offer_row) < 1:
         return None
     machine_type = next((candidate for candidate in offer.types if candidate.name == name), None)

@@ -54,6 +54,7 @@ def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
         )
         # An offer with one machine left gets the cheapest type, so its replicas are bounded by that type.
         is_last = table.free(table.resource_index["nodes"]) == 1
+        # An idle machine can be removed: then the offer can add more than the last machine.
         is_last[fleet.machines.column("offer")[_idle(fleet)]] = False
         np.minimum(capacity, np.where(is_last, replicas_on_type, UNBOUNDED_COUNT), out=capacity)
     return _capacity_on_existing(demand, fleet, rows) + int(capacity[rows].sum())
@@ -186,6 +187,7 @@ def _refundable_rates(fleet: Fleet, idle: Rowids) -> Integers:
 def _replicas_within_budget(replicas_per_machine: Integers, rate: Integers, headroom: Integers) -> Integers:
     """Return by offer the replicas that the headroom can pay for, on the machine type with the most replicas
     for the money."""
+    # A free machine needs no headroom, and a headroom of this size is no limit.
     is_free = ((rate == 0) & (replicas_per_machine > 0)).any(axis=0) | (headroom > UNBOUNDED_COUNT)
     replicas: Integers = (
         np.minimum(headroom, UNBOUNDED_COUNT) * replicas_per_machine // np.maximum(rate, 1)

@@ -57,6 +57,7 @@ def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedRepli
         # The saving of withdrawn replicas is subtracted from the cost of suggestions.
         paid = sum(run_rate(fleet).values())
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
+        # The inner scope undoes the attempt: the caller sees the fleet with the replicas withdrawn.
         with fleet.what_if():
             placement = place(demand, fleet)
         yield (

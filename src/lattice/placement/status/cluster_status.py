@@ -83,6 +83,7 @@ def phase_of(
     if cluster.metadata.deletion_timestamp:
         return "Deleting"
     desired, joined = cluster.spec.desired_nodes, sum(node.has_joined for node in nodes)
+    # A shrinking cluster has more nodes than desired until its decommissioned nodes are gone.
     if _ready(nodes) >= desired:
         return "Ready"
     reasons = {problem.reason for problem in problems}

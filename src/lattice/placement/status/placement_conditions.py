@@ -140,5 +140,6 @@ def _stale(service: LatticeService, reasons: Sequence[str], is_placed: bool) -> 
         )
         message = f"it would not be put there today, and stays: {reason_text}"
         yield Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message)
+    # A service that was never placed gets no condition; an existing condition must turn False.
     elif is_placed or any(condition.type == STALE_CONDITION for condition in service.status.conditions):
         yield Condition(type=STALE_CONDITION, status="False", reason="AsDecided")

@@ -320,6 +320,7 @@ def spending(spent: int, projected: int, limit: int) -> PoolSpending:
     return PoolSpending(
         current_month_cost=dollar_amount(spent),
         projected_month_cost=dollar_amount(projected),
+        # A limit of zero counts as used up.
         utilization_percent=_share(projected, limit) if limit else Decimal(1),
     )
 
@@ -334,6 +335,7 @@ def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> Clou
     """Return the status of the cloud: spend and clusters by region."""
     name = cloud.metadata.name
     rows = {region: fleet.row(f"{name}/{region}") for region in cloud.spec.regions}
+    # An offer of a cloud has two budgets: first of the cloud, then of the region.
     spent = {
         region: fleet.budgets[fleet.offers[row].budgets[1]].spent_this_month for region, row in rows.items()
     }

@@ -52,6 +52,7 @@ InstanceEvent = tuple[float, str, str]
 
 def _instance_events(machine: SimMachine) -> dict[InstanceId, list[InstanceEvent]]:
     """Starts and failures per instance on a machine, in simulation time."""
+    # Lets the machine record the instances that have ended by now.
     machine.ground.live_instances()
     events: dict[InstanceId, list[InstanceEvent]] = defaultdict(list)
     for at, spec, is_good in machine.ground.start_attempts:
@@ -103,6 +104,7 @@ def _resets_backoff(context: CheckerContext, workload: str, since: float, until:
     if any(since <= election.at <= until for election in context.world.store.elections):
         return True
     versions = context.snapshot.versions_between(LatticeWorkload, workload, since, until)
+    # Another uid, generation or binding: the workload was created again, changed or moved.
     if (
         len(
             {

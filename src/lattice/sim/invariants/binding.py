@@ -43,6 +43,7 @@ def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[
     together = {path_of(workload) for workload in workloads_in(record)}
     for change in changed:
         old, new = node_of(change.old), node_of(change.new)
+        # The same name with another uid is another node.
         if old and new and (old, change.old.status.binding.uid) != (new, change.new.status.binding.uid):
             yield "I-11", f"{change.key.path} moved from {old} to {new} in one step"
         fresh = new if new and not old else ""
@@ -53,6 +54,7 @@ def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[
         node = next(
             (node_change.new for node_change in changes if node_change.key == node_key(claimed)), None
         ) or context.snapshot.nodes.get(f"/{claimed}")
+        # A workload on a former node of the name uses nothing of the current node.
         counted = [
             workload for workload in next_workloads.values() if not _is_on_former_node(context, workload)
         ]
@@ -101,6 +103,7 @@ def _with_smallest_requests(
     if path_of(workload) in together:
         return workload
     versions = context.snapshot.versions(LatticeWorkload, path_of(workload), context.unseen_since(record))
+    # Requests on another node say nothing about the capacity of this node.
     known_amounts = [
         version.spec.request_amounts
         for version in versions
@@ -210,6 +213,7 @@ def _anti_affinity_conflict(
             if path in together
             else context.snapshot.versions(LatticeWorkload, path, context.unseen_since(record))
         )
+        # Labels and terms as the writer may have known them, on the node where the neighbour is now.
         violations = [
             _anti_affinity_violation(
                 workload, node, [replace(version, status=neighbour.status)], context.snapshot.nodes
@@ -232,6 +236,7 @@ def _anti_affinity_violation(
     labels = effective_labels(node) if node else {}
     for neighbour in neighbours:
         neighbour_node = nodes.get(f"/{node_of(neighbour) or reserved_node(neighbour)}")
+        # Anti-affinity selects workloads of the same namespace only.
         if (
             neighbour_node is None
             or path_of(neighbour) == path_of(workload)
@@ -360,6 +365,7 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
         if not fitting and not node_of(member):
             return True
         if fitting:
+            # Counts as bound from here on: the next members find less capacity.
             binding = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
             competing = [workload for workload in competing if path_of(workload) != path_of(member)]
             competing.append(replace(member, status=replace(member.status, binding=binding)))
@@ -416,10 +422,12 @@ def check_binding_modes(
                     f" and bound by {binding_reservation(change.new)}"
                 ),
             )
+        # Members of a large gang are bound after their lead, even when their own reservation has expired.
         elif mode == "two-phase" and reservation is not None and not reservation.gang:
             reserved_s = (
                 record.at if record.sent_at is None else record.sent_at
             ) - context.snapshot.reserved_at[change.key.path]
+            # The writer counts by its own clock: the rate converts to simulation time.
             if reserved_s > RESERVATION_TIMEOUT_S / context.clock_rate(record):
                 yield (
                     "I-16",

@@ -151,6 +151,7 @@ class Checker:
 
     def check_revisions(self, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
         """I-05: revisions grow. I-01: a writer overwrites only revisions that the writer has read."""
+        # Commits without an actor belong to the setup of the world.
         if record.blind_writes and record.actor:
             yield (
                 "I-01",
@@ -175,6 +176,7 @@ class Checker:
                 written[change.key].append((record.revision, record.at, change.value))
         for operation in self.world.operations:
             entries = written.get(operation.key, [])
+            # A reply can reflect the last version before the request and every version during the request.
             before = [entry for entry in entries if entry[1] < operation.started_at][-1:]
             during = [
                 entry
@@ -190,6 +192,7 @@ class Checker:
                         f" and written at revision {self.operation_revisions[operation.operation]}"
                     ),
                 )
+            # An object that was deleted during the request explains the answer "not found".
             if (
                 operation.was_not_found
                 and operation.method != "POST"
@@ -263,6 +266,7 @@ class Checker:
 
     def check_elections(self) -> Findings:
         """I-10: a jump of a wall clock deposes no leader."""
+        # Only faults that can disturb a leader excuse a further election.
         if (
             not LEADER_DISRUPTING_FAULTS & set(self.run.fault_plan.kinds)
             and len(self.world.store.elections) > 1
@@ -373,6 +377,8 @@ class Checker:
         """I-32: instances run the current command of their service, unless the rollout waits for capacity."""
         for run in live_runs:
             workload = self.snapshot.workloads.get(run.spec.workload)
+            # A copy of a former workload of the name is not outdated but unwanted, which `check_final_state`
+            # reports.
             if workload is None or workload.metadata.uid != run.instance_id.uid:
                 continue
             key = f"{workload.metadata.namespace}/{workload.spec.service}"

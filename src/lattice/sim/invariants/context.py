@@ -45,6 +45,7 @@ class CheckerContext:
 
     def unseen_since(self, record: CommitRecord) -> float:
         """The simulation time from which writes may have been unknown to the writer of `record`."""
+        # Real processes (`make chaos`) do not record the revision that a writer had received.
         if record.writer_revision is None:
             return record.at - MAX_STALENESS_S
         # The first revision after the writer's cache is the oldest unknown change.

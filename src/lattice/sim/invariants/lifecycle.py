@@ -42,6 +42,7 @@ def check_silent_nodes(
             if node_of(change.old) and not node_of(change.new)
             else None
         )
+        # Only silent nodes that still exist: a ready node reports by itself that a copy has ended.
         if (
             node is None
             or change.new is None
@@ -76,6 +77,7 @@ def _reports_stopped(context: CheckerContext, record: CommitRecord, workload: La
     """
     name, at = node_of(workload), record.at
     heartbeat_at = context.last_heartbeats.get(name, -inf)
+    # This leader must have heard the node: heartbeats to former leaders prove nothing now.
     if heartbeat_at < context.elected_at(
         record
     ) or at - heartbeat_at >= TIMEOUTS.nodes.not_ready_after / context.clock_rate(record):
@@ -115,6 +117,7 @@ def check_instances(context: CheckerContext) -> Findings:
                 words = f"{run.spec.workload} ran on {run.node} from {run.start:.2f} to {run.end:.2f} s"
                 if later_run.node == run.node:
                     yield "I-19", f"{words}, and once more there from {later_run.start:.2f} s"
+                # Without `stopAfter` (`disconnect: keep`) a copy may run twice.
                 elif run.spec.stop_after is not None:
                     yield "I-13", f"{words}, and on {later_run.node} from {later_run.start:.2f} s"
 
@@ -142,6 +145,7 @@ def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) 
 
 def check_disruption(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
     """I-24: controllers stop no needed replica by choice. I-28: preemption evicts no needed replica."""
+    # A user may stop any replica; only controllers must spare needed replicas.
     if record.origin != CONTROLLERS:
         return
     disrupted: set[str] = set()
@@ -191,6 +195,7 @@ def _is_evicted_by_taint(context: CheckerContext, record: CommitRecord, workload
     tolerations = workload.spec.constraints.tolerations
     for node in nodes:
         for taint in node.spec.taints:
+            # A drain sets its own taint and must spare needed replicas, so that taint excuses no eviction.
             if taint.effect != "NoExecute" or taint.key == DRAINING_TAINT:
                 continue
             if not any(toleration.tolerates(taint) for toleration in tolerations):
@@ -246,6 +251,8 @@ def _is_healthy(context: CheckerContext, workload: LatticeWorkload, since: float
         f"{workload.metadata.namespace}/{workload.spec.service}", 0.0
     )
     is_steady = bool(workload.status.ready) and context.snapshot.not_ready_at.get(path, -inf) < since
+    # A replica created soon after a change of the spec may have the older spec, because its writer was
+    # behind.
     return (
         is_steady
         and not is_preempted(workload)

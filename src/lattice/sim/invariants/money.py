@@ -48,6 +48,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         )
         # A budget that changes in the same commit counts as changed.
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
+        # Only growth is checked: a limit that is lowered below the commitment takes no machine away.
         if (
             new.committed_micros > (old.committed_micros if old else 0)
             and pool is not None
@@ -84,6 +85,7 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
     known."""
     old_counts = _lots_by_price(change.old)
     for (cluster, kind, micros), count in _lots_by_price(change.new).items():
+        # Only new machines: an existing machine keeps the price at which it was charged.
         if count <= old_counts[cluster, kind, micros]:
             continue
         since, account = context.unseen_since(record), change.new.spec.budget
@@ -198,6 +200,7 @@ def _machine_count(ledger: LatticeLedger | None) -> int:
 
 def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
     status = ledger.status
+    # Two limits: 30 days at the committed rate, and this calendar month with the amount spent so far.
     if status.committed_micros * MONTH_HOURS > limit:
         yield (
             "I-20",

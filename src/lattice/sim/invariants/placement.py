@@ -36,12 +36,14 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
 def _check_placements(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
     old_counts = _node_group_counts(change.old)
     for node_group, count in _node_group_counts(change.new).items():
+        # Only added replicas: placed replicas stay when their pool changes later.
         if count <= old_counts[node_group]:
             continue
         pool, _, kind = node_group
         since = context.unseen_since(record)
         pools = context.snapshot.versions(LatticePool, f"/{pool}", since)
         classes = context.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
+        # One pair of versions that the writer may have known and that allows the placement is enough.
         reasons = [forbidden_reason(change.new, *versions) for versions in product(pools, classes)] or [
             f"there is no pool {pool}, or no class {kind}"
         ]

@@ -125,6 +125,7 @@ def older_terms() -> None:
 
 def forgotten_finalizer() -> None:
     """A workload object is removed while the node may still run the workload."""
+    # Two guards: the binding adds the finalizer, and the workload controller adds a missing finalizer.
     patch_attribute(binding_records, "_add_finalizer", lambda metadata: metadata)
     patch_attribute(workloads, "_metadata_change", _metadata_without_finalizer)
 

@@ -123,6 +123,7 @@ class Client:
         success."""
         self._count += 1
         operation = f"{self.name}.{self._count}"
+        # The body of a subresource has no annotations that could carry the operation.
         if body is not None and not target.subresource:
             body = {
                 **body,
@@ -138,6 +139,7 @@ class Client:
         try:
             reply = await self._send(host.name, call)
         except Unavailable as error:
+            # Without a reply the server may have carried out the request.
             outcome, message = "unknown", str(error)
         except LatticeError as error:
             outcome, message = (

@@ -28,6 +28,7 @@ class SimClock:
         return self.uptime + self.loop.time() * self.rate
 
     async def sleep(self, seconds: float) -> None:
+        # A fast clock reaches the time earlier in simulation time.
         await asyncio.sleep(seconds / self.rate)
 
     def call_later(self, seconds: float, callback: Callable[[], object]) -> asyncio.TimerHandle:

@@ -47,6 +47,7 @@ class Cloud:
             spans = self.machine_spans.setdefault(machine if isinstance(machine, str) else machine.node, [])
             if change > 0:
                 spans.append([self.loop.time(), inf])
+            # Only an unrequested end counts as lost and excuses the removal of a node with workloads (I-27).
             elif spans and self._is_losing:
                 spans[-1][1] = self.loop.time()
 
@@ -76,6 +77,7 @@ class Cloud:
                 self._is_losing = False
 
     def handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
+        # Outside of every process: the request goes on if the requesting server dies.
         self.loop.spawn(None, self._handle(work, answer))
 
     async def _handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:

@@ -154,6 +154,7 @@ class SimLoop(asyncio.BaseEventLoop):
         task.number = next(self._numbers)
         task.process = CURRENT_PROCESS.get() if context is None else context.get(CURRENT_PROCESS)
         task.__init__(coro, loop=self, name=name, context=context)
+        # Tasks of killed processes never end, and asyncio would log each of them.
         task._log_destroy_pending = False
         created: SimTask[Any] = task
         return created

@@ -60,12 +60,14 @@ class FaultPlan:
         kind changes no other draw."""
         share = rng_for(seed, "share").choice((0.15, 0.3, 0.6))
         kinds = tuple(kind for kind in FAULT_KINDS if rng_for(seed, kind).random() < share)
+        # Some seeds have clock jumps only: I-10 is checked only without faults that disturb a leader.
         if rng_for(seed, "alone").random() < 0.03:
             kinds = ("clock jump",)
         config = WorldConfig(
             racks=rng_for(seed, "racks").randint(1, 3),
             epoch=rng_for(seed, "epoch").choice(EPOCHS),
             binding=rng_for(seed, "binding").choice(BINDING_MODES),
+            # Below CLOCK_RATE_TOLERANCE (0.05), which the timeouts allow for.
             max_clock_rate_error=0.045 if "clock rate" in kinds else 0.0,
             max_clock_offset_s=rng_for(seed, "offset").choice((0.0, 2.0, 60.0)),
         )
@@ -147,6 +149,7 @@ class FaultInjector:
 
     async def _inject_repeatedly(self, kind: str, rng: random.Random) -> None:
         while True:
+            # The average of the uniform draw is one interval.
             await asyncio.sleep(self.fault_plan.interval_s * 2 * rng.random())
             self.rng = rng
             self.fault_counts[kind] += 1
@@ -230,6 +233,8 @@ class FaultInjector:
             remaining -= 1
             if remaining == 0:
                 self.world.log_fault(f"{server.process.name} crashes after revision {store.latest_revision}")
+                # Scheduled and not called here: the store still iterates its listeners, and `kill_server`
+                # removes one.
                 self.world.loop.schedule_external(self.world.loop.time(), self.world.kill_server, host)
                 self._heal_later(min(seconds, 12.0), lambda: self.world.start_server(host))
 

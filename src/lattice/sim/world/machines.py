@@ -129,6 +129,7 @@ class SimMachine:
         self._key = ec.derive_private_key(self.rng.getrandbits(200) + 2, ec.SECP256R1())
 
     def start_agent(self) -> None:
+        # A removed machine starts no agent, even if a fault of the machine heals later.
         if (
             not self.is_powered_on
             or self.world.machines.get(self.name) is not self
@@ -136,6 +137,7 @@ class SimMachine:
         ):
             return
         self.start_count += 1
+        # A new process must not act on the assignments of its predecessor (I-19).
         self.ground.has_assignments = False
         self.process = Process(f"{self.name}#{self.start_count}", self.name)
         self.world.loop.spawn(self.process, self._run_agent(self.process))
@@ -150,6 +152,7 @@ class SimMachine:
         self.is_powered_on = False
         if self.process is not None and self.process.is_alive:
             self.world.loop.kill(self.process)
+            # Without power no kernel closes the connections.
             self.world.net.process_died(self.process, silently=True)
         self.ground.lose_power()
 
@@ -177,6 +180,7 @@ class SimMachine:
         await agent.run()
 
     async def _join(self, process: Process) -> None:
+        # The identity outlives the agent process, like a certificate on disk.
         while self.peer is None:
             try:
                 await self._request_join(process)
@@ -284,6 +288,7 @@ class _RecordingServerEnd:
 
     async def receive(self) -> pb.FromAgent | None:
         message = await self.end.receive()
+        # Only a leader concludes anything from contact or silence (I-13).
         if (
             message is not None
             and self.server.leadership.leading_context() is not None

@@ -95,6 +95,7 @@ class Network:
                 future.set_exception(Unavailable("no answer in time", where=dst))
 
         def settle(result: Any, error: BaseException | None) -> None:
+            # The reply came after the timeout: the caller has given up.
             if future.done():
                 return
             if error is not None:

@@ -113,6 +113,7 @@ def run_seed(seed: int, fault_plan: FaultPlan | None = None, duration: RunDurati
 
 def _configure_machine(machine: SimMachine, rng: random.Random) -> None:
     machine.default_behaviour = machine.ground.behaviours[""] = draw_behaviour(rng)
+    # The longest delay is just below the grace that the rules allow for a kill.
     machine.ground.kill_delay_s = rng.choice((0.0, 1.0, KILL_GRACE_S - 0.1))
 
 

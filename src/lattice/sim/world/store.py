@@ -101,6 +101,7 @@ class HistoryStore(MemoryStore):
         request_id: str | None = None,
     ) -> int:
         previous_revision = self._revision
+        # A put that the store accepts over another revision than the expected one is blind (I-01).
         blind = tuple(
             write.key
             for write in writes
@@ -277,6 +278,7 @@ class StoreClient:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
+        # An event has a new name each time: with events, no two attempts would have the same keys (I-35).
         keys = tuple(sorted(str(write.key) for write in writes if write.key.resource != "events"))
         read_revision, stored_revision, sent_at = self.read_revision(), 0, self.net.loop.time()
 

@@ -169,6 +169,7 @@ class World:
             self.config.epoch,
             1 + uniform(-rate, rate),
             uniform(-offset, offset),
+            # Monotonic clocks of two hosts have different origins and must not be compared.
             uniform(10, 10_000),
         )
 
