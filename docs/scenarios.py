@@ -22,7 +22,9 @@ def scenarios() -> Iterator[str]:
         "A new one is a file with commands alone: `REWRITE=1 make sim` writes what is said below them, to be read like code. "
         "A line that cannot be done is answered with its number and the words that exist."
     )
-    rows = ((f"`{usage(verb)}`", " ".join((handler.__doc__ or "").split())) for verb, handler in COMMANDS.items())
+    rows = (
+        (f"`{usage(verb)}`", " ".join((handler.__doc__ or "").split())) for verb, handler in COMMANDS.items()
+    )
     yield table(("command", "what it does"), rows)
     servers = ", ".join(f"`s{number + 1}`" for number in range(MAX_SERVERS))
     yield (

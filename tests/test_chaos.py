@@ -106,7 +106,7 @@ def test_stop_after_is_enforced_without_an_agent(tmp_path: Path) -> None:
     path = tmp_path / "notes"
     first = a_machine(path)
     heard = time.monotonic() - 60
-    first.contact(heard)
+    first.record_contact(heard)
     first.begin(a_spec(stop_after=20))
     assert a_machine(path).live_instances() == []
     assert the_lives(path)[0].end == heard + 20

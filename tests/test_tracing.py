@@ -156,7 +156,7 @@ def test_no_spans_without_an_exporter() -> None:
     ],
 )
 def test_tracing_is_enabled_with_an_sdk(before: str, is_loaded: bool) -> None:
-    script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOTHING, TRACES\nTRACES.listen()\n"
-    script += "print('opentelemetry.trace' in sys.modules, TRACES.span('x') is not NOTHING)"
+    script = f"{before}import sys, lattice.app.serve\nfrom lattice.tracing import NOOP_SPAN, TRACING\nTRACING.enable()\n"
+    script += "print('opentelemetry.trace' in sys.modules, TRACING.span('x') is not NOOP_SPAN)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(is_loaded), str(is_loaded)]

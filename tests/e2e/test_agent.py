@@ -254,7 +254,7 @@ async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> No
         assert len(alive(lasting)) == 1
         async with site.agent():
             failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
-            assert failed.failure == "DISCONNECTED"
+            assert failed.failure_reason == "DISCONNECTED"
 
 
 async def test_agent_stops_workloads_on_exit_and_restarts_them(tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ def test_client_disconnect_frees_the_query_worker(server: Server, wire: Wire) ->
     pid = worker(server, wire)
     os.kill(pid, signal.SIGSTOP)
     code = (
-        "import sys; sys.path[:0] = sys.argv[1:3]; from pathlib import Path; from wire import Wire\n"
+        "import sys; sys.path[:0] = sys.argv[1:3]; from pathlib import Path; from build.wire import Wire\n"
         "print('asking', flush=True); Wire(Path(sys.argv[3])).ask('POST', sys.argv[4], {}, content_type='application/json')"
     )
     here = Path(__file__).parent

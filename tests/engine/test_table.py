@@ -88,7 +88,7 @@ def test_add_identical_equals_adding_rows_singly(
         singly.rows_by_rank().tolist(),
     )
     for name in once.resource_index:
-        for read in ("free", "total", "taken", "share", "inverse"):
+        for read in ("free", "total", "allocated", "share", "inverse"):
             one, other = (getattr(table, read)(table.resource_index[name]) for table in (once, singly))
             assert np.array_equal(one, other), (name, read)
 

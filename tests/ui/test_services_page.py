@@ -83,7 +83,7 @@ def test_service_row_shows_health_placement_cost_and_verdict(visit: Visitor) -> 
 
 def test_service_that_fits_by_now_is_shown_as_fitting(visit: Visitor) -> None:
     said = "async () => (await import('/ui/lib/answers.js')).nothingFits({ isPlaced: true, suggestions: [] })"
-    assert visit("#/services").evaluate(said) == "It fits as it is."
+    assert visit("#/services").evaluate(said) == "The service fits without changes."
 
 
 def test_service_changes_are_shown_live(visit: Visitor, ui_server: UiServer, crypt: str) -> None:
@@ -147,7 +147,7 @@ def test_insufficient_changes_are_worded_as_by_the_cli(visit: Visitor, ui_server
     page = visit("#/services/default/hoard")
     expect(page.locator("[data-test=verdict]")).to_contain_text("Fits without")
     shown = page.locator("[data-test=fit] p")
-    expect(shown).to_contain_text("none of the 5 things that it fits without is enough alone")
+    expect(shown).to_contain_text("5 requirements would have to change together")
     said = " ".join(ui_server.server.lattice("fit", "service/hoard").stdout.split())
     assert shown.inner_text().removesuffix(".").lower() in said.lower()
 

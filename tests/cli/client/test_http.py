@@ -54,7 +54,7 @@ def test_mutual_tls_leaves_no_key_on_disk(secure):
     [
         pytest.param(
             {"tls_server_name": ""},
-            "shows a certificate that we do not trust",
+            "presents a certificate that is not trusted",
             id="a name that the certificate does not have",
         ),
         pytest.param(

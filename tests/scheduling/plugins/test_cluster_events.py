@@ -51,9 +51,9 @@ class Case:
 
 
 ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, Any]]]] = [
-    ("Ready", a_workload(), {"cordoned": True}, {ClusterEvent.NODE_READY: {"cordoned": False}}),
-    ("Ready", a_workload(), {"ready": False}, {ClusterEvent.NODE_READY: {"ready": True}}),
-    ("Ready", a_workload(), {"draining": True}, {ClusterEvent.NODE_READY: {"draining": False}}),
+    ("Ready", a_workload(), {"is_cordoned": True}, {ClusterEvent.NODE_READY: {"is_cordoned": False}}),
+    ("Ready", a_workload(), {"is_ready": False}, {ClusterEvent.NODE_READY: {"is_ready": True}}),
+    ("Ready", a_workload(), {"is_draining": True}, {ClusterEvent.NODE_READY: {"is_draining": False}}),
     ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {ClusterEvent.NODE_CHANGED: {"cluster": "c"}}),
     ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {ClusterEvent.NODE_CHANGED: {"labels": {}}}),
     (
@@ -95,7 +95,7 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
     ),
     ("Fit", a_workload({"cpu": 8}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
     ("Fit", a_workload({"fpga": 1}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
-    ("Fit", a_workload(ports=3), {"ports": (1, 2)}, {ClusterEvent.NODE_GREW: {"ports": (1, 3)}}),
+    ("Fit", a_workload(ports=3), {"port_range": (1, 2)}, {ClusterEvent.NODE_GREW: {"port_range": (1, 3)}}),
     ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {ClusterEvent.NODE_GREW: {"gpus": ("T4", "T4")}}),
     (
         "Gpu",
@@ -106,8 +106,8 @@ ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, 
     (
         "HostPorts",
         a_workload(host_ports=((80, "TCP"),), ports=1),
-        {"ports": (80, 80)},
-        {ClusterEvent.NODE_GREW: {"ports": (80, 81)}},
+        {"port_range": (80, 80)},
+        {ClusterEvent.NODE_GREW: {"port_range": (80, 81)}},
     ),
 ]
 

@@ -18,7 +18,7 @@ import msgspec
 from lattice import __version__, errors
 from lattice.cli.client.config import ADDRESS_VARIABLES, Server
 from lattice.cli.output import messages as say
-from lattice.errors import Cause, Gone, LatticeError, Malformed, Unavailable
+from lattice.errors import Cause, Gone, LatticeError, Malformed, Unavailable, UsageError
 from lattice.kinds.meta.json_body import decode_stored, encode
 
 JSON_MEDIA_TYPE = "application/json"
@@ -321,7 +321,8 @@ def _check_status(status: int, body: bytes, request: Request) -> Response:
 _ERRORS_BY_REASON = {
     kind.reason: kind
     for kind in vars(errors).values()
-    if isinstance(kind, type) and issubclass(kind, LatticeError)
+    # A wrong command line is found before any request: no response stands for UsageError.
+    if isinstance(kind, type) and issubclass(kind, LatticeError) and kind is not UsageError
 }
 # Reversed: the first class with a status wins.
 _ERRORS_BY_STATUS = {kind.status: kind for kind in reversed(list(_ERRORS_BY_REASON.values()))}

@@ -160,7 +160,7 @@ def test_fit_counts_placed_workloads_in_shortfall() -> None:
 
 def test_fit_counts_dynamic_ports() -> None:
     table = nodes(a_node(port_range=(100, 102)))
-    place(table, a_workload(port_range=2), "n1")
+    place(table, a_workload(ports=2), "n1")
     assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
     assert ruled_out(Fit(), table, a_workload(ports=2)) == {"n1": ["without 2 free ports"]}
     assert InsufficientResource("ports", 1).summary() == "without a free port"

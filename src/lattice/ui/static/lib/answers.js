@@ -52,11 +52,10 @@ const ownSource = (service) => `service/${service.split("/").at(-1)}`;
 
 // Text for a service without suggestions; the same text as `lattice fit` prints.
 export function nothingFits({ isPlaced, conflicts = [] }) {
-  if (isPlaced) return "It fits as it is.";
+  if (isPlaced) return "The service fits without changes.";
   const fewest = Math.min(...conflicts.map((parts) => parts.length));
-  if (!conflicts.length || fewest === 1) return "Nothing that was tried makes it fit.";
-  return `No change that was tried makes it fit, since none of the ${fewest} things that it fits without is enough alone:
-    they would have to change all together.`;
+  if (!conflicts.length || fewest === 1) return "No tried change places the service.";
+  return `No tried change places the service: ${fewest} requirements would have to change together.`;
 }
 
 // `2 new places with region other than north; compliance gdpr; 1 node of cpu 250m, memory 128Mi`
