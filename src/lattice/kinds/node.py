@@ -10,6 +10,8 @@ from lattice.errors import Cause
 from lattice.kinds.constraint import Taint
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 
+# Reason of the condition Ready of a node without an agent.
+NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
 
 # Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.

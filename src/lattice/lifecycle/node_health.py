@@ -13,7 +13,7 @@ from typing import Literal
 
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
-from lattice.kinds.node import NodeUsage
+from lattice.kinds.node import NOT_JOINED, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
 
 # Float rounding tolerance: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be slightly
@@ -109,7 +109,7 @@ def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOU
             "" if node.is_quarantine_recorded else "NodeQuarantined",
         )
     if not node.has_joined:
-        return NodeVerdict("Joining", "NotJoined", "no agent has joined for this node yet")
+        return NodeVerdict("Joining", NOT_JOINED, "no agent has joined for this node yet")
     # A new leader has received no heartbeat yet: the stored state stands.
     was_lost = not node.is_heard_by_leader and not node.is_ready
     if was_lost or node.heartbeat_age >= timeouts.not_ready_after:

@@ -6,13 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import NOT_JOINED, LatticeNode
 from lattice.kinds.service import LatticeService, service_key
-from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
+from lattice.kinds.workload import NO_NODE_FITS, LatticeWorkload, WorkloadSpec
 from lattice.lifecycle.replica_template import NODE_CLASS_LABEL, NodeGroupKey, node_group_of, template
-
-NO_NODE_FITS = "NoNodeFits"
-NOT_JOINED = "NotJoined"
 
 
 @dataclass(frozen=True)

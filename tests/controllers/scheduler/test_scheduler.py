@@ -11,11 +11,10 @@ from build.virtual import settle
 
 from lattice.controllers.runtime.loop import run_all
 from lattice.controllers.runtime.object_writes import with_metadata
-from lattice.controllers.scheduler.binding_records import FINALIZER
 from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import Binding, LatticeWorkload, Retry
+from lattice.kinds.workload import WORKLOAD_FINALIZER, Binding, LatticeWorkload, Retry
 
 
 def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
@@ -31,7 +30,7 @@ async def test_workload_is_bound_with_recorded_decision() -> None:
         assert found.status.binding == Binding(node="n1", uid=node.metadata.uid, term=1)
         assert found.status.allocated_ports == {"http": 30000, "admin": 9000}
         assert (found.status.last_action, found.status.last_action_at) == ("Assign", "2026-01-01T00:00:00Z")
-        assert found.metadata.finalizers == (FINALIZER,)
+        assert found.metadata.finalizers == (WORKLOAD_FINALIZER,)
         assert node.status.workloads == 1
         assert list(found.status.decision["best"]) == ["n1"]
         assert found.status.decision["reasons"] == {"without 1 cpu free": 1}

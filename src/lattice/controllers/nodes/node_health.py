@@ -13,7 +13,15 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_metadata, with_status
 from lattice.kinds.container import Disconnect
 from lattice.kinds.meta.base import Condition
-from lattice.kinds.node import NODE_FINALIZER, QUARANTINED, LatticeNode, NodeHeartbeat, NodeStatus, NodeUsage
+from lattice.kinds.node import (
+    NODE_FINALIZER,
+    NOT_JOINED,
+    QUARANTINED,
+    LatticeNode,
+    NodeHeartbeat,
+    NodeStatus,
+    NodeUsage,
+)
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.lifecycle.eviction import is_draining
 from lattice.lifecycle.node_health import (
@@ -35,7 +43,6 @@ from lattice.store.protocol import Change, Delete, Entry, Key, Write
 
 # The key of the reconcile that looks at silent nodes of all zones together.
 ZONES_KEY = "*"
-NOT_JOINED = "NotJoined"
 MAY_STILL_RUN_MESSAGE = (
     "it was started there to run on without contact, and must not run twice by now: "
     "only its node can say that it has ended"

@@ -13,7 +13,7 @@ from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.controllers.runtime.object_writes import merge_conditions, with_status
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload
+from lattice.kinds.workload import EVICTED, NO_NODE_FITS, WORKLOAD_FINALIZER, Binding, LatticeWorkload
 from lattice.lifecycle.workload import Action
 from lattice.scheduling.cycle.binder import BindRequest
 from lattice.scheduling.cycle.decision_record import DecisionRecord
@@ -25,10 +25,7 @@ from lattice.scheduling.cycle.reservation_record import (
 )
 from lattice.store.protocol import Entry, Put
 
-# Keeps a bound workload until its agent reports that the workload has stopped.
-FINALIZER = "lattice.dev/workload"
 SCHEDULED = "Scheduled"
-NO_NODE_FITS = "NoNodeFits"
 BOUND_CONDITION = Condition(type=SCHEDULED, status="True", reason="Bound")
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
@@ -92,7 +89,7 @@ class BindingRecords:
         # In the commit of the binding: without the finalizer the record could go while an agent runs the copy
         # (I-13).
         put = with_status(
-            entry, status, None if FINALIZER in workload.metadata.finalizers else _add_finalizer
+            entry, status, None if WORKLOAD_FINALIZER in workload.metadata.finalizers else _add_finalizer
         )
         return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]
 
@@ -191,7 +188,7 @@ class BindingRecords:
 
 
 def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:
-    return metadata | {"finalizers": [*metadata.get("finalizers", ()), FINALIZER]}
+    return metadata | {"finalizers": [*metadata.get("finalizers", ()), WORKLOAD_FINALIZER]}
 
 
 def _decision_without(workload: LatticeWorkload, *names: str) -> DecisionRecord:

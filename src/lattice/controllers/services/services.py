@@ -25,9 +25,8 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, SchedulerDecision
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import NO_NODE_FITS, LatticeWorkload
 from lattice.lifecycle.replica_observation import (
-    NO_NODE_FITS,
     ReplicaObservation,
     SchedulingTimeout,
     observe_replicas,
