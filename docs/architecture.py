@@ -347,9 +347,20 @@ def folder_of(module: str) -> str:
     return module.rpartition(".")[0] or module
 
 
-def imports_of(path: Path) -> Iterator[str]:
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """The syntax tree of a module; every reader shares one."""
+    return ast.parse(path.read_text())
+
+
+@functools.cache
+def imports_of(path: Path) -> tuple[str, ...]:
     """Dotted names below lattice of everything that a module imports, also inside functions and for types only."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    return tuple(_imports_in(parsed(path)))
+
+
+def _imports_in(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (
                 alias.name.removeprefix("lattice.")

@@ -64,7 +64,7 @@ def test_imports_follow_the_map(path: Path) -> None:
 def test_pure_folders_touch_values_only(path: Path) -> None:
     if not folder_of(module_name(path)).startswith(PURE_PACKAGES):
         return
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(architecture.parsed(path)):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
         assert not {name.split(".")[0] for name in names} & IMPURE, (
@@ -163,7 +163,7 @@ def test_public_class_names_are_unique_inside_a_package() -> None:
     homes: dict[tuple[str, str], set[str]] = defaultdict(set)
     for path in FILES:
         package = path.relative_to(SOURCE).parts[0]
-        for node in ast.parse(path.read_text()).body:
+        for node in architecture.parsed(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[package, node.name].add(relative(path))
     assert {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1} == {}
@@ -174,7 +174,7 @@ def test_files_and_functions_stay_small(path: Path) -> None:
     text = path.read_text()
     name = relative(path)
     assert text.count("\n") <= MAX_FILE_LINES, f"{name} has {text.count(chr(10))} lines"
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(architecture.parsed(path)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or 0) - node.lineno + 1
             assert length <= MAX_FUNCTION_LINES, f"{name}:{node.name} has {length} lines"
