@@ -16,7 +16,6 @@ from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
-from lattice.kinds.workload import NO_NODE_FITS
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import CommitStage, StagedDecision
@@ -251,7 +250,7 @@ class PlacementWriter:
                 else:
                     outcome = "they are placed elsewhere"
                 message = f"no node of {cluster} takes {remediation.replicas} of its replicas: {outcome}"
-                yield self._recorder.event(service, NO_NODE_FITS, message, warning=True)
+                yield self._recorder.event(service, "NoNodeFits", message, warning=True)
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.
