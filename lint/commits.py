@@ -55,7 +55,8 @@ def main(arguments: list[str]) -> int:
         checked = read_commits(commits)
     except (OSError, subprocess.CalledProcessError) as error:
         sys.stdout.write(f"commit subjects are not checked: git cannot read {commits} here ({error})\n")
-        return 0
+        # A source archive or a shallow clone lacks the default range; a range that the user names must exist.
+        return 2 if arguments else 0
     count = 0
     for commit in checked:
         for problem in problems(commit):

@@ -226,6 +226,9 @@ def count_code(figures: Figures, tree: ast.Module, private_names: Counter[str]) 
 
 def main(arguments: list[str]) -> int:
     folder = Path(arguments[0]).resolve() if arguments else SOURCE
+    if not any(modules(folder)):
+        sys.stdout.write(f"{folder}: there is no Python module here; name a folder of modules\n")
+        return 2
     for goal in measure(folder).goals():
         sys.stdout.write(
             f"{goal.value:8.1f}  {goal.goal:8} {'' if goal.is_met else 'missed':7} {goal.name}\n"

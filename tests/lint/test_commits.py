@@ -36,6 +36,6 @@ def test_a_change_of_src_needs_a_body(body: str, files: tuple[str, ...], is_refu
     assert bool(list(problems(Commit("abc", "clock: add a timer", body, files)))) is is_refused
 
 
-def test_unknown_commit_range_is_reported_and_passes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["no-such-commit..HEAD"]) == 0
+def test_unknown_commit_range_is_reported_and_fails(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no-such-commit..HEAD"]) == 2
     assert "not checked" in capsys.readouterr().out

@@ -42,6 +42,11 @@ def test_good_code_has_no_finding(tmp_path: Path) -> None:
     assert main([str(tmp_path)]) == 0
 
 
+def test_folder_without_modules_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "nowhere")]) == 2
+    assert "there is no Python module here" in capsys.readouterr().out
+
+
 def test_figures_count_correctly(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(GOOD)
     figures = measure(tmp_path)
