@@ -89,7 +89,7 @@ def _read_file(path: Path) -> bytes:
         raise NotFound(
             f"cannot be read: {(e.strerror or str(e)).lower()}",
             where=str(path),
-            fix="check the path and who may read it",
+            fix="check the path and its permissions",
         ) from e
 
 

@@ -100,5 +100,5 @@ def _unreadable(path: str, error: Exception) -> LatticeError:
     return Unavailable(
         f"the server cannot read its table: {reason}",
         where=path,
-        fix="check the path in its settings, and who may read it",
+        fix="check the path in the settings and the permissions of the file",
     )
