@@ -74,6 +74,9 @@ def files(path: Path) -> Iterator[tuple[str, str]]:
 def same_words(line: str) -> str:
     """Without what differs from run to run: ages, and the width of columns."""
     words = " ".join(re.sub(r"\b(\d+[smhd])+$", "AGE", line.strip()).split())
+    # Services that are applied together may reach placement together or one after the other: the number of
+    # a service's cluster depends on it.
+    words = re.sub(r"\b([a-z]+)-\d{3}(?=-|\b)", r"\1-NNN", words)
     return re.sub(r"^(\d+[smhd])+ (?=Normal|Warning)", "AGE ", words)
 
 

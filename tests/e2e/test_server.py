@@ -47,7 +47,7 @@ def member(folder: Path, store: str, *flags: str, **environment: str) -> Iterato
 
 
 def _url(process: "subprocess.Popen[str]", log: Path) -> str:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline and process.poll() is None:
         for line in log.read_text().splitlines(keepends=True):
             if line.endswith("\n") and json.loads(line)["event"] == "serving":
