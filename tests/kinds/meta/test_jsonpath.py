@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.errors import Malformed
-from lattice.kinds.meta.jsonpath import compile_path
-from lattice.kinds.meta.jsonpath_template import compile_template
+from lattice.kinds.meta.jsonpath import compile_path, compile_template
 
 LISTED = {
     "kind": "List",

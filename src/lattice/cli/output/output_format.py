@@ -7,7 +7,7 @@ import click
 
 from lattice.cli.output import render
 from lattice.errors import LatticeError
-from lattice.kinds.meta.jsonpath_template import Template, compile_template
+from lattice.kinds.meta.jsonpath import Template, compile_template
 
 
 class OutputFormat(NamedTuple):
