@@ -17,8 +17,8 @@ FEASIBILITY = (
         "scheduling/table/test_spec003_resources.py::test_only_ready_nodes_take_workloads",
         (
             "scheduling/table/node_info.py",
-            'conditions.get("Ready", default_ready) == "True"',
-            'conditions.get("Ready", default_ready) != "False"',
+            'else default_ready) == "True"',
+            'else default_ready) != "False"',
         ),
     ),
     Row(

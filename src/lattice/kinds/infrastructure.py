@@ -31,6 +31,13 @@ CREDENTIALS_NAMESPACE = "lattice-system"
 # Millionths of the budget.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
+# Conditions of clouds, data centers and pools.
+BUDGET_CONDITION = "BudgetExceeded"
+PRESSURE_CONDITION = "CapacityPressure"
+CREDENTIALS_CONDITION = "CredentialsValid"
+DEGRADED_CONDITION = "Degraded"
+OVERLAPS_CONDITION = "Overlaps"
+
 
 class CredentialsRef(Part):
     """The Secret with the credentials for the provider."""

@@ -16,6 +16,8 @@ DRAINING_TAINT = "lattice.dev/draining"
 
 # Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.
 NODE_FINALIZER = "lattice.dev/node"
+# Condition of a node that is drained: whether all its workloads are gone.
+DRAINED_CONDITION = "Drained"
 # Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
 QUARANTINED = "Quarantined"
 # The only label keys that an agent may set on its own node.

@@ -24,6 +24,13 @@ from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_p
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
 
+# Condition: whether all replicas have a place.
+PLACED_CONDITION = "Placed"
+# Condition: whether placement would decide otherwise today.
+STALE_CONDITION = "PlacementStale"
+# Condition: whether a rollout replaces replicas.
+PROGRESSING_CONDITION = "Progressing"
+
 
 class PlacementResources(Part):
     """Resources that one replica needs, if its containers state none."""

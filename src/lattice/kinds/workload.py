@@ -30,6 +30,8 @@ ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Un
 Count = Annotated[int, Meta(ge=0)]
 # The record stays until the node has released the workload.
 WORKLOAD_FINALIZER = "lattice.dev/workload"
+# Condition of a workload: whether the scheduler has bound it to a node.
+SCHEDULED_CONDITION = "Scheduled"
 # Reason of the condition Scheduled of an unschedulable workload.
 NO_NODE_FITS = "NoNodeFits"
 # Time at which a user or an automation rule requested a restart of the failed workload.

@@ -8,18 +8,15 @@ from msgspec.structs import replace
 
 from lattice.kinds.constraint import Taint
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.timestamps import parse_time
-from lattice.kinds.node import DRAINING_TAINT, LatticeNode, NodeStatus
-from lattice.kinds.service import LatticeService
+from lattice.kinds.node import DRAINED_CONDITION, DRAINING_TAINT, LatticeNode, NodeStatus
+from lattice.kinds.service import PLACED_CONDITION, LatticeService
 from lattice.kinds.workload import EVICTED, LatticeWorkload
 from lattice.lifecycle.node_health import DRAIN_REASON, DrainPlan, Eviction, NodeWorkload, ServiceAvailability
 from lattice.lifecycle.workload import LIVE_STATES, Action
 from lattice.lifecycle.workload_status import desired_state
 
-# Condition type of services.
-PLACED_CONDITION = "Placed"
-# Condition type of nodes.
-DRAINED_CONDITION = "Drained"
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
 
@@ -54,7 +51,7 @@ def no_execute_taints(node: LatticeNode) -> list[Taint]:
 def needs_eviction_check(node: LatticeNode) -> bool:
     """Whether the eviction controller has work on the node, which includes clearing the status of a former
     taint or drain."""
-    has_drained_condition = any(condition.type == DRAINED_CONDITION for condition in node.status.conditions)
+    has_drained_condition = find_condition(node.status.conditions, DRAINED_CONDITION) is not None
     return (
         is_draining(node)
         or bool(no_execute_taints(node))
@@ -118,10 +115,10 @@ def is_evicting(workload: LatticeWorkload) -> bool:
 
 def preemption_reason(workload: LatticeWorkload) -> str:
     """Return the reason of the workload's preemption; empty for a workload that is not a victim."""
-    for condition in workload.status.conditions:
-        if condition.type == EVICTED and condition.status == "True":
-            return condition.message or condition.reason
-    return ""
+    condition = find_condition(workload.status.conditions, EVICTED)
+    if condition is None or condition.status != "True":
+        return ""
+    return condition.message or condition.reason
 
 
 def service_availability(
@@ -159,7 +156,7 @@ def _expected_replicas(service: LatticeService) -> int | None:
     count on the present nodes.
     """
     placed = sum(placement.replicas or 0 for placement in service.status.placements)
-    condition = next((item for item in service.status.conditions if item.type == PLACED_CONDITION), None)
+    condition = find_condition(service.status.conditions, PLACED_CONDITION)
     is_decided = condition is None or condition.observed_generation == service.metadata.generation
     if not placed:
         return None if condition is None else service.spec.desired_replicas()
@@ -185,8 +182,7 @@ def eviction_reasons(
 
 
 def without_drained_condition(status: NodeStatus) -> NodeStatus:
-    conditions = tuple(condition for condition in status.conditions if condition.type != DRAINED_CONDITION)
-    return replace(status, conditions=conditions)
+    return replace(status, conditions=without_condition(status.conditions, DRAINED_CONDITION))
 
 
 def drained_condition(drain: DrainPlan, residents: int) -> Condition:

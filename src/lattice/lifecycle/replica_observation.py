@@ -6,9 +6,10 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
 from lattice.kinds.node import NOT_JOINED, LatticeNode
-from lattice.kinds.service import LatticeService, service_key
-from lattice.kinds.workload import NO_NODE_FITS, LatticeWorkload, WorkloadSpec
+from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
+from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
 from lattice.lifecycle.replica_template import NODE_CLASS_LABEL, NodeGroupKey, node_group_of, template
 
 
@@ -140,52 +141,38 @@ def holds_machine(workload: LatticeWorkload, service: LatticeService | None) -> 
 
 def has_joined(node: LatticeNode) -> bool:
     """Whether the agent of the node has joined and the node is not being deleted."""
-    reasons = [condition.reason for condition in node.status.conditions if condition.type == "Ready"]
-    return bool(reasons) and NOT_JOINED not in reasons and not node.metadata.deletion_timestamp
+    ready = find_condition(node.status.conditions, READY_CONDITION)
+    return ready is not None and ready.reason != NOT_JOINED and not node.metadata.deletion_timestamp
 
 
 def not_ready_message(node: LatticeNode) -> str:
     """Return the message of a joined node that is not ready; empty for every other node."""
-    for condition in node.status.conditions:
-        if condition.type == "Ready" and condition.status == "False":
-            return condition.message if condition.reason != NOT_JOINED else ""
-    return ""
+    unready = find_false(node.status.conditions, READY_CONDITION)
+    return "" if unready is None or unready.reason == NOT_JOINED else unready.message
 
 
 def is_existing(node: LatticeNode) -> bool:
     """Whether the node is not being deleted and no condition says that its agent has yet to join."""
-    is_awaited = any(
-        condition.type == "Ready" and condition.reason == NOT_JOINED for condition in node.status.conditions
-    )
+    ready = find_condition(node.status.conditions, READY_CONDITION)
+    is_awaited = ready is not None and ready.reason == NOT_JOINED
     return not node.metadata.deletion_timestamp and not is_awaited
 
 
 def is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
     """Whether the node became ready within the timeout: a waiting replica is about to be bound to the
     node."""
-    ready = next(
-        (
-            condition
-            for condition in node.status.conditions
-            if condition.type == "Ready" and condition.status == "True"
-        ),
-        None,
-    )
-    since = ready.last_transition_time if ready else None
-    return not timeout.has_passed(since) if since else False
+    ready = find_condition(node.status.conditions, READY_CONDITION)
+    if ready is None or ready.status != "True" or not ready.last_transition_time:
+        return False
+    return not timeout.has_passed(ready.last_transition_time)
 
 
 def is_unschedulable(workload: LatticeWorkload, timeout: SchedulingTimeout) -> bool:
     """Whether no node has accepted the workload for longer than the timeout."""
-    for condition in workload.status.conditions:
-        if (
-            condition.type == "Scheduled"
-            and condition.status == "False"
-            and condition.reason == NO_NODE_FITS
-            and condition.last_transition_time
-        ):
-            return workload.status.binding is None and timeout.has_passed(condition.last_transition_time)
-    return False
+    condition = find_false(workload.status.conditions, SCHEDULED_CONDITION)
+    if condition is None or condition.reason != NO_NODE_FITS or not condition.last_transition_time:
+        return False
+    return workload.status.binding is None and timeout.has_passed(condition.last_transition_time)
 
 
 def unschedulable_reason(workload: LatticeWorkload) -> str:
@@ -194,10 +181,7 @@ def unschedulable_reason(workload: LatticeWorkload) -> str:
 
     The reason is empty for a bound workload and for a workload that the scheduler has not tried yet.
     """
-    condition = next(
-        (item for item in workload.status.conditions if item.type == "Scheduled" and item.status == "False"),
-        None,
-    )
+    condition = find_false(workload.status.conditions, SCHEDULED_CONDITION)
     if condition is None or condition.reason != NO_NODE_FITS or workload.status.binding is not None:
         return ""
     nearest = workload.status.decision.get("nearest") or {}
@@ -242,7 +226,7 @@ def has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkloa
     For a service without replicas, a placement of an older generation counts as a need for other machines.
     """
     if not replicas:
-        condition = next((item for item in service.status.conditions if item.type == "Placed"), None)
+        condition = find_condition(service.status.conditions, PLACED_CONDITION)
         return condition is not None and condition.observed_generation != service.metadata.generation
     desired = machine_needs(template(service))
     # Replicas of one revision share their needs: each revision is computed once.

@@ -7,6 +7,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
+from lattice.kinds.meta.conditions import without_condition
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
 from lattice.kinds.workload import EVICTED, ActualState, DesiredState, LatticeWorkload, WorkloadStatus
 from lattice.lifecycle.workload import (
@@ -119,7 +120,7 @@ def next_status(
     if decision.action is Action.MARK_FAILED:
         status = _in_state(status, "Failed", now)
     if decision.action in UNBINDING_ACTIONS:
-        conditions = tuple(condition for condition in status.conditions if condition.type != EVICTED)
+        conditions = without_condition(status.conditions, EVICTED)
         unbound = replace(
             status, binding=None, allocated_ports={}, decision={}, ready=False, conditions=conditions
         )

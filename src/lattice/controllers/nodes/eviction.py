@@ -13,18 +13,18 @@ from msgspec.structs import replace
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_status
+from lattice.controllers.runtime.object_writes import path_of, with_status
 from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.meta.timestamps import format_micro_time
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.eviction import (
     DRAIN_BLOCKED_REASON,
-    DRAINED_CONDITION,
     drained_condition,
     eviction_reasons,
     is_available,
@@ -284,9 +284,7 @@ class EvictionController:
         return f"{reason}; {full}" if full else reason
 
     def _drain_events(self, node: LatticeNode, condition: Condition, residents: int) -> Iterator[Write]:
-        previous = next(
-            (candidate for candidate in node.status.conditions if candidate.type == DRAINED_CONDITION), None
-        )
+        previous = find_condition(node.status.conditions, DRAINED_CONDITION)
         if condition.status == "True":
             if previous is None or previous.status != "True":
                 yield self._recorder.event(node, "NodeDrained", condition.message)

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_metadata, with_status
+from lattice.controllers.runtime.object_writes import path_of, with_metadata, with_status
 from lattice.kinds.container import Disconnect
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true, merge_conditions
 from lattice.kinds.node import (
     NODE_FINALIZER,
     NOT_JOINED,
@@ -241,29 +242,26 @@ class NodeHealthController:
         path = f"/{change.node}"
         node = self._nodes.get(path)
         # A ready node needs no wake-up: its reconcile repeats before the last heartbeat is too old.
-        if node is None or not _is_ready(node):
+        if node is None or not is_true(node.status.conditions, READY_CONDITION):
             self._wake((path,))
 
     def _observe(self, node: LatticeNode) -> NodeObservation:
         presence, name = self.context.presence, node.metadata.name
-        ready, has_heartbeat = _ready_condition(node), presence.get(name) is not None
+        ready, has_heartbeat = (
+            find_condition(node.status.conditions, READY_CONDITION),
+            presence.get(name) is not None,
+        )
         # A new leader has no heartbeats yet: the stored condition tells whether an agent ever joined.
         has_joined = has_heartbeat or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
-        quarantine_reason = next(
-            (
-                condition.message
-                for condition in node.status.conditions
-                if condition.type == QUARANTINED and condition.status == "True"
-            ),
-            "",
-        )
-        is_quarantine_reported = ready is not None and ready.reason == "Quarantined"
+        quarantine = find_condition(node.status.conditions, QUARANTINED)
+        quarantine_reason = quarantine.message if quarantine and quarantine.status == "True" else ""
+        is_quarantine_reported = ready is not None and ready.reason == QUARANTINED
         return NodeObservation(
             name,
             zone,
             presence.heartbeat_age(name),
-            _is_ready(node),
+            ready is not None and ready.status == "True",
             has_joined,
             has_heartbeat,
             quarantine_reason,
@@ -273,7 +271,7 @@ class NodeHealthController:
     def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
         previous, now = node.status, self.context.timestamp
         ready = Condition(
-            type="Ready",
+            type=READY_CONDITION,
             status="True" if verdict.state == "Ready" else "False",
             reason=verdict.reason,
             message=verdict.message,
@@ -390,12 +388,3 @@ def _remove_finalizer(entry: Entry, node: LatticeNode) -> Write:
     if finalizers:
         return with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
     return Delete(entry.key, entry.revision)
-
-
-def _ready_condition(node: LatticeNode) -> Condition | None:
-    return next((condition for condition in node.status.conditions if condition.type == "Ready"), None)
-
-
-def _is_ready(node: LatticeNode) -> bool:
-    ready = _ready_condition(node)
-    return ready is not None and ready.status == "True"

@@ -16,8 +16,9 @@ from lattice.controllers.nodes.eviction import EvictionController
 from lattice.controllers.nodes.node_health import NodeHealthController, NodeState
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_status
+from lattice.controllers.runtime.object_writes import path_of, with_status
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import READY_CONDITION, merge_conditions
 from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import (
@@ -262,7 +263,7 @@ class WorkloadController:
 
     def _with_ready_condition(self, status: WorkloadStatus, decision: Decision) -> WorkloadStatus:
         condition = Condition(
-            type="Ready",
+            type=READY_CONDITION,
             status="True" if status.ready else "False",
             reason=status.failure_reason or status.actual_state,
             message=decision.reason,

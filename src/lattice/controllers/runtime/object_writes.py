@@ -4,12 +4,12 @@ Every write of a read object expects the revision that was read, so that a concu
 never lost.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
-from lattice.kinds.meta.base import Condition, Kind, OwnerReference, Part
+from lattice.kinds.meta.base import Kind, OwnerReference, Part
 from lattice.kinds.meta.json_body import encode
 from lattice.store.protocol import ABSENT, Entry, Key, Put
 
@@ -104,22 +104,3 @@ def owner_reference(owner: Kind) -> OwnerReference:
         controller=True,
         block_owner_deletion=True,
     )
-
-
-def merge_conditions(
-    previous: Sequence[Condition], current: Iterable[Condition], now: str
-) -> tuple[Condition, ...]:
-    """Replace conditions by type with the current conditions and return the conditions sorted by type.
-
-    The transition time of a condition changes only when the status of the condition changes.
-    """
-    by_type = {condition.type: condition for condition in previous}
-    for condition in current:
-        previous_condition = by_type.get(condition.type)
-        since = (
-            previous_condition.last_transition_time
-            if previous_condition is not None and previous_condition.status == condition.status
-            else now
-        )
-        by_type[condition.type] = msgspec.structs.replace(condition, last_transition_time=since)
-    return tuple(by_type[name] for name in sorted(by_type))

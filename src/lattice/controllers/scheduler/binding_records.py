@@ -10,10 +10,18 @@ import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.event_recorder import EventRecorder
-from lattice.controllers.runtime.object_writes import merge_conditions, with_status
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_false, merge_conditions, without_condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import EVICTED, NO_NODE_FITS, WORKLOAD_FINALIZER, Binding, LatticeWorkload
+from lattice.kinds.workload import (
+    EVICTED,
+    NO_NODE_FITS,
+    SCHEDULED_CONDITION,
+    WORKLOAD_FINALIZER,
+    Binding,
+    LatticeWorkload,
+)
 from lattice.lifecycle.workload import Action
 from lattice.scheduling.cycle.binder import BindRequest
 from lattice.scheduling.cycle.decision_record import DecisionRecord
@@ -25,8 +33,7 @@ from lattice.scheduling.cycle.reservation_record import (
 )
 from lattice.store.protocol import Entry, Put
 
-SCHEDULED = "Scheduled"
-BOUND_CONDITION = Condition(type=SCHEDULED, status="True", reason="Bound")
+BOUND_CONDITION = Condition(type=SCHEDULED_CONDITION, status="True", reason="Bound")
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
 _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
@@ -84,7 +91,9 @@ class BindingRecords:
                 RESERVATION_KEY: request.reservation,
             },
             # An eviction concerned the previous node, not the new binding.
-            conditions=merge_conditions(_conditions_without(workload, EVICTED), [BOUND_CONDITION], now),
+            conditions=merge_conditions(
+                without_condition(workload.status.conditions, EVICTED), [BOUND_CONDITION], now
+            ),
         )
         # In the commit of the binding: without the finalizer the record could go while an agent runs the copy
         # (I-13).
@@ -125,7 +134,7 @@ class BindingRecords:
         bound workload."""
         workload = _decode_workload(entry.value)
         decision = _decision_without(workload, RESERVATION_RECORD_KEY, RESERVATION_KEY, GANG_KEY)
-        conditions = _conditions_without(workload, SCHEDULED)
+        conditions = without_condition(workload.status.conditions, SCHEDULED_CONDITION)
         status = msgspec.structs.replace(
             workload.status, binding=None, allocated_ports={}, decision=decision, conditions=conditions
         )
@@ -138,11 +147,11 @@ class BindingRecords:
         kinds."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
         status, decision = workload.status, {**decision_record, "kinds": list(kinds)}
-        previous = {condition.type: condition for condition in status.conditions}.get(SCHEDULED)
+        previous = find_false(status.conditions, SCHEDULED_CONDITION)
         # A waiting workload is decided again and again: only other kinds of reasons are news (I-33).
-        if previous and previous.status == "False" and status.decision.get("kinds") == decision["kinds"]:
+        if previous and status.decision.get("kinds") == decision["kinds"]:
             return []
-        condition = Condition(type=SCHEDULED, status="False", reason=NO_NODE_FITS, message=message)
+        condition = Condition(type=SCHEDULED_CONDITION, status="False", reason=NO_NODE_FITS, message=message)
         changed = msgspec.structs.replace(
             status, decision=decision, conditions=merge_conditions(status.conditions, [condition], now)
         )
@@ -193,7 +202,3 @@ def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:
 
 def _decision_without(workload: LatticeWorkload, *names: str) -> DecisionRecord:
     return {name: value for name, value in workload.status.decision.items() if name not in names}
-
-
-def _conditions_without(workload: LatticeWorkload, condition_type: str) -> tuple[Condition, ...]:
-    return tuple(condition for condition in workload.status.conditions if condition.type != condition_type)

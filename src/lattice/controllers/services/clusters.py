@@ -15,7 +15,6 @@ import msgspec
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import (
-    merge_conditions,
     put_new,
     with_metadata,
     with_status,
@@ -26,6 +25,7 @@ from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
 from lattice.kinds.cluster import ClusterStatus, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true, merge_conditions
 from lattice.kinds.meta.object_lifecycle import mark_for_deletion
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
@@ -202,9 +202,7 @@ class ClusterController:
         )
 
     def _observe_node(self, node: LatticeNode) -> ClusterNode:
-        is_ready = any(
-            condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
-        )
+        is_ready = is_true(node.status.conditions, READY_CONDITION)
         name = node.metadata.name
         workloads = [*self._workloads.by_index("node", name), *self._workloads.by_index("prepared", name)]
         entry = self._nodes.entry(f"/{name}")
@@ -554,14 +552,14 @@ _decode_declared = msgspec.json.Decoder(_Declared).decode
 
 def _cluster_relevant_state(node: LatticeNode) -> tuple[object, ...]:
     """The fields of a node that the cluster controller acts on."""
-    ready = next((condition.status for condition in node.status.conditions if condition.type == "Ready"), "")
+    ready = find_condition(node.status.conditions, READY_CONDITION)
     return (
         node.metadata.uid,
         node.metadata.deletion_timestamp,
         node.metadata.finalizers,
         node.spec,
         node.status.agent_version,
-        ready,
+        ready.status if ready is not None else "",
     )
 
 

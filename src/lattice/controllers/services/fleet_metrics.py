@@ -12,8 +12,9 @@ from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.conditions import find_condition
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
+from lattice.kinds.service import PLACED_CONDITION, LatticeService
 from lattice.placement.inputs.ledger_math import budget_status
 
 # The single key of the controller.
@@ -24,8 +25,6 @@ METRICS_INTERVAL_S = 2.0
 SPEND_REFRESH_S = 30.0
 MICROS_PER_DOLLAR = 1_000_000
 UNDECIDED = "Undecided"
-# The condition type.
-PLACED = "Placed"
 
 
 class MetricSample(NamedTuple):
@@ -117,4 +116,5 @@ def pending_verdict(service: LatticeService) -> str:
 def reason_of(service: LatticeService) -> str:
     """The reason of the condition Placed; the number of reasons is small, so the reason is a safe metrics
     label."""
-    return next((condition.reason for condition in service.status.conditions if condition.type == PLACED), "")
+    placed = find_condition(service.status.conditions, PLACED_CONDITION)
+    return placed.reason if placed is not None else ""

@@ -8,14 +8,21 @@ from dataclasses import dataclass
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext, batch_writes
-from lattice.controllers.runtime.object_writes import merge_conditions, put_new, with_spec, with_status
+from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
 from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
+from lattice.kinds.service import (
+    PLACED_CONDITION,
+    STALE_CONDITION,
+    LatticeService,
+    ServicePlacement,
+    ServiceStatus,
+)
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import CommitStage, StagedDecision
@@ -23,7 +30,7 @@ from lattice.placement.greedy.orphaned import clusters_in_use
 from lattice.placement.greedy.unschedulable import is_within_limits
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
-from lattice.placement.status.placement_conditions import PLACED_CONDITION, STALE_CONDITION, PlacementStatus
+from lattice.placement.status.placement_conditions import PlacementStatus
 from lattice.placement.status.service_status import cluster_labels, cluster_object
 from lattice.store.protocol import Check, Entry, Write
 
@@ -208,7 +215,7 @@ class PlacementWriter:
     def _status_events(
         self, service: LatticeService, previous: ServiceStatus, status: ServiceStatus
     ) -> Iterator[Write]:
-        placed, decision = _condition(status, PLACED_CONDITION), status.scheduler_decision
+        placed, decision = find_condition(status.conditions, PLACED_CONDITION), status.scheduler_decision
         if _placement_keys(previous) != _placement_keys(status) and status.placements:
             summary = ", ".join(
                 f"{placement.replicas} in {placement.cluster} on {placement.node}"
@@ -221,7 +228,7 @@ class PlacementWriter:
         if placed and placed.status == "False" and _is_news(placed, previous):
             verdict = decision.verdict if decision else placed.reason
             yield self._recorder.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
-        stale = _condition(status, STALE_CONDITION)
+        stale = find_condition(status.conditions, STALE_CONDITION)
         if stale and stale.status == "True" and _is_news(stale, previous):
             yield self._recorder.event(service, "PlacementStale", stale.message, warning=True)
 
@@ -440,13 +447,9 @@ def _placement_key(placement: ServicePlacement) -> tuple[str, str, str, int | No
     return (placement.pool, placement.cluster, placement.node, placement.replicas)
 
 
-def _condition(status: ServiceStatus, condition_type: str) -> Condition | None:
-    return next((condition for condition in status.conditions if condition.type == condition_type), None)
-
-
 def _is_news(condition: Condition, previous: ServiceStatus) -> bool:
     """Whether the previous status lacks the condition or states another text."""
-    before = _condition(previous, condition.type)
+    before = find_condition(previous.conditions, condition.type)
     return before is None or (before.status, before.reason, before.message) != (
         condition.status,
         condition.reason,

@@ -11,7 +11,6 @@ from lattice.controllers.garbage.ownership import deletion_write
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import (
-    merge_conditions,
     owner_reference,
     path_of,
     put_new,
@@ -21,7 +20,8 @@ from lattice.controllers.runtime.object_writes import (
 )
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition
-from lattice.kinds.service import LatticeService
+from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 from lattice.lifecycle.eviction import is_evicting, service_path
 from lattice.lifecycle.replica_observation import (
@@ -41,10 +41,8 @@ from lattice.lifecycle.replica_template import (
     template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
-from lattice.placement.status.placement_conditions import PLACED_CONDITION
 from lattice.store.protocol import Change, Write
 
-PROGRESSING = "Progressing"
 ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
 
 
@@ -259,9 +257,7 @@ class ReplicaController:
         self, service: LatticeService, revision: str, steps: RolloutSteps, owned: Sequence[LatticeWorkload]
     ) -> list[Write]:
         """Write the condition Progressing with its events; only the events if the condition is unchanged."""
-        previous = next(
-            (condition for condition in service.status.conditions if condition.type == PROGRESSING), None
-        )
+        previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
         condition = _progress(previous, revision, steps)
         entry, events = (
             self._services.entry(path_of(service)),
@@ -295,9 +291,7 @@ class ReplicaController:
 
 def _is_placement_current(service: LatticeService) -> bool:
     """Whether placement has decided for the current generation of the service."""
-    placed = next(
-        (condition for condition in service.status.conditions if condition.type == PLACED_CONDITION), None
-    )
+    placed = find_condition(service.status.conditions, PLACED_CONDITION)
     return placed is not None and placed.observed_generation == service.metadata.generation
 
 
@@ -305,7 +299,9 @@ def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
     """The fields of a service that its replicas depend on."""
     metadata, status = service.metadata, service.status
     conditions = [
-        condition for condition in status.conditions if condition.type in (PLACED_CONDITION, PROGRESSING)
+        condition
+        for condition in status.conditions
+        if condition.type in (PLACED_CONDITION, PROGRESSING_CONDITION)
     ]
     return (
         metadata.uid,
@@ -329,17 +325,19 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
             f"revision {revision} does not come up: {steps.failure}; "
             "no more replicas are replaced until it does"
         )
-        return Condition(type=PROGRESSING, status="False", reason=steps.failure, message=message)
+        return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
     if steps.is_rolling and steps.unschedulable_reason:
         message = (
             f"revision {revision} needs room for one replica more before it can take the place of another: "
             f"{steps.unschedulable_reason}; "
             "it goes on once there is: a machine more, other workloads fewer, or a lower replicas.min would help"
         )
-        return Condition(type=PROGRESSING, status="False", reason=NO_SURGE_CAPACITY, message=message)
+        return Condition(
+            type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
+        )
     if steps.is_rolling:
         return Condition(
-            type=PROGRESSING,
+            type=PROGRESSING_CONDITION,
             status="True",
             reason=ROLLING_OUT,
             message=f"replicas are replaced by revision {revision}",
@@ -347,5 +345,8 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
     if previous is None:
         return None
     return Condition(
-        type=PROGRESSING, status="False", reason=COMPLETE, message=f"all replicas have revision {revision}"
+        type=PROGRESSING_CONDITION,
+        status="False",
+        reason=COMPLETE,
+        message=f"all replicas have revision {revision}",
     )

@@ -7,7 +7,8 @@ import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import merge_conditions, path_of, with_status
+from lattice.controllers.runtime.object_writes import path_of, with_status
+from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.status.service_status import status_with_health

@@ -9,6 +9,7 @@ from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, cluster_number
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS
 from lattice.kinds.pool import LatticePool
@@ -248,10 +249,8 @@ def _add_nodes(
         # Neither the offer nor the nodes say how large the machines are: no new replica is assigned.
         has_size = is_offered or bool(reported[1])
         for row, node in zip(rows, group, strict=True):
-            is_unready = any(
-                condition.type == "Ready" and condition.status != "True"
-                for condition in node.status.conditions
-            )
+            ready = find_condition(node.status.conditions, READY_CONDITION)
+            is_unready = ready is not None and ready.status != "True"
             if not has_size or node.spec.unschedulable or is_unready:
                 fleet.machines.set(row, "closed", True, fixed=False)
 

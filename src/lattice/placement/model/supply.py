@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.infrastructure import OVERLAPS_CONDITION, CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import (
     Account,
     LedgerSpec,
@@ -14,6 +14,7 @@ from lattice.kinds.ledger import (
     pool_ledger_spec,
 )
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.latency import Place
@@ -357,14 +358,14 @@ def _pool_findings(pools: list[LatticePool], classes: Mapping[str, LatticeNodeCl
         absent = [name for name in pool.spec.node_classes if name not in classes]
         if absent:
             message = f"no LatticeNodeClass {', '.join(absent)}"
-            yield Finding(_subject(pool), "ReferencesResolved", "NodeClassNotFound", message)
+            yield Finding(_subject(pool), RESOLVED_CONDITION, "NodeClassNotFound", message)
         currency = _currency(pool)
         if currency != PRICE_CURRENCY:
             message = (
                 f"budget is in {currency}, prices are in {PRICE_CURRENCY}: nothing new is put here; "
                 f"state the budget in {PRICE_CURRENCY}"
             )
-            yield Finding(_subject(pool), "Ready", "ForeignCurrency", message)
+            yield Finding(_subject(pool), READY_CONDITION, "ForeignCurrency", message)
 
 
 def _overlaps(pools: list[LatticePool], clouds: list[CloudInfrastructure]) -> Iterator[tuple[str, Finding]]:
@@ -386,7 +387,7 @@ def _overlaps(pools: list[LatticePool], clouds: list[CloudInfrastructure]) -> It
             )
             offer = pool.metadata.name if later is pool else f"{cloud.metadata.name}/{region}"
             message = f"{_subject(first)} already offers {pool_login[0]} {region} with the same credentials"
-            yield offer, Finding(_subject(later), "Overlaps", "SameSupply", message, is_true=True)
+            yield offer, Finding(_subject(later), OVERLAPS_CONDITION, "SameSupply", message, is_true=True)
 
 
 def _subject(kind: Kind) -> str:
@@ -426,7 +427,7 @@ def _overflow_findings(
         else:
             reason = "OverflowTargetNotFound"
             message = f"no CloudInfrastructure {target} to overflow to"
-        yield Finding(_subject(static), "ReferencesResolved", reason, message)
+        yield Finding(_subject(static), RESOLVED_CONDITION, reason, message)
 
 
 def _is_overflow_cycle(name: str, targets: Mapping[str, str]) -> bool:
@@ -447,7 +448,9 @@ def _drop_duplicate_names(offers: list[Offer]) -> tuple[list[Offer], list[Findin
         first = by_name.setdefault(offer.name, offer)
         if first is not offer:
             message = f"{_SINGULAR[first.kind]}/{first.owner} is offered under this name; rename one of them"
-            findings.append(Finding(f"{_SINGULAR[offer.kind]}/{offer.owner}", "Ready", "NameTaken", message))
+            findings.append(
+                Finding(f"{_SINGULAR[offer.kind]}/{offer.owner}", READY_CONDITION, "NameTaken", message)
+            )
     return list(by_name.values()), findings
 
 
@@ -461,9 +464,9 @@ def _offer_findings(offers: list[Offer], adapters: frozenset[str] | None) -> Ite
         if not offer.types:
             where = f" in {offer.place.region}" if offer.kind == "cloud" else ""
             message = f"no node class is available{where} on provider {offer.place.provider or '(none)'}"
-            yield Finding(subject, "Ready", "NoNodeClass", message)
+            yield Finding(subject, READY_CONDITION, "NoNodeClass", message)
         if not _has_adapter(offer, adapters):
-            yield Finding(subject, "Ready", "ProviderUnavailable", _no_adapter_message(offer))
+            yield Finding(subject, READY_CONDITION, "ProviderUnavailable", _no_adapter_message(offer))
 
 
 def _no_adapter_message(offer: Offer) -> str:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from lattice.kinds.cluster import ClusterStatus, LatticeCluster, WorkerPool
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.lifecycle.machines import ClusterNode
 
 # No adapter for the provider exists in this server.
@@ -65,7 +66,9 @@ def status_from_nodes(
         endpoint=endpoint,
         observed_generation=cluster.metadata.generation,
         conditions=(
-            Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message),
+            Condition(
+                type=READY_CONDITION, status="True" if is_ready else "False", reason=reason, message=message
+            ),
             Condition(
                 type="ProviderReady",
                 status="False" if problems else "True",

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import RESOLVED_CONDITION, find_condition
 from lattice.kinds.service import (
+    PLACED_CONDITION,
+    STALE_CONDITION,
     LatticeService,
     SchedulerDecision,
     ServicePlacement,
@@ -24,7 +27,6 @@ from lattice.placement.status.service_status import PLACED, PlacementResult, dec
 
 # Reasons that a condition names.
 MAX_NAMED_REASONS = 3
-PLACED_CONDITION, STALE_CONDITION, RESOLVED_CONDITION = "Placed", "PlacementStale", "ReferencesResolved"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,5 +143,5 @@ def _stale(service: LatticeService, reasons: Sequence[str], is_placed: bool) -> 
         message = f"it would not be put there today, and stays: {reason_text}"
         yield Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message)
     # A service that was never placed gets no condition; an existing condition must turn False.
-    elif is_placed or any(condition.type == STALE_CONDITION for condition in service.status.conditions):
+    elif is_placed or find_condition(service.status.conditions, STALE_CONDITION):
         yield Condition(type=STALE_CONDITION, status="False", reason="AsDecided")

@@ -29,6 +29,7 @@ from lattice.kinds.infrastructure import (
     StaticUtilization,
 )
 from lattice.kinds.meta.base import Condition, Kind, Metadata
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.quantity import (
     GIB,
     MILLI,
@@ -484,4 +485,6 @@ def _ready(service: LatticeService, placed: int, ready: int, failed: Sequence[La
         reason = "ReplicasReady"
     else:
         reason = "ReplicaFailed" if failed else "ReplicasMissing"
-    return Condition(type="Ready", status="True" if is_ready else "False", reason=reason, message=message)
+    return Condition(
+        type=READY_CONDITION, status="True" if is_ready else "False", reason=reason, message=message
+    )

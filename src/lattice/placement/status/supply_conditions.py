@@ -5,8 +5,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from lattice.kinds.core import Secret
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
+from lattice.kinds.infrastructure import (
+    BUDGET_CONDITION,
+    CREDENTIALS_CONDITION,
+    DEGRADED_CONDITION,
+    OVERLAPS_CONDITION,
+    PRESSURE_CONDITION,
+    CloudInfrastructure,
+    StaticInfrastructure,
+)
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.placement.model.fleet import Fleet
@@ -114,12 +123,12 @@ def _is_usable(offer: Offer) -> bool:
 def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Condition:
     """Report whether replicas can be placed in at least one offer of the supplier."""
     if any(map(_is_usable, offers)):
-        return _condition("Ready", True, "Usable")
+        return _condition(READY_CONDITION, True, "Usable")
     closed = next((offer.closed_reason for offer in offers if offer.closed_reason), "")
-    finding = next((candidate for candidate in findings if candidate.type == "Ready"), None)
+    finding = next((candidate for candidate in findings if candidate.type == READY_CONDITION), None)
     if finding is not None:
-        return _condition("Ready", False, finding.reason, finding.message)
-    return _condition("Ready", False, "Closed", closed or "it has no regions")
+        return _condition(READY_CONDITION, False, finding.reason, finding.message)
+    return _condition(READY_CONDITION, False, "Closed", closed or "it has no regions")
 
 
 def degraded_condition(offers: Sequence[Offer]) -> Condition:
@@ -127,17 +136,17 @@ def degraded_condition(offers: Sequence[Offer]) -> Condition:
     unusable = sorted(offer.place.region for offer in offers if not _is_usable(offer))
     if unusable and len(unusable) < len(offers):
         return _condition(
-            "Degraded", True, "RegionsUnusable", f"nothing can be placed in {', '.join(unusable)}"
+            DEGRADED_CONDITION, True, "RegionsUnusable", f"nothing can be placed in {', '.join(unusable)}"
         )
-    return _condition("Degraded", False, "AllRegionsAlike")
+    return _condition(DEGRADED_CONDITION, False, "AllRegionsAlike")
 
 
 def _resolved(findings: Sequence[Finding]) -> Condition:
-    unresolved = [finding for finding in findings if finding.type == "ReferencesResolved"]
+    unresolved = [finding for finding in findings if finding.type == RESOLVED_CONDITION]
     if not unresolved:
-        return _condition("ReferencesResolved", True, "Resolved")
+        return _condition(RESOLVED_CONDITION, True, "Resolved")
     return _condition(
-        "ReferencesResolved",
+        RESOLVED_CONDITION,
         False,
         unresolved[0].reason,
         "; ".join(finding.message for finding in unresolved),
@@ -145,11 +154,11 @@ def _resolved(findings: Sequence[Finding]) -> Condition:
 
 
 def _overlaps(findings: Sequence[Finding]) -> Condition:
-    overlaps = [finding for finding in findings if finding.type == "Overlaps"]
+    overlaps = [finding for finding in findings if finding.type == OVERLAPS_CONDITION]
     if not overlaps:
-        return _condition("Overlaps", False, "Distinct")
+        return _condition(OVERLAPS_CONDITION, False, "Distinct")
     return _condition(
-        "Overlaps", True, overlaps[0].reason, "; ".join(finding.message for finding in overlaps)
+        OVERLAPS_CONDITION, True, overlaps[0].reason, "; ".join(finding.message for finding in overlaps)
     )
 
 
@@ -159,8 +168,8 @@ def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
     cents = (projected + CENT_MICROS // 2) // CENT_MICROS * CENT_MICROS
     money = f"{format_dollars(cents)} projected of {format_dollars(limit)}"
     if projected < limit:
-        return _condition("BudgetExceeded", False, "WithinBudget", money)
-    return _condition("BudgetExceeded", True, "HardLimit" if is_hard else "SoftLimit", money)
+        return _condition(BUDGET_CONDITION, False, "WithinBudget", money)
+    return _condition(BUDGET_CONDITION, True, "HardLimit" if is_hard else "SoftLimit", money)
 
 
 def pressure_condition(use: ResourceUsage) -> Condition:
@@ -170,7 +179,7 @@ def pressure_condition(use: ResourceUsage) -> Condition:
     available_percent = (max(0, total - used) * 200 + total) // (2 * total)
     reason = "NearlyFull" if is_under_pressure(use) else "RoomLeft"
     return _condition(
-        "CapacityPressure", is_under_pressure(use), reason, f"{available_percent}% capacity available"
+        PRESSURE_CONDITION, is_under_pressure(use), reason, f"{available_percent}% capacity available"
     )
 
 
@@ -203,12 +212,12 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
     """Report whether the secret exists and has the keys that the provider needs."""
     if source is None:
         return Condition(
-            type="CredentialsValid", status="True", reason="NotNeeded", message="it names no credentials"
+            type=CREDENTIALS_CONDITION, status="True", reason="NotNeeded", message="it names no credentials"
         )
     secret_text = f"secret {source.namespace}/{source.secret_name}"
     if secret is None:
         return Condition(
-            type="CredentialsValid",
+            type=CREDENTIALS_CONDITION,
             status="False",
             reason="SecretNotFound",
             message=f"there is no {secret_text}",
@@ -218,11 +227,11 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
     # The required keys of this provider are unknown.
     if key_sets is None and present_keys:
         return Condition(
-            type="CredentialsValid", status="True", reason="SecretFound", message=f"{secret_text} is there"
+            type=CREDENTIALS_CONDITION, status="True", reason="SecretFound", message=f"{secret_text} is there"
         )
     if key_sets and any(present_keys >= set(keys) for keys in key_sets):
         return Condition(
-            type="CredentialsValid",
+            type=CREDENTIALS_CONDITION,
             status="True",
             reason="KeysFound",
             message=f"{secret_text} has the keys that {source.provider} needs",
@@ -230,4 +239,4 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
     first = key_sets[0] if key_sets else ("one at least",)
     missing = [key for key in first if key not in present_keys]
     message = f"{secret_text} lacks {', '.join(missing)} for provider {source.provider}"
-    return Condition(type="CredentialsValid", status="False", reason="KeysMissing", message=message)
+    return Condition(type=CREDENTIALS_CONDITION, status="False", reason="KeysMissing", message=message)

@@ -10,8 +10,17 @@ import msgspec
 
 from lattice.kinds.cluster import ClusterUtilization, LatticeCluster
 from lattice.kinds.core import Secret
-from lattice.kinds.infrastructure import CloudInfrastructure, CloudStatus, StaticInfrastructure
+from lattice.kinds.infrastructure import (
+    BUDGET_CONDITION,
+    CREDENTIALS_CONDITION,
+    DEGRADED_CONDITION,
+    PRESSURE_CONDITION,
+    CloudInfrastructure,
+    CloudStatus,
+    StaticInfrastructure,
+)
 from lattice.kinds.meta.base import Condition, Kind, Status
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool, PoolStatus
@@ -31,8 +40,8 @@ SUPPLY_OBJECTS = (LatticePool, CloudInfrastructure, StaticInfrastructure)
 # Looks up a secret by namespace and name.
 SecretLookup = Callable[[str, str], Secret | None]
 FOUR_DECIMALS = Decimal("0.0001")
-FAILING_CONDITIONS = (("Ready", "False"), ("CredentialsValid", "False"))
-WARNING_CONDITIONS = (("BudgetExceeded", "True"), ("Degraded", "True"), ("CapacityPressure", "True"))
+FAILING_CONDITIONS = ((READY_CONDITION, "False"), (CREDENTIALS_CONDITION, "False"))
+WARNING_CONDITIONS = ((BUDGET_CONDITION, "True"), (DEGRADED_CONDITION, "True"), (PRESSURE_CONDITION, "True"))
 # A change of spend is minor below projected spend / 1000.
 MINOR_SPEND_DIVISOR = 1000
 # Micro-dollars. In the last minutes of a month, or after the first machine of a month, a cent is a large

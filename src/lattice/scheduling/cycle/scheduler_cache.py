@@ -9,6 +9,7 @@ import msgspec
 
 from lattice.engine.derived_columns import drop_oldest_half
 from lattice.errors import LatticeError
+from lattice.kinds.meta.conditions import is_true
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload
@@ -302,9 +303,7 @@ def _schedulable_info(node: LatticeNode) -> NodeInfo:
 
 
 def is_evicted(workload: LatticeWorkload) -> bool:
-    return any(
-        condition.type == EVICTED and condition.status == "True" for condition in workload.status.conditions
-    )
+    return is_true(workload.status.conditions, EVICTED)
 
 
 def _node_events(previous: NodeInfo | None, current: NodeInfo) -> Iterable[ClusterEvent]:

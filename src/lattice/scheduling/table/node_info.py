@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from lattice.kinds.constraint import Taint
+from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 
@@ -41,14 +42,14 @@ def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeIn
     """
     spec, status = node.spec, node.status
     topology_labels = {name: getattr(spec, name) for name in TOPOLOGY_KEYS if getattr(spec, name)}
-    conditions = {condition.type: condition.status for condition in status.conditions}
+    ready = find_condition(status.conditions, READY_CONDITION)
     return NodeInfo(
         name=node.metadata.name,
         allocatable={name: amount for name, amount in allocatable(node).items() if name != "gpu"},
         labels={**node.metadata.labels, **topology_labels, "node": node.metadata.name},
         taints=spec.taints,
         gpus=tuple((gpu.model, gpu.milli_free) for gpu in status.gpus),
-        is_ready=conditions.get("Ready", default_ready) == "True",
+        is_ready=(ready.status if ready is not None else default_ready) == "True",
         is_cordoned=spec.unschedulable,
         is_draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
         runtimes=frozenset(status.runtimes),

@@ -12,6 +12,7 @@ import msgspec
 from lattice.clock import Clock, format_timestamp
 from lattice.errors import Conflict, Denied, NotFound
 from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
 from lattice.kinds.node import (
@@ -138,7 +139,7 @@ def apply_registration(node: Object, hello: Hello, size: MachineSize | None = No
     previous = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
     status = msgspec.structs.replace(
         previous,
-        conditions=tuple(condition for condition in previous.conditions if condition.type != QUARANTINED),
+        conditions=without_condition(previous.conditions, QUARANTINED),
         workloads=previous.workloads or 0,
         **_status(hello, size),
     )
@@ -149,7 +150,7 @@ def with_quarantine_condition(node: Object, problem: str, now: str) -> Object | 
     """The node with the condition that excludes the node from scheduling, or None if the node has the
     condition already."""
     previous = msgspec.convert(node.get("status", {}), NodeStatus, strict=False)
-    if any(condition.type == QUARANTINED for condition in previous.conditions):
+    if find_condition(previous.conditions, QUARANTINED):
         return None
     quarantine = Condition(
         type=QUARANTINED, status="True", reason="ImpossibleRoom", message=problem, last_transition_time=now

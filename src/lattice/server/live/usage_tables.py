@@ -10,6 +10,7 @@ from typing import Any
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import parse_amounts
 from lattice.kinds.ledger import Account, LatticeLedger
+from lattice.kinds.meta.conditions import READY_CONDITION, is_true
 from lattice.kinds.meta.quantity import Quantity, dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
@@ -308,9 +309,7 @@ def _connected_usage(heartbeat: LastHeartbeat | None) -> Usage:
 
 
 def is_ready(node: LatticeNode) -> bool:
-    return any(
-        condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
-    )
+    return is_true(node.status.conditions, READY_CONDITION)
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,12 @@ from typing import Any, cast
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.conditions import find_false
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
 from lattice.server.live.usage_tables import is_ready, requested_by
 
 Row = dict[str, Any]
@@ -75,10 +76,8 @@ def _unscheduled_reason(obj: LatticeWorkload) -> str:
     """Return the message of the false Scheduled condition of an unbound workload, or ""."""
     if obj.status.binding is not None:
         return ""
-    for condition in obj.status.conditions:
-        if condition.type == "Scheduled" and condition.status == "False":
-            return condition.message
-    return ""
+    unscheduled = find_false(obj.status.conditions, SCHEDULED_CONDITION)
+    return unscheduled.message if unscheduled is not None else ""
 
 
 def node_row(obj: LatticeNode) -> Row:

@@ -15,9 +15,10 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from lattice.kinds.meta.conditions import find_condition, find_false
 from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
+from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.server.agents.join import node_key
 from lattice.sim.invariants import agents, binding, lifecycle, money, placement
@@ -319,10 +320,8 @@ class Checker:
             assignment = (node_of(workload), workload.metadata.uid)
             desired.add(assignment)
             if not status.ready or assignment not in running:
-                reason = next(
-                    (condition.message for condition in status.conditions if condition.type == "Scheduled"),
-                    "",
-                )
+                scheduled = find_condition(status.conditions, SCHEDULED_CONDITION)
+                reason = scheduled.message if scheduled else ""
                 yield (
                     "I-32",
                     (
@@ -343,9 +342,7 @@ class Checker:
         for key, service in self.snapshot.services.items():
             ready = sum(bool(replica.status.ready) for replica in self.snapshot.replicas_of(key))
             if service.metadata.deletion_timestamp or ready != service.spec.desired_replicas():
-                placed = next(
-                    (condition for condition in service.status.conditions if condition.type == "Placed"), None
-                )
+                placed = find_condition(service.status.conditions, PLACED_CONDITION)
                 yield (
                     "I-32",
                     (
@@ -415,14 +412,7 @@ class Checker:
         """Report whether the surge replica of a rollout fits on no node, and the service's Progressing
         condition explains the block."""
         service = self.snapshot.services.get(f"{workload.metadata.namespace}/{workload.spec.service}")
-        progressing = (
-            next(
-                (condition for condition in service.status.conditions if condition.type == "Progressing"),
-                None,
-            )
-            if service
-            else None
-        )
+        progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION) if service else None
         if node_of(workload) or progressing is None or progressing.reason != "NoRoomForSurge":
             return False
         workloads = list(self.snapshot.workloads.values())
@@ -440,10 +430,8 @@ class Checker:
 
     def _check_explained(self, path: str, workload: LatticeWorkload) -> Findings:
         """I-34: an unschedulable workload has a condition with the reason."""
-        scheduled = next(
-            (condition for condition in workload.status.conditions if condition.type == "Scheduled"), None
-        )
-        if scheduled is None or scheduled.status != "False" or not scheduled.message:
+        unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
+        if unscheduled is None or not unscheduled.message:
             yield "I-34", f"{path} waits and does not say for what"
 
     def _waits_for_gang(self, workload: LatticeWorkload) -> bool:

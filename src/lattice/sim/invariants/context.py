@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
+from lattice.kinds.meta.conditions import READY_CONDITION, is_true
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.invariants.history import ObjectChange, StateSnapshot
@@ -82,9 +83,7 @@ def workload_changes(changes: list[ObjectChange]) -> Iterator[ObjectChange]:
 
 
 def is_ready(node: LatticeNode) -> bool:
-    return any(
-        condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
-    )
+    return is_true(node.status.conditions, READY_CONDITION)
 
 
 def is_preempted(workload: LatticeWorkload) -> bool:

@@ -12,9 +12,10 @@ from lattice.agent.runtimes.fake import Behaviour
 from lattice.errors import Malformed
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
+from lattice.kinds.meta.conditions import find_condition, find_false
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.service import PLACED_CONDITION, LatticeService
+from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
 from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.scheduling.cycle.profile import BindingModeName
 from lattice.sim.invariants.history import instance_runs, node_of
@@ -293,15 +294,10 @@ class ScenarioWorld:
         for workload in self._list(LatticeWorkload):
             status = workload.status
             state = status.actual_state + (" ready" if status.ready else "")
-            unschedulable_reason = next(
-                (
-                    condition.message
-                    for condition in status.conditions
-                    if condition.type == "Scheduled" and condition.status == "False"
-                ),
-                "",
-            )
-            reason = unschedulable_reason if not node_of(workload) else status.failure_reason
+            unscheduled = find_false(status.conditions, SCHEDULED_CONDITION)
+            reason = status.failure_reason
+            if not node_of(workload):
+                reason = unscheduled.message if unscheduled else ""
             suffix = f", {reason}" if reason else ""
             yield f"{workload.metadata.name}: {state}, {node_of(workload) or 'no node'}{suffix}"
 
@@ -309,9 +305,7 @@ class ScenarioWorld:
         """Services with ready replicas and the result of placement."""
         for service in self._list(LatticeService):
             ready = service.status.health.ready if service.status.health else 0
-            placed = next(
-                (condition for condition in service.status.conditions if condition.type == "Placed"), None
-            )
+            placed = find_condition(service.status.conditions, PLACED_CONDITION)
             message = placed.message if placed else "not looked at"
             yield f"{service.metadata.name}: {ready or 0} of {service.spec.desired_replicas()} ready, {message}"
 
