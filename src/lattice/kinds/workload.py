@@ -304,6 +304,11 @@ class LatticeWorkload(Kind):
                 yield Cause(f"spec.constraints.spread[{index}].selector", problem, "FieldValueRequired")
 
 
+def service_path(workload: LatticeWorkload) -> str:
+    """Path of the workload's service; empty for a workload without a service."""
+    return f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else ""
+
+
 class DesiredRun(NamedTuple):
     """State that the node should bring the workload to, its revision, and the number of the start."""
 

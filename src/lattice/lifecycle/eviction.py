@@ -7,27 +7,18 @@ from datetime import datetime
 from msgspec.structs import replace
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import DRAINED_CONDITION, DRAINING_TAINT, LatticeNode, NodeStatus
 from lattice.kinds.service import PLACED_CONDITION, LatticeService
-from lattice.kinds.workload import EVICTED, LatticeWorkload
+from lattice.kinds.workload import EVICTED, LatticeWorkload, service_path
 from lattice.lifecycle.node_health import DRAIN_REASON, DrainPlan, Eviction, NodeWorkload, ServiceAvailability
 from lattice.lifecycle.workload import LIVE_STATES, Action
 from lattice.lifecycle.workload_status import desired_state
 
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
-
-
-def workload_path(workload: LatticeWorkload) -> str:
-    return f"{workload.metadata.namespace}/{workload.metadata.name}"
-
-
-def service_path(workload: LatticeWorkload) -> str:
-    """Path of the workload's service; empty for a workload without a service."""
-    return f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else ""
 
 
 def is_draining(node: LatticeNode) -> bool:
@@ -86,7 +77,7 @@ def node_workload(workload: LatticeWorkload, evicting: Collection[str] = ()) -> 
 
     `evicting` holds paths of workloads whose eviction is decided but perhaps not stored yet.
     """
-    path = workload_path(workload)
+    path = path_of(workload)
     return NodeWorkload(
         path,
         service_path(workload),
@@ -136,7 +127,7 @@ def service_availability(
     available = evicting_count = live = 0
     for replica in replicas:
         live += desired_state(replica) != "Deleted"
-        if is_evicting(replica) or workload_path(replica) in evicting or preemption_reason(replica):
+        if is_evicting(replica) or path_of(replica) in evicting or preemption_reason(replica):
             evicting_count += replica.status.binding is not None
         else:
             available += is_available(replica)

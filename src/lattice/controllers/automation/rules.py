@@ -18,7 +18,7 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_metadata, with_spec, with_status
 from lattice.kinds.automation import AutomationRule, AutomationStatus
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import Kind, path_of
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
@@ -242,9 +242,7 @@ class AutomationController:
                 yield self._recorder.event(
                     subject, action.event.reason, message, warning=action.event.type == "Warning"
                 )
-        entry = self.context.cache(type(subject)).entry(
-            f"{subject.metadata.namespace}/{subject.metadata.name}"
-        )
+        entry = self.context.cache(type(subject)).entry(path_of(subject))
         if entry is not None and isinstance(subject, LatticeWorkload):
             yield from self._workload_writes(rule, subject, entry)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.drift import AssignedWorkload, Drift, ReportedWorkload, find_drift

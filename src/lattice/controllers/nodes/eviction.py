@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of, with_status
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import DRAINED_CONDITION, LatticeNode

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from lattice import metrics
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of, with_metadata, with_status
+from lattice.controllers.runtime.object_writes import with_metadata, with_status
 from lattice.kinds.container import Disconnect
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true, merge_conditions
 from lattice.kinds.node import (
     NODE_FINALIZER,

@@ -16,8 +16,8 @@ from lattice.controllers.nodes.eviction import EvictionController
 from lattice.controllers.nodes.node_health import NodeHealthController, NodeState
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of, with_status
-from lattice.kinds.meta.base import Condition
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import READY_CONDITION, merge_conditions
 from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import LatticeNode

@@ -24,7 +24,7 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.presence import Presence
 from lattice.scheduling.cycle.reservation_record import gang_attempt_of, reservation_record
 from lattice.store.cache import Cache, Index
@@ -69,9 +69,7 @@ def _gang_of(workload: LatticeWorkload) -> tuple[str, ...]:
 
 INDEXES: Mapping[type[Kind], Mapping[str, Index[Any]]] = {
     LatticeWorkload: {
-        "service": lambda workload: (
-            (f"{workload.metadata.namespace}/{workload.spec.service}",) if workload.spec.service else ()
-        ),
+        "service": lambda workload: (service_path(workload),) if workload.spec.service else (),
         # By name only: a binding to an earlier node of the name is in the index too, so readers compare uids.
         "node": lambda workload: (workload.status.binding.node,) if workload.status.binding else (),
         "cluster": lambda workload: (workload.spec.cluster,),

@@ -35,12 +35,6 @@ def key_of(obj: Kind) -> Key:
     return Key(obj.resource.id, obj.metadata.namespace, obj.metadata.name)
 
 
-def path_of(obj: Kind) -> str:
-    """The path of an object, `namespace/name`, or `/name` for a cluster-scoped object: the key of caches and
-    controllers."""
-    return f"{obj.metadata.namespace}/{obj.metadata.name}"
-
-
 def put_new(obj: Kind, *, uid: str, now: str) -> Put:
     """Return the write that creates an object under a new identity; the commit conflicts if the object
     exists."""

@@ -22,7 +22,7 @@ from lattice.controllers.runtime.object_writes import key_of, put_new
 from lattice.controllers.scheduler.binding_records import BindingDetails, BindingRecords
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Lease, LeaseSpec
-from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.base import Metadata, path_of
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindRequest, StoredNodeState
@@ -425,7 +425,7 @@ def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> di
     table = NodeTable()
     row = table.put_node(node_info_of(node))
     # A workload that is bound after its reservation may be in both indexes: count it once.
-    unique = {f"{workload.metadata.namespace}/{workload.metadata.name}": workload for workload in assigned}
+    unique = {path_of(workload): workload for workload in assigned}
     for workload in unique.values():
         ask = table.ask_of(workload)
         has_room = ask.demands.gpu is None or has_free_gpus(ask.demands.gpu, table, row)

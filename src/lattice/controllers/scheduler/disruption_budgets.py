@@ -5,14 +5,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lattice.controllers.runtime.context import ControllerContext
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.lifecycle.eviction import (
     DisruptionBudget,
     disruptions_allowed,
     service_availability,
-    service_path,
-    workload_path,
 )
 
 
@@ -75,7 +74,7 @@ class DisruptionBudgets:
         evicted = {
             path
             for replica in replicas
-            if (path := workload_path(replica)) in victims or self.eviction_reason(replica)
+            if (path := path_of(replica)) in victims or self.eviction_reason(replica)
         }
         spare = self._queried[service] = disruptions_allowed(service_availability(current, replicas, evicted))
         return spare

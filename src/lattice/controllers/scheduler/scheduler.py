@@ -23,6 +23,7 @@ from lattice.controllers.scheduler.unschedulable import BindFailureReporter, Uns
 from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision
 from lattice.engine.tie_order import tie_rank
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
@@ -149,11 +150,7 @@ class SchedulingController:
                 dict.fromkeys(sorted(names, key=lambda name: tie_rank(self.table.seed, name)))
             )
             workloads = self.context.cache(LatticeWorkload).objects()
-            self._changed_workloads.update(
-                dict.fromkeys(
-                    f"{workload.metadata.namespace}/{workload.metadata.name}" for workload in workloads
-                )
-            )
+            self._changed_workloads.update(dict.fromkeys(path_of(workload) for workload in workloads))
         return (NODE_TABLE_KEY,)
 
     def _node_changed(self, change: Change) -> Iterable[str]:
@@ -515,7 +512,7 @@ class SchedulingController:
         return BindingDetails(ports, {**record, "gpus": list(placement.gpus)} if placement.gpus else record)
 
     def _is_workload_unchanged(self, workload: LatticeWorkload) -> bool:
-        placement = self.table.placements.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        placement = self.table.placements.get(path_of(workload))
         return placement is not None and self.scheduler_cache.has_same_ask(workload, placement.ask)
 
     async def _mark_victims(self) -> None:

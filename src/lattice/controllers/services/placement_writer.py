@@ -13,7 +13,7 @@ from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerC
 from lattice.errors import Conflict
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import (
@@ -181,7 +181,7 @@ class PlacementWriter:
         Raises Conflict if the service changed since the decision.
         """
         service = decided.world.services[name]
-        path = f"{service.metadata.namespace}/{service.metadata.name}"
+        path = path_of(service)
         current, entry = self._services.get(path), self._services.entry(path)
         # The service was deleted, or created again, since the decision.
         if current is None or entry is None or current.metadata.uid != service.metadata.uid:

@@ -12,18 +12,17 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import (
     owner_reference,
-    path_of,
     put_new,
     with_metadata,
     with_spec,
     with_status,
 )
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
-from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
-from lattice.lifecycle.eviction import is_evicting, service_path
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
+from lattice.lifecycle.eviction import is_evicting
 from lattice.lifecycle.replica_observation import (
     holds_machine,
     is_owned,
@@ -98,7 +97,7 @@ class ReplicaController:
         workload = current or previous
         if workload is None or not workload.spec.service:
             return ()
-        key = f"{change.key.namespace}/{workload.spec.service}"
+        key = service_path(workload)
         has_left = current is None or (
             bool(current.metadata.deletion_timestamp)
             and not (previous and previous.metadata.deletion_timestamp)

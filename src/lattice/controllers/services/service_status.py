@@ -7,10 +7,11 @@ import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of, with_status
+from lattice.controllers.runtime.object_writes import with_status
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.placement.status.service_status import status_with_health
 from lattice.store.protocol import Change
 
@@ -47,7 +48,7 @@ class ServiceStatusController:
         workload = self._workloads.get(change.key.path) or self._workloads.previous_object
         if workload is None or not workload.spec.service:
             return ()
-        return (f"{change.key.namespace}/{workload.spec.service}",)
+        return (service_path(workload),)
 
     async def reconcile(self, key: str) -> Requeue | None:
         service, entry = self._services.get(key), self._services.entry(key)

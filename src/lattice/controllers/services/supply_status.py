@@ -11,12 +11,12 @@ import msgspec
 from lattice.controllers.runtime.background import run_in_background
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
-from lattice.controllers.runtime.object_writes import path_of, with_status
+from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Kind, Status
+from lattice.kinds.meta.base import Kind, Status, path_of
 from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool

@@ -7,11 +7,10 @@ from datetime import datetime
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.controllers.runtime.object_writes import path_of
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import Kind, path_of
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy

@@ -156,3 +156,9 @@ class Kind(Part):
         """Problems that the schema cannot express: ranges across fields, units, and contradictions within the
         object."""
         yield from ()
+
+
+def path_of(obj: Kind) -> str:
+    """The path of an object, `namespace/name`, or `/name` for a cluster-scoped object: the key of caches and
+    controllers."""
+    return f"{obj.metadata.namespace}/{obj.metadata.name}"

@@ -19,12 +19,12 @@ from lattice.kinds.infrastructure import (
     CloudStatus,
     StaticInfrastructure,
 )
-from lattice.kinds.meta.base import Condition, Kind, Status
+from lattice.kinds.meta.base import Condition, Kind, Status, path_of
 from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool, PoolStatus
-from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
+from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import World
@@ -66,15 +66,12 @@ def usage_by_cluster(workloads: Iterable[LatticeWorkload]) -> dict[str, ClusterU
     workload_counts, requested = Counter[str](), dict[str, Counter[str]]()
     shapes, shape_counts = dict[tuple[str, str, str], WorkloadSpec](), Counter[tuple[str, str, str]]()
     for workload in workloads:
-        spec, owner = (
-            workload.spec,
-            f"{workload.metadata.namespace}/{workload.spec.service}" if workload.spec.service else "",
-        )
+        spec, owner = workload.spec, service_path(workload)
         # Workloads without a service have shapes of their own.
         shape = (
             spec.cluster,
             owner,
-            spec.revision if owner else f"{workload.metadata.namespace}/{workload.metadata.name}",
+            spec.revision if owner else path_of(workload),
         )
         workload_counts[spec.cluster] += 1
         shape_counts[shape] += 1

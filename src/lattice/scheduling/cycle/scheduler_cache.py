@@ -9,6 +9,7 @@ import msgspec
 
 from lattice.engine.derived_columns import drop_oldest_half
 from lattice.errors import LatticeError
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import is_true
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
@@ -155,7 +156,7 @@ class SchedulerCache:
 
     def has_same_ask(self, workload: LatticeWorkload, ask: WorkloadAsk) -> bool:
         """Whether the workload still has this ask. An unchanged workload object has it without a comparison."""
-        pending = self.pending.get(f"{workload.metadata.namespace}/{workload.metadata.name}")
+        pending = self.pending.get(path_of(workload))
         if pending is not None and pending[0] is workload and pending[1] is ask:
             return True
         return self.ask_of(workload) == ask
@@ -177,7 +178,7 @@ class SchedulerCache:
         return replace(ask, name=f"{ask.demands.namespace}/{metadata.name}")
 
     def _apply_bound(self, workload: LatticeWorkload, binding: Binding, now: ClockReading) -> None:
-        path = f"{workload.metadata.namespace}/{workload.metadata.name}"
+        path = path_of(workload)
         self.forget_pending(path)
         self.queue.remove(path)
         # Bound to a node that is not in the table, or to a previous node of the same name.

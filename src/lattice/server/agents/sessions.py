@@ -19,6 +19,7 @@ from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.join_token import AGENT_KEY_ANNOTATION
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.workload import desired_run
@@ -131,7 +132,7 @@ class AgentSessions:
         if self._current_context is not None:
             workloads = self._current_context.cache(LatticeWorkload)
             for caller in callers:
-                self.mark_changed([_path(replica) for replica in workloads.by_index("service", caller)])
+                self.mark_changed([path_of(replica) for replica in workloads.by_index("service", caller)])
         silence_limit_s = MAX_MISSED_HEARTBEATS * self.heartbeat_interval_s
         for session in list(self.sessions.values()):
             if self.clock.monotonic() - session.last_heartbeat_at > silence_limit_s:
@@ -323,7 +324,7 @@ class AgentSessions:
         is_full_list, changed_paths = session.is_full_sync_due, session.changed_workloads
         session.is_full_sync_due, session.changed_workloads = False, set()
         if is_full_list:
-            workloads = {_path(workload): workload for workload in cache.by_index("node", node)}
+            workloads = {path_of(workload): workload for workload in cache.by_index("node", node)}
         else:
             # Sorted: the order of a set differs between processes, and the simulation must repeat (I-36).
             workloads = {path: cache.get(path) for path in sorted(changed_paths)}
@@ -374,7 +375,7 @@ class AgentSessions:
     def _subscribe(self, leader: LeaderContext) -> None:
         workloads = leader.cache(LatticeWorkload)
         self._node_by_workload = {
-            _path(workload): _bound_node(workload)
+            path_of(workload): _bound_node(workload)
             for workload in workloads.objects()
             if _bound_node(workload)
         }
@@ -437,10 +438,6 @@ class AgentSessions:
                 "UNKNOWN_NODE", f"node {session.peer.node} was removed, or another machine has joined as it"
             )
         return None
-
-
-def _path(workload: LatticeWorkload) -> str:
-    return f"{workload.metadata.namespace}/{workload.metadata.name}"
 
 
 def _bound_node(workload: LatticeWorkload) -> str:

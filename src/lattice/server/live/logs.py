@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from lattice.errors import LatticeError, Malformed, NotFound, Unavailable
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.agents.leader_context import LeaderContext
 from lattice.server.agents.leader_proxy import ForwardedRequest, LeaderProxy
@@ -89,7 +90,7 @@ def _last_reported_log(workload: LatticeWorkload, error: LatticeError) -> Reply:
     lines."""
     reported_log = workload.status.last_log
     if not reported_log:
-        where = f"workload/{workload.metadata.namespace}/{workload.metadata.name}"
+        where = f"workload/{path_of(workload)}"
         raise type(error)(
             f"nothing to show: {error.message}",
             where=where,
@@ -104,7 +105,7 @@ def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
     query, binding = call.query, workload.status.binding
     return LogRequest(
         node=binding.node if binding else "",
-        workload=f"{workload.metadata.namespace}/{workload.metadata.name}",
+        workload=path_of(workload),
         uid=workload.metadata.uid,
         container=_container(workload, query.get("container", "")),
         tail_lines=_tail_lines(query.get("tail") or query.get("tailLines") or ""),

@@ -10,6 +10,7 @@ from typing import Any
 
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 
@@ -87,9 +88,7 @@ class SpendHistory:
         for cluster in clusters:
             rates[cluster.spec.pool] += _hourly(cluster.status.cost)
         _record_rates(self.pools, rates, now)
-        service_by_path = {
-            f"{service.metadata.namespace}/{service.metadata.name}": service for service in services
-        }
+        service_by_path = {path_of(service): service for service in services}
         service_rates = {
             path: _hourly(service.status.total_cost) for path, service in service_by_path.items()
         }

@@ -10,12 +10,13 @@ from typing import Any
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.container import parse_amounts
 from lattice.kinds.ledger import Account, LatticeLedger
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import READY_CONDITION, is_true
 from lattice.kinds.meta.quantity import Quantity, dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.placement.inputs.ledger_math import UNLIMITED_HEADROOM, budget_status, headroom
 from lattice.presence import LastHeartbeat, Usage
 
@@ -220,12 +221,9 @@ def service_rows(fleet: Fleet) -> list[Row]:
     totals: dict[str, ReplicaTotal] = {}
     for workload in fleet.workloads:
         if workload.spec.service:
-            namespace, name = workload.metadata.namespace, workload.metadata.name
-            total = totals.setdefault(f"{namespace}/{workload.spec.service}", ReplicaTotal())
-            total.add(workload, used.get(f"{namespace}/{name}", NO_USAGE))
-    services = {
-        f"{service.metadata.namespace}/{service.metadata.name}": service for service in fleet.services
-    }
+            total = totals.setdefault(service_path(workload), ReplicaTotal())
+            total.add(workload, used.get(path_of(workload), NO_USAGE))
+    services = {path_of(service): service for service in fleet.services}
     return [
         _service_row(service, totals.get(path, ReplicaTotal())) for path, service in sorted(services.items())
     ]

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import Kind, path_of
 from lattice.kinds.meta.conditions import find_false
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
@@ -24,7 +24,7 @@ def row_summary(obj: Kind) -> Row:
     of the kind."""
     metadata = obj.metadata
     row: Row = {
-        "path": f"{metadata.namespace}/{metadata.name}",
+        "path": path_of(obj),
         "name": metadata.name,
         "created": metadata.creation_timestamp,
     }

@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.container import format_amount
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.kinds.workload import Binding, LatticeWorkload, service_path
 from lattice.scheduling.cycle.reservation_record import binding_reservation, reservation_record
 from lattice.server.agents.join import node_key
 from lattice.sim.invariants.context import CheckerContext, Findings, is_preempted, is_ready, workload_changes
@@ -22,7 +23,6 @@ from lattice.sim.invariants.history import (
     StateSnapshot,
     is_bound_to_former_node,
     node_of,
-    path_of,
     reserved_node,
 )
 from lattice.sim.invariants.placement import selector_matches
@@ -277,9 +277,7 @@ def _spread_violation(
             continue
         siblings = [
             replica
-            for replica in context.snapshot.replicas_of(
-                f"{workload.metadata.namespace}/{workload.spec.service}"
-            )
+            for replica in context.snapshot.replicas_of(service_path(workload))
             if replica.metadata.uid != workload.metadata.uid and not _is_on_former_node(context, replica)
         ]
         known_bound = {

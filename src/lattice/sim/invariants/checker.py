@@ -15,10 +15,11 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import find_condition, find_false
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
-from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
+from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload, service_path
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.server.agents.join import node_key
 from lattice.sim.invariants import agents, binding, lifecycle, money, placement
@@ -30,7 +31,6 @@ from lattice.sim.invariants.history import (
     is_being_deleted,
     node_of,
     operation_in,
-    path_of,
     reserved_node,
 )
 from lattice.sim.world.client import OperationRecord
@@ -378,7 +378,7 @@ class Checker:
             # reports.
             if workload is None or workload.metadata.uid != run.instance_id.uid:
                 continue
-            key = f"{workload.metadata.namespace}/{workload.spec.service}"
+            key = service_path(workload)
             service = self.snapshot.services.get(key)
             if service is not None and any(
                 path_of(replica) in waiting for replica in self.snapshot.replicas_of(key)
@@ -411,7 +411,7 @@ class Checker:
     def _surge_is_blocked(self, workload: LatticeWorkload) -> bool:
         """Report whether the surge replica of a rollout fits on no node, and the service's Progressing
         condition explains the block."""
-        service = self.snapshot.services.get(f"{workload.metadata.namespace}/{workload.spec.service}")
+        service = self.snapshot.services.get(service_path(workload))
         progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION) if service else None
         if node_of(workload) or progressing is None or progressing.reason != "NoRoomForSurge":
             return False

@@ -246,10 +246,6 @@ def reserved_node(workload: LatticeWorkload | None) -> str:
     return reservation.node if reservation else ""
 
 
-def path_of(workload: LatticeWorkload) -> str:
-    return f"{workload.metadata.namespace}/{workload.metadata.name}"
-
-
 class InstanceRun(NamedTuple):
     """The run of an instance on a machine, in simulation time; `end` is infinite while the instance runs."""
 

@@ -5,8 +5,9 @@ from collections import defaultdict
 from itertools import pairwise
 from math import inf
 
+from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.sim.invariants.context import (
     CONTROLLERS,
     MAX_STALENESS_S,
@@ -22,7 +23,6 @@ from lattice.sim.invariants.history import (
     instance_runs,
     is_bound_to_former_node,
     node_of,
-    path_of,
 )
 from lattice.sim.world.settings import CLOCK_RATE_TOLERANCE, KILL_GRACE_S, REPLACE_AFTER_S, TIMEOUTS
 from lattice.sim.world.store import CommitRecord
@@ -159,7 +159,7 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
             continue
         # Replicas that the same commit disrupts do not cover for each other.
         disrupted.add(change.key.path)
-        key = f"{change.key.namespace}/{change.old.spec.service}"
+        key = service_path(change.old)
         service = context.snapshot.services.get(key)
         if (
             service is None
@@ -207,11 +207,7 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
     """I-25: the controllers create no replica while the desired replicas are healthy; prices, supply and
     policies move no healthy replica."""
     for change in workload_changes(changes):
-        key = (
-            f"{change.key.namespace}/{change.new.spec.service}"
-            if change.old is None and change.new.spec.service
-            else ""
-        )
+        key = service_path(change.new) if change.old is None and change.new.spec.service else ""
         service = context.snapshot.services.get(key)
         if record.origin != CONTROLLERS or service is None or service.metadata.deletion_timestamp:
             continue
@@ -247,9 +243,7 @@ def _is_healthy(context: CheckerContext, workload: LatticeWorkload, since: float
         or node.metadata.deletion_timestamp
     ):
         return False
-    spec_changed_at = context.snapshot.spec_changed_at.get(
-        f"{workload.metadata.namespace}/{workload.spec.service}", 0.0
-    )
+    spec_changed_at = context.snapshot.spec_changed_at.get(service_path(workload), 0.0)
     is_steady = bool(workload.status.ready) and context.snapshot.not_ready_at.get(path, -inf) < since
     # A replica created soon after a change of the spec may have the older spec, because its writer was
     # behind.

@@ -10,7 +10,7 @@ from lattice.kinds.meta.selector import LabelSelector
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
 from lattice.sim.invariants.history import ObjectChange
 from lattice.sim.world.store import CommitRecord
@@ -52,7 +52,7 @@ def _check_placements(context: CheckerContext, record: CommitRecord, change: Obj
 
 
 def _check_new_replica(context: CheckerContext, record: CommitRecord, workload: LatticeWorkload) -> Findings:
-    path = f"{workload.metadata.namespace}/{workload.spec.service}"
+    path = service_path(workload)
     node_group = (workload.spec.cluster, workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, ""))
     versions = context.snapshot.versions(LatticeService, path, context.unseen_since(record))
     placed = {(cluster, kind) for _, cluster, kind in chain.from_iterable(map(_node_group_counts, versions))}
