@@ -35,8 +35,9 @@ from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 from lattice.agent.session import Agent
 from lattice.agent.state_file import StateFile
 from lattice.agent.transport import GrpcTransport
-from lattice.clock import SystemClock, format_timestamp
+from lattice.clock import SystemClock
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.meta.timestamps import format_timestamp
 
 CAPACITY = {"cpu": 4000, "memory": 32 << 30, "storage": 100 << 30, "workloads": 110}
 AGENTS_PER_PROCESS = 250

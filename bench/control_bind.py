@@ -22,11 +22,12 @@ from build.etcd_server import running_etcd
 
 from bench.machine import etcd_version
 from bench.report import Report
-from lattice.clock import SystemClock, format_timestamp
+from lattice.clock import SystemClock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import run_all
 from lattice.controllers.runtime.object_writes import put_new
 from lattice.controllers.scheduler.scheduler import SchedulingController
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import Presence

@@ -8,8 +8,9 @@ import msgspec
 
 from bench.control_site import API, SERVICES, WORKLOADS, Object, Site, opened
 from bench.load import request
-from lattice.clock import SystemClock, format_timestamp
+from lattice.clock import SystemClock
 from lattice.controllers.runtime.object_writes import put_new, with_status
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 

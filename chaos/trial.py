@@ -24,8 +24,8 @@ from chaos.people import CLASS, POOL, Crowd, supply
 from chaos.plan import disturbed, plan
 from chaos.programs import FAKETIME, PREFIX, Fleet
 from chaos.record import Follower, History
-from lattice.clock import format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload

@@ -268,7 +268,7 @@ MAP: dict[str, Folder] = {
     ),
     "agent.runtimes": Folder(
         "How a workload runs: processes, containers, a fake.",
-        "kinds clock agent.host",
+        "kinds kinds.meta clock agent.host",
         "processes and containers of the host",
     ),
     "cli": Folder(

@@ -45,11 +45,6 @@ class SystemClock:
         return asyncio.get_running_loop().call_later(seconds, callback)
 
 
-def format_timestamp(when: datetime) -> str:
-    """The API's timestamp form: 2026-11-15T07:40:00Z."""
-    return when.isoformat(timespec="seconds")[:19] + "Z"
-
-
 async def with_timeout(clock: Clock, seconds: float, operation: Coroutine[Any, Any, T]) -> T:
     """Await the operation; raise TimeoutError and cancel the operation after the given seconds of the given
     clock."""

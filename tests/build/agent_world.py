@@ -16,7 +16,7 @@ from build.virtual import VirtualClock
 from lattice.agent.executor import Executor
 from lattice.agent.runtimes.fake import FakeMachine, FakeRuntime
 from lattice.agent.session import Agent
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_status
 from lattice.errors import Unavailable
@@ -26,6 +26,7 @@ from lattice.kinds.join_token import AGENT_KEY_ANNOTATION, Grant, JoinToken, fin
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, Retry, WorkloadSpec, WorkloadStatus
 from lattice.presence import Presence

@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from lattice.clock import format_timestamp
 from lattice.controllers.garbage.collector import GarbageCollector
 from lattice.errors import Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.meta.object_lifecycle import is_finalized, mark_for_deletion
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.metrics import REGISTRY
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Batch, Delete, Key, Put, Term, Watch

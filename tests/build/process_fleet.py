@@ -24,8 +24,8 @@ from build.process_site import end, until
 from build.servers import LATTICE
 from build.wire import Wire
 from lattice.agent.state_file import AgentState
-from lattice.clock import format_timestamp
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
 

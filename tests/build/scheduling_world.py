@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from build.virtual import VirtualClock, settle
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
 from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY, SchedulingController
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Condition, Kind
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadStatus

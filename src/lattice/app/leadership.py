@@ -15,7 +15,7 @@ import msgspec
 import structlog
 
 from lattice import metrics
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.automation.webhook_client import HttpsWebhookClient, parse_networks
 from lattice.controllers.controller_set import (
     ControllerDependencies,
@@ -35,6 +35,7 @@ from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_micro_time, format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.agreements import environment
@@ -300,7 +301,7 @@ class Leadership:
             spec=LeaseSpec(
                 holder_identity=term.holder,
                 lease_transitions=term.number,
-                acquire_time=f"{format_timestamp(self.clock.now())[:-1]}.000000Z",
+                acquire_time=format_micro_time(self.clock.now().replace(microsecond=0)),
             ),
         )
         write = put_new(lease, uid=self.new_uid(), now=format_timestamp(self.clock.now()))

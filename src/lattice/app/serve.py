@@ -22,12 +22,13 @@ from lattice import metrics
 from lattice import tracing as traces
 from lattice.app.bootstrap import bootstrap
 from lattice.app.leadership import Leadership, build_dependencies, build_providers
-from lattice.clock import Clock, SystemClock, format_timestamp
+from lattice.clock import Clock, SystemClock
 from lattice.controllers.runtime.context import uid_generator
 from lattice.errors import Conflict, Full, LatticeError, Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.providers.protocol import Provider
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import ADMINS

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lattice.kinds.automation import AutomationRule
+from lattice.kinds.meta.timestamps import parse_timestamp
 
 MILLIONTHS = 1_000_000
 
@@ -104,7 +105,7 @@ def evaluate_rule(
 
 def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
     """Seconds of the object's cooldown that remain after its last firing."""
-    return (datetime.fromisoformat(last) + cooldown - now).total_seconds()
+    return (parse_timestamp(last) + cooldown - now).total_seconds()
 
 
 def split_decision(decision: RuleDecision, most: int) -> list[RuleDecision]:

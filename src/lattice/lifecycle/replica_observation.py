@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import NOT_JOINED, LatticeNode
 from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
 from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
@@ -41,7 +42,7 @@ class SchedulingTimeout:
         A timestamp far ahead of this clock was written by a leader whose clock was ahead; its age is unknown,
         and the timeout counts as passed (I-33).
         """
-        return not -self.grace <= self.now - datetime.fromisoformat(since) < self.grace
+        return not -self.grace <= self.now - parse_timestamp(since) < self.grace
 
 
 def observe_replicas(

@@ -2,8 +2,8 @@
 
 from build.garbage_world import START, blocking, collected, new_world, settle
 
-from lattice.clock import format_timestamp
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
+from lattice.kinds.meta.timestamps import format_timestamp
 
 
 async def test_object_is_deleted_with_its_last_owner() -> None:

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from build.garbage_world import START, collected, new_world
 
-from lattice.clock import format_timestamp
 from lattice.controllers.garbage.ttl import is_expired
 from lattice.kinds.core import Event
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 
 WEEK = timedelta(days=7)
 OLD, YOUNG, FUTURE = (

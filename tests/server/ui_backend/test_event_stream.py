@@ -13,13 +13,13 @@ from build.agent_world import a_node, a_workload
 from build.apis import ADMIN, VIEWER, an_api
 from build.virtual import VirtualClock
 
-from lattice.clock import format_timestamp
 from lattice.controllers.runtime.object_writes import put_new
 from lattice.errors import Denied, Gone, Malformed
 from lattice.kinds.core import Event, Secret
 from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, WorkloadStatus
 from lattice.server.access.authentication import TokenAuthenticator, new_token, token_secret

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from build.virtual import VirtualClock
 
-from lattice.clock import format_timestamp
 from lattice.errors import (
     Denied,
     LatticeError,
@@ -21,6 +20,7 @@ from lattice.errors import (
 from lattice.kinds.core import Secret
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.access.authentication import (
     SESSION_COOKIE,
     TokenAuthenticator,

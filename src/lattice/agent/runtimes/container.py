@@ -44,9 +44,10 @@ from lattice.agent.runtimes.podman import (
     failure_from_stderr,
     ulimits,
 )
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.container import Probe
+from lattice.kinds.meta.timestamps import format_timestamp
 
 INSTANCE_LABEL = "lattice.dev/instance"
 LOG_MAX_SIZE = "10mb"

@@ -26,8 +26,9 @@ from lattice.agent.host.runtime_protocol import (
     existing_instance,
     new_instance,
 )
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.kinds.container import Probe
+from lattice.kinds.meta.timestamps import format_timestamp
 
 NO_USAGE = Usage(0, 0, 0)
 

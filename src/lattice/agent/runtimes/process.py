@@ -41,9 +41,10 @@ from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch, exited_without_agent
 from lattice.agent.runtimes.log_files import Rotation
 from lattice.agent.runtimes.spawn import Command, PendingProcess, spawn
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.kinds.container import Probe
+from lattice.kinds.meta.timestamps import format_timestamp
 
 DEFAULT_ROTATION = Rotation()
 GROUP_POLL_INTERVAL_S = 0.05

@@ -65,8 +65,8 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     """Create a join token and print it; Lattice shows the token only once."""
     import secrets
 
-    from lattice.clock import format_timestamp
     from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+    from lattice.kinds.meta.timestamps import format_timestamp
     from lattice.kinds.node import NodeSpec
 
     _check_ttl(ttl, long_lived)

@@ -5,7 +5,6 @@ import shlex
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +14,7 @@ from lattice.cli.client.options import Command, Connection, with_connection
 from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError
+from lattice.kinds.meta.timestamps import format_date
 
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
@@ -157,8 +157,7 @@ def _with_tables(world: "World", sources: FleetInputs) -> "World":
     book = world.price_book
     for path in sources.prices:
         text = read_table(path)
-        modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
-        book = book.with_csv(text, path, modified.isoformat())
+        book = book.with_csv(text, path, format_date(Path(path).stat().st_mtime))
     csv = read_table(sources.latency) if sources.latency else ""
     return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
 

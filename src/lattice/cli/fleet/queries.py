@@ -4,7 +4,6 @@ field."""
 import re
 from collections import Counter
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +20,7 @@ from lattice.errors import Cause, LatticeError, UsageError
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.timestamps import format_date
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.manifest_files import load_manifests
 
@@ -127,8 +127,8 @@ def _csv_tables(sources: FleetInputs) -> dict[str, Any]:
     """Contents of the local price and latency files, which the server cannot read itself."""
     prices = []
     for path in sources.prices:
-        modified = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date()
-        prices.append({"csv": read_table(path), "source": path, "asOf": modified.isoformat()})
+        modified = format_date(Path(path).stat().st_mtime)
+        prices.append({"csv": read_table(path), "source": path, "asOf": modified})
     tables: dict[str, Any] = {"prices": prices}
     if sources.latency:
         tables["latency"] = {"csv": read_table(sources.latency), "source": sources.latency}

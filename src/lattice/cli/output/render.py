@@ -1,7 +1,7 @@
 """Rendering of cells, tables, ages, JSON and YAML, in the forms that kubectl uses."""
 
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +10,7 @@ import yaml
 
 from lattice.kinds.meta import yaml_scalar as scalar
 from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.timestamps import parse_timestamp
 
 COLUMN_GAP_CHARS = 3
 _Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -91,10 +92,10 @@ def age_since(stamp: str | None, now: datetime) -> str:
     if not stamp:
         return "<unknown>"
     try:
-        when = datetime.fromisoformat(stamp)
+        when = parse_timestamp(stamp)
     except ValueError:
         return "<invalid>"
-    return age((now - (when if when.tzinfo else when.replace(tzinfo=UTC))).total_seconds())
+    return age((now - when).total_seconds())
 
 
 def to_json(value: Any) -> str:

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import structlog
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.garbage.namespaces import NamespaceCleaner
 from lattice.controllers.garbage.ownership import (
     NAMESPACE_RESOURCE,
@@ -28,6 +28,7 @@ from lattice.errors import Conflict, Fenced, LatticeError
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Entry, Key, Store, Term, Write
 

@@ -4,12 +4,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.garbage.ownership import deletion_write, replacement_write
 from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.stored_encoding import Object, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.protocol import Delete, Entry, Store, Write
 
 CONTENT_CONDITION, FINALIZERS_CONDITION = "NamespaceContentRemaining", "NamespaceFinalizersRemaining"

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 import msgspec
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.garbage.ownership import deletion_write
 from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.core import Event, Secret
 from lattice.kinds.join_token import TOKEN_NAMESPACE, TOKEN_SECRET_TYPE, expiry, read_token_record
+from lattice.kinds.meta.timestamps import format_timestamp, parse_timestamp
 from lattice.store.protocol import Change, Delete, Store
 
 PAGE_SIZE = 500
@@ -52,12 +53,11 @@ def _times(event: _Event) -> Iterator[datetime]:
     repeated = event.series.last_observed_time if event.series else None
     for text in (event.metadata.creation_timestamp, event.last_timestamp, event.event_time, repeated):
         try:
-            time = datetime.fromisoformat(text or "")
+            time = parse_timestamp(text or "")
         # Users may post events with any text as a timestamp.
         except ValueError:
             continue
-        # A timestamp without a zone counts as UTC.
-        yield time if time.tzinfo else time.replace(tzinfo=UTC)
+        yield time
 
 
 async def delete_expired_events(

@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from lattice import metrics
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.nodes.eviction import EvictionController
 from lattice.controllers.nodes.node_health import NodeHealthController, NodeState
 from lattice.controllers.runtime.context import ControllerContext
@@ -19,7 +19,7 @@ from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import READY_CONDITION, merge_conditions
-from lattice.kinds.meta.timestamps import parse_time
+from lattice.kinds.meta.timestamps import format_timestamp, parse_time
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import (
     RETRY_REQUESTED_ANNOTATION,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from lattice import tracing as traces
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.automation import AutomationRule
@@ -19,6 +19,7 @@ from lattice.kinds.core import Namespace, Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy

@@ -3,11 +3,12 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.controllers.runtime.object_writes import key_of
 from lattice.kinds.core import Event, EventSource, ObjectReference
 from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.protocol import ABSENT, Put
 
 MAX_MESSAGE_CHARS = 1024

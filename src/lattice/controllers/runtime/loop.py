@@ -14,7 +14,7 @@ import structlog
 
 from lattice import metrics
 from lattice import tracing as traces
-from lattice.clock import Clock, Timer, format_timestamp
+from lattice.clock import Clock, Timer
 from lattice.controllers.runtime.workqueue import (
     CONFLICT_BACKOFF,
     ERROR_BACKOFF,
@@ -23,6 +23,7 @@ from lattice.controllers.runtime.workqueue import (
     WorkQueue,
 )
 from lattice.errors import Conflict, Fenced, LatticeError, Unavailable
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
 from lattice.store.protocol import Change
 

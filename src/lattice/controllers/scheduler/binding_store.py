@@ -23,6 +23,7 @@ from lattice.controllers.scheduler.binding_records import BindingDetails, Bindin
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Lease, LeaseSpec
 from lattice.kinds.meta.base import Metadata, path_of
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindRequest, StoredNodeState
@@ -455,7 +456,7 @@ def _is_lease_expired(lease: Entry, now: datetime) -> bool:
     renew time has."""
     spec = _decode_lease(lease.value).spec
     seconds = timedelta(seconds=spec.lease_duration_seconds or 0)
-    return spec.renew_time is None or now >= datetime.fromisoformat(spec.renew_time) + seconds
+    return spec.renew_time is None or now >= parse_timestamp(spec.renew_time) + seconds
 
 
 def _parts(requests: Sequence[BindRequest], size: int) -> list[Sequence[BindRequest]]:

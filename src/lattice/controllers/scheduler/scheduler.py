@@ -5,7 +5,6 @@ import asyncio
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import ClassVar
 
 import structlog
@@ -24,6 +23,7 @@ from lattice.engine.batch_result import BatchResult
 from lattice.engine.decide import Decision
 from lattice.engine.tie_order import tie_rank
 from lattice.kinds.meta.base import path_of
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
@@ -564,8 +564,6 @@ class SchedulingController:
         """The age of the workload in seconds."""
         workload = self.context.cache(LatticeWorkload).get(name)
         created_at = workload.metadata.creation_timestamp if workload else None
-        return (
-            (self.context.clock.now() - datetime.fromisoformat(created_at)).total_seconds()
-            if created_at
-            else 0.0
-        )
+        if not created_at:
+            return 0.0
+        return (self.context.clock.now() - parse_timestamp(created_at)).total_seconds()

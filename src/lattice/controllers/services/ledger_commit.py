@@ -15,13 +15,14 @@ from zlib import crc32
 
 import msgspec
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import Conflict, Invalid, Malformed, NotFound
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import Account, LatticeLedger, ledger_spec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.pool import LatticePool
 from lattice.placement.inputs.ledger_math import (
     BudgetApproval,

@@ -1,4 +1,5 @@
-"""Stored timestamps: RFC 3339 in UTC, with microseconds."""
+"""Read and write timestamps: RFC 3339 in UTC, with seconds in the API and with microseconds where a stored wait
+keeps its exact duration."""
 
 from datetime import UTC, datetime
 
@@ -6,14 +7,27 @@ from datetime import UTC, datetime
 MAX_CLOCK_SKEW_S = 5.0
 
 
+def format_timestamp(when: datetime) -> str:
+    """The API's timestamp form: 2026-11-15T07:40:00Z. The time is in UTC."""
+    return when.isoformat(timespec="seconds")[:19] + "Z"
+
+
 def format_micro_time(when: datetime) -> str:
-    """Format a timestamp with microseconds, so that a stored wait keeps its exact duration."""
+    """Format a timestamp with microseconds: 2026-11-15T07:40:00.000000Z."""
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
-def parse_time(text: str | None) -> datetime | None:
-    """Parse a timestamp; a timestamp without a time zone is UTC, an empty text is None."""
-    if not text:
-        return None
+def format_date(posix_seconds: float) -> str:
+    """The UTC date of a POSIX time, such as the modification time of a file: 2026-11-15."""
+    return datetime.fromtimestamp(posix_seconds, UTC).date().isoformat()
+
+
+def parse_timestamp(text: str) -> datetime:
+    """Parse a timestamp; a timestamp without a time zone is UTC. Raises ValueError for any other text."""
     when = datetime.fromisoformat(text)
     return when if when.tzinfo else when.replace(tzinfo=UTC)
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Parse an optional timestamp; None for an empty text."""
+    return parse_timestamp(text) if text else None

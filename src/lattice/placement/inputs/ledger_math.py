@@ -24,6 +24,7 @@ from lattice.kinds.ledger import (
 )
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.quantity import MICRO
+from lattice.kinds.meta.timestamps import format_micro_time, parse_timestamp
 
 # The month of a budget has 30 days.
 HOURS_PER_MONTH = 720
@@ -110,7 +111,7 @@ def open_ledger(stated: LedgerSpec, stored: LatticeLedger | None, now: datetime)
     if stored is not None:
         return msgspec.structs.replace(stored, spec=stated)
     resource = LatticeLedger.resource
-    as_of = format_timestamp(now)
+    as_of = format_micro_time(_utc(now))
     return LatticeLedger(
         api_version=resource.api_version,
         kind=resource.kind,
@@ -139,7 +140,7 @@ def accrue(ledger: LatticeLedger, now: datetime) -> LatticeLedger:
     # The remainder is carried on exactly (I-22): spending is price times time, to the last part.
     parts, past = status.spent_micros * MICROSECONDS_PER_HOUR + status.remainder, dict(status.past)
     while (end := month_end(since)) <= until:
-        past[format_timestamp(since)[:7]], parts = divmod(
+        past[format_micro_time(since)[:7]], parts = divmod(
             parts + status.committed_micros * _microseconds(end - since), MICROSECONDS_PER_HOUR
         )
         since = end
@@ -148,7 +149,7 @@ def accrue(ledger: LatticeLedger, now: datetime) -> LatticeLedger:
     )
     # Months sort by name, so the latest months stay.
     retained = dict(sorted(past.items())[-RETAINED_MONTHS:])
-    as_of = format_timestamp(until)
+    as_of = format_micro_time(until)
     return _with_status(
         ledger, spent_micros=spent, remainder=remainder, past=retained, month=as_of[:7], as_of=as_of
     )
@@ -357,15 +358,6 @@ def format_per_hour(micros: int) -> str:
 def format_per_month(micros: int) -> str:
     """Format an amount that is per month already; `rate_per_30_days` converts a rate per hour."""
     return f"{format_dollars(micros)}/30d"
-
-
-def parse_timestamp(text: str) -> datetime:
-    return datetime.fromisoformat(text)
-
-
-def format_timestamp(when: datetime) -> str:
-    """Format a time in UTC to the microsecond: 2026-11-15T07:40:00.000000Z."""
-    return _utc(when).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _utc(when: datetime) -> datetime:

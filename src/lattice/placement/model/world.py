@@ -13,6 +13,7 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import MICROSECONDS_PER_HOUR, LatticeLedger, LedgerSpec
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
@@ -25,7 +26,6 @@ from lattice.placement.inputs.ledger_math import (
     budget_status,
     headroom,
     open_ledger,
-    parse_timestamp,
     rate_per_30_days,
     time_left_in_month,
 )

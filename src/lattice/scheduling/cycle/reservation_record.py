@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from lattice.kinds.meta.base import Part
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.workload import LatticeWorkload
 
 RESERVATION_RECORD_KEY = "prepared"  # in status.decision
@@ -29,7 +30,7 @@ class ReservationRecord(Part):
     )
 
     def is_expired(self, now: datetime) -> bool:
-        return now >= datetime.fromisoformat(self.until)
+        return now >= parse_timestamp(self.until)
 
 
 def holder_name(role: str, holder: str, term: int) -> str:

@@ -15,9 +15,10 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import Denied, UnknownUser
 from lattice.kinds.meta.stored_encoding import Object, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.requests.call import User
 from lattice.store.protocol import Entry, Key, Store
 

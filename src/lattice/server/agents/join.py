@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from lattice import metrics
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import Denied, Exists, Invalid, LatticeError, Malformed, NotFound, UnknownUser
 from lattice.kinds.core import Secret
 from lattice.kinds.join_token import (
@@ -29,6 +29,7 @@ from lattice.kinds.join_token import (
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import NODE_FINALIZER, LatticeNode
 from lattice.server.access.attempt_limiter import AttemptLimiter
 from lattice.server.access.certificate_authority import CertificateAuthority

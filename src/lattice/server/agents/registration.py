@@ -9,12 +9,13 @@ from typing import NoReturn
 
 import msgspec
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import Conflict, Denied, NotFound
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import (
     AGENT_LABEL_PREFIX,
     QUARANTINED,

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import structlog
 
-from lattice.clock import Clock, format_timestamp, with_timeout
+from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError
 from lattice.kinds.core import Lease
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
 from lattice.store.protocol import ABSENT, Key, Put, Store
 

@@ -20,6 +20,7 @@ from lattice.errors import LatticeError, Unavailable
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.join_token import AGENT_KEY_ANNOTATION
 from lattice.kinds.meta.base import path_of
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.workload import desired_run
@@ -430,7 +431,7 @@ class AgentSessions:
         different machine joined; None otherwise."""
         if self.clock.now() >= session.peer.expires_at:
             return SessionRejected(
-                "EXPIRED", f"the certificate ended at {session.peer.expires_at:%Y-%m-%dT%H:%M:%SZ}"
+                "EXPIRED", f"the certificate ended at {format_timestamp(session.peer.expires_at)}"
             )
         node = session.leader_context.cache(LatticeNode).get(f"/{session.peer.node}")
         if node is None or node.metadata.annotations.get(AGENT_KEY_ANNOTATION) != session.peer.key_digest:

@@ -3,11 +3,11 @@ needs no restart."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 from lattice.errors import LatticeError, TooLarge, Unavailable
+from lattice.kinds.meta.timestamps import format_date
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.server.fleet_queries.query_schema import CsvTable
@@ -52,8 +52,7 @@ class PricingFiles:
     def _read(self) -> PricingTables:
         book = PriceBook.builtin()
         for path in self.prices:
-            day = datetime.fromtimestamp(Path(path).stat().st_mtime, UTC).date().isoformat()
-            book = book.with_csv(_text(path), path, day)
+            book = book.with_csv(_text(path), path, format_date(Path(path).stat().st_mtime))
         if not self.latency:
             return PricingTables(book)
         text = _text(self.latency)

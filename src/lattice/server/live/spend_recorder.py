@@ -7,12 +7,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import structlog
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack, unpack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.service import LatticeService
 from lattice.server.agents.leader_context import LeaderContext
 from lattice.server.live.spend_history import CostSeries, SpendHistory, sum_points

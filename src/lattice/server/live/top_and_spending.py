@@ -5,12 +5,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService

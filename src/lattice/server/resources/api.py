@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.requests.catalog import Catalog, ServedKind
 from lattice.server.resources.watch_frames import WatchFrameCache
 from lattice.store.protocol import Store

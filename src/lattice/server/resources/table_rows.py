@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal
 from functools import cache
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from lattice.kinds.meta.base import Column, Resource
 from lattice.kinds.meta.jsonpath import compile_path
 from lattice.kinds.meta.stored_encoding import Object
+from lattice.kinds.meta.timestamps import parse_timestamp
 
 NAME_COLUMN = Column("Name", ".metadata.name", description="Its name, unique for its kind in its namespace.")
 AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date", description="How long it has existed.")
@@ -110,7 +111,7 @@ def age(timestamp: Any, now: datetime) -> str:
     """Return the time since a timestamp in at most two units, as kubectl formats ages; `<unknown>` if
     unreadable."""
     try:
-        started_at = datetime.fromisoformat(timestamp).astimezone(UTC)
+        started_at = parse_timestamp(timestamp)
     except (TypeError, ValueError):
         return "<unknown>"
     return format_duration(int((now - started_at).total_seconds()))

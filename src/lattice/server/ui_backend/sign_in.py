@@ -10,11 +10,12 @@ from datetime import timedelta
 
 import msgspec
 
-from lattice.clock import Clock, format_timestamp
+from lattice.clock import Clock
 from lattice.errors import LatticeError, Malformed, UnknownUser
 from lattice.kinds.core import Secret
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.access.attempt_limiter import AttemptLimiter
 from lattice.server.access.authentication import (
     TOKEN_NAMESPACE,

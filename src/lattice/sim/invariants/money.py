@@ -12,6 +12,7 @@ import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, LedgerStatus, Lot
+from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.sim.invariants.context import CheckerContext, Findings
@@ -62,7 +63,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
 def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings:
     """Compare the ledger's spending with price times time, per calendar month: the remainder of an ended
     month goes into the next month."""
-    at, until = _parse_time(old.as_of), max(_parse_time(old.as_of), _parse_time(new.as_of))
+    at, until = parse_timestamp(old.as_of), max(parse_timestamp(old.as_of), parse_timestamp(new.as_of))
     spent_parts, past = old.spent_micros * HOUR_US + old.remainder, dict(old.past)
     # An ended month is closed by itself, and its remainder moves on.
     while (month_end := _month_end(at)) <= until:
@@ -209,7 +210,7 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
                 f" {MONTH_HOURS} of which are more than {limit}"
             ),
         )
-    now = _parse_time(status.as_of)
+    now = parse_timestamp(status.as_of)
     due = (
         status.spent_micros * HOUR_US
         + status.remainder
@@ -231,7 +232,3 @@ def _month_end(at: datetime) -> datetime:
 
 def _microseconds(duration: timedelta) -> int:
     return duration // timedelta(microseconds=1)
-
-
-def _parse_time(text: str) -> datetime:
-    return datetime.fromisoformat(text)

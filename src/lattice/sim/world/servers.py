@@ -10,7 +10,6 @@ from functools import cache
 from typing import Any, Protocol
 
 from lattice.app.leadership import Leadership
-from lattice.clock import format_timestamp
 from lattice.controllers.controller_set import ControllerDependencies
 from lattice.controllers.runtime.context import uid_generator
 from lattice.errors import LatticeError, Unavailable
@@ -19,6 +18,7 @@ from lattice.kinds.core import Secret
 from lattice.kinds.join_token import Grant, JoinToken, token_secret
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.scheduling.cycle.profile import ProfileSpec

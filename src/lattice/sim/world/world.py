@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from lattice.clock import format_timestamp
 from lattice.controllers.runtime.context import uid_generator
 from lattice.kinds.join_token import Grant
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
+from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import NodeSpec
 from lattice.kinds.node_class import MachineSize
 from lattice.providers.fake import FakeProvider
