@@ -293,7 +293,7 @@ MAP: dict[str, Folder] = {
     ),
     "cli.output": Folder(
         "Tables, formats and messages on the terminal.",
-        "kinds kinds.meta engine placement.inputs scheduling.offline",
+        "kinds kinds.meta engine scheduling.offline",
         "standard streams",
     ),
     "sim": Folder(

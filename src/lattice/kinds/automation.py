@@ -11,11 +11,10 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     Amount,
-    dollars_to_micros,
     number_problems,
     parse_millis,
     quantity_problems,
-    share_as_fraction,
+    share_to_millionths,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import LabelSelector
@@ -50,7 +49,7 @@ class NodeCpu(Part):
 
     @property
     def above_millionths(self) -> int:
-        return dollars_to_micros(share_as_fraction(self.above))
+        return share_to_millionths(self.above)
 
     @property
     def for_ms(self) -> int:
@@ -95,7 +94,7 @@ class BudgetUse(Part):
 
     @property
     def above_millionths(self) -> int:
-        return dollars_to_micros(share_as_fraction(self.above))
+        return share_to_millionths(self.above)
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from threshold_problems(f"{path}.above", self.above)
@@ -112,7 +111,7 @@ class CapacityUse(Part):
 
     @property
     def above_millionths(self) -> int:
-        return dollars_to_micros(share_as_fraction(self.above))
+        return share_to_millionths(self.above)
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from threshold_problems(f"{path}.above", self.above)

@@ -18,7 +18,7 @@ from lattice.kinds.meta.quantity import (
     parse_cores,
     parse_millis,
     quantity_problems,
-    share_as_fraction,
+    share_to_millionths,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
@@ -103,7 +103,7 @@ class CloudBudget(Part):
         return (
             DEFAULT_ALERT_MILLIONTHS
             if self.alert_threshold is None
-            else dollars_to_micros(share_as_fraction(self.alert_threshold))
+            else share_to_millionths(self.alert_threshold)
         )
 
 

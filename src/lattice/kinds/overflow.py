@@ -7,7 +7,12 @@ from msgspec import Meta
 
 from lattice.errors import Cause
 from lattice.kinds.meta.base import Part
-from lattice.kinds.meta.quantity import Amount, dollars_to_micros, share_as_fraction, threshold_problems
+from lattice.kinds.meta.quantity import (
+    Amount,
+    dollars_to_micros,
+    share_to_millionths,
+    threshold_problems,
+)
 
 # Millionths of the capacity.
 OVERFLOW_TRIGGER_MILLIONTHS = 900_000
@@ -61,11 +66,7 @@ class Overflow(Part):
     @property
     def trigger_millionths(self) -> int:
         threshold = self.trigger.capacity_threshold
-        return (
-            OVERFLOW_TRIGGER_MILLIONTHS
-            if threshold is None
-            else dollars_to_micros(share_as_fraction(threshold))
-        )
+        return OVERFLOW_TRIGGER_MILLIONTHS if threshold is None else share_to_millionths(threshold)
 
     def problems(self, path: str) -> Iterator[Cause]:
         if self.enabled and not self.target:

@@ -9,9 +9,8 @@ from lattice.errors import Cause
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     Amount,
-    dollars_to_micros,
     number_problems,
-    share_as_fraction,
+    share_to_millionths,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem
@@ -128,7 +127,7 @@ class ClusterPolicy(Part):
         return (
             DEFAULT_PACKING_MILLIONTHS
             if self.bin_packing_threshold is None
-            else dollars_to_micros(share_as_fraction(self.bin_packing_threshold))
+            else share_to_millionths(self.bin_packing_threshold)
         )
 
     def problems(self, path: str) -> Iterator[Cause]:
@@ -145,10 +144,7 @@ class ClusterPolicy(Part):
         """Problems of minUtilization, which must be below binPackingThreshold."""
         min_utilization = self.consolidation.min_utilization if self.consolidation else None
         yield from threshold_problems(path, min_utilization)
-        if (
-            min_utilization is not None
-            and dollars_to_micros(share_as_fraction(min_utilization)) >= self.packing_millionths
-        ):
+        if min_utilization is not None and share_to_millionths(min_utilization) >= self.packing_millionths:
             packing = self.packing_millionths / 10**6
             yield Cause(
                 path,

@@ -14,7 +14,7 @@ from lattice.kinds.meta.quantity import (
     gib_to_bytes,
     number_problems,
     parse_cores,
-    share_as_fraction,
+    share_to_millionths,
     threshold_problems,
 )
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
@@ -112,11 +112,10 @@ class PoolBudget(Part):
 
     @property
     def alert_millionths(self) -> int:
-        # A share times a million is in millionths, as dollars times a million are micro-dollars.
         return (
             DEFAULT_ALERT_MILLIONTHS
             if self.alert_threshold is None
-            else dollars_to_micros(share_as_fraction(self.alert_threshold))
+            else share_to_millionths(self.alert_threshold)
         )
 
 

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lattice.kinds.automation import AutomationRule
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.meta.timestamps import parse_timestamp
-
-MILLIONTHS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)

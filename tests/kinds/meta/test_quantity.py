@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lattice.errors import Invalid
 from lattice.kinds.meta import quantity as q
+from lattice.placement.inputs.ledger_math import rate_per_30_days
 
 counts = st.integers(min_value=0, max_value=q.MAX_INT64)
 
@@ -133,12 +134,40 @@ def test_bad_quantity_is_refused(parse, value, says):
         pytest.param(q.approximate_bytes(1023), "1023", id="few bytes are shown as they are"),
         pytest.param(q.format_millis(5_400_000), "1h30m", id="durations in several units"),
         pytest.param(q.format_millis(0), "0s", id="no time at all"),
-        pytest.param(q.format_dollars(576_000 * 720), "414.72", id="the seed's thirty days"),
-        pytest.param(q.format_dollars(0), "0", id="free"),
+        pytest.param(q.format_plain_dollars(576_000 * 720), "414.72", id="the seed's thirty days"),
+        pytest.param(q.format_plain_dollars(0), "0", id="free"),
     ],
 )
 def test_quantity_is_formatted(written, expected):
     assert written == expected
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (576_000, "$0.576"),
+        (414_720_000, "$414.72"),
+        (500_000, "$0.50"),
+        (0, "$0.00"),
+        (1, "$0.000001"),
+        (-3 * q.MICRO, "-$3.00"),
+        (10**15, "$1,000,000,000.00"),
+    ],
+)
+def test_format_dollars(micros, text):
+    assert q.format_dollars(micros) == text
+
+
+def test_format_per_hour_and_per_month():
+    assert q.format_per_hour(576_000) == "$0.576/h"
+    assert q.format_per_month(rate_per_30_days(576_000)) == "$414.72/30d"
+
+
+@pytest.mark.parametrize(
+    ("micros", "cents"), [(4_999, 0), (5_000, 10_000), (10_000, 10_000), (-14_999, -10_000)]
+)
+def test_amounts_are_rounded_to_cents(micros, cents):
+    assert q.round_to_cents(micros) == cents
 
 
 @given(counts)
@@ -151,7 +180,7 @@ def test_format_and_parse_round_trip(count):
 @given(st.integers(min_value=0, max_value=10**15))
 def test_durations_and_money_are_read_back(count):
     assert q.parse_millis(q.format_millis(count)) == count
-    assert q.dollars_to_micros(Decimal(q.format_dollars(count))) == count
+    assert q.dollars_to_micros(Decimal(q.format_plain_dollars(count))) == count
     assert q.dollars_to_micros(q.micros_to_dollars(count)) == count
 
 

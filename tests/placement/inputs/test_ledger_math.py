@@ -477,24 +477,3 @@ class TestStanding:
             money.with_status_message(a_ledger()).status.message
             == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"
         )
-
-
-@pytest.mark.parametrize(
-    ("micros", "text"),
-    [
-        (576_000, "$0.576"),
-        (414_720_000, "$414.72"),
-        (500_000, "$0.50"),
-        (0, "$0.00"),
-        (1, "$0.000001"),
-        (-3 * DOLLAR, "-$3.00"),
-        (10**15, "$1,000,000,000.00"),
-    ],
-)
-def test_format_dollars(micros: int, text: str) -> None:
-    assert money.format_dollars(micros) == text
-
-
-def test_format_per_hour_and_per_month() -> None:
-    assert money.format_per_hour(576_000) == "$0.576/h"
-    assert money.format_per_month(money.rate_per_30_days(576_000)) == "$414.72/30d"

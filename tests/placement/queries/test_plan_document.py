@@ -15,8 +15,8 @@ from lattice.cli.output.plan_tables import cost_lines, optimise_lines, plan_line
 from lattice.cli.output.service_tables import fit_lines, why_lines
 from lattice.cli.output.table_renderer import TableRenderer
 from lattice.errors import Malformed, NotFound
+from lattice.kinds.meta.quantity import format_dollars
 from lattice.kinds.service import LatticeService
-from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge
 from lattice.placement.queries.dispatch import QUERY_HANDLERS, answer_query

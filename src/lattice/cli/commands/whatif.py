@@ -16,9 +16,9 @@ from lattice.cli.fleet.fleet_command import FleetCommand, fit_hint, run_query, w
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 from lattice.errors import UsageError
+from lattice.kinds.meta.quantity import MILLIONTHS
 
 _PERCENT_CHANGE = re.compile(r"([+-]?)(\d+(?:\.\d+)?)\s*%")
-MILLIONTHS = 1_000_000
 
 
 class PriceChange(click.ParamType):  # type: ignore[type-arg]

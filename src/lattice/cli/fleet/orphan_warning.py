@@ -11,10 +11,10 @@ from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Resource
-from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.meta.quantity import dollars_to_micros, format_dollars
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.inputs.ledger_math import format_dollars, rate_per_30_days
+from lattice.placement.inputs.ledger_math import rate_per_30_days
 
 # Names of clusters or services listed in the warning.
 MAX_NAMES_INLINE = 3

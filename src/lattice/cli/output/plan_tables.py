@@ -5,7 +5,7 @@ from typing import Any
 
 from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
-from lattice.placement.inputs.ledger_math import format_dollars
+from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars
 
 # Limits without `-o wide`: fields per object, and characters of a value.
 MAX_FIELDS = 5
@@ -466,7 +466,7 @@ def describe_event(event: JsonObject) -> list[str]:
     words = [f"without {name}" for name in event["lose"]]
     words += [f"with {drop['pool']} not certified for {drop['compliance']}" for drop in event["drop"]]
     # Millionths: 1,200,000 is +20 %.
-    percent = (event["priceMillionths"] - 1_000_000) / 10_000
+    percent = (event["priceMillionths"] - MILLIONTHS) / 10_000
     return [*words, f"with prices {percent:+g} %"] if percent else words
 
 
@@ -520,7 +520,7 @@ def cost_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         total_row = {
             "name": "total",
             **total,
-            "shareMillionths": 1_000_000 if total["hourlyMicros"] else 0,
+            "shareMillionths": MILLIONTHS if total["hourlyMicros"] else 0,
             "overhead": document["overhead"],
         }
         # The total stays visible when the table is cut.

@@ -6,7 +6,7 @@ from typing import Any
 from lattice.cli.output.plan_tables import blocker_lines, data_sources, describe_event, format_placements
 from lattice.cli.output.render import cell
 from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
-from lattice.placement.inputs.ledger_math import format_dollars
+from lattice.kinds.meta.quantity import format_dollars
 
 JsonObject = Mapping[str, Any]
 # Names of the services that the platform would place first.

@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from lattice.cli.output.table_renderer import TableRenderer, join_blocks
-from lattice.kinds.meta.quantity import approximate_bytes
-from lattice.placement.inputs.ledger_math import format_dollars
+from lattice.kinds.meta.quantity import approximate_bytes, format_dollars, round_to_cents
 
 UsageRow = Mapping[str, Any]
 Lines = list[str]
@@ -177,4 +176,4 @@ def _dollars(micros: int | None) -> str:
 
 def _rounded_dollars(micros: int | None) -> str:
     """Dollars rounded to whole cents: the exact amount changes every second while machines run."""
-    return NO_VALUE if micros is None else format_dollars((micros + 5_000) // 10_000 * 10_000)
+    return NO_VALUE if micros is None else format_dollars(round_to_cents(micros))

@@ -19,12 +19,11 @@ from lattice.controllers.runtime.object_writes import with_metadata, with_spec, 
 from lattice.kinds.automation import AutomationRule, AutomationStatus
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, path_of
-from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.meta.quantity import MILLIONTHS, dollars_to_micros
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
 from lattice.lifecycle.automation import (
-    MILLIONTHS,
     Firing,
     Measurement,
     RuleDecision,

@@ -13,6 +13,7 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.conditions import find_condition
+from lattice.kinds.meta.quantity import MICRO
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import PLACED_CONDITION, LatticeService
 from lattice.placement.inputs.ledger_math import budget_status
@@ -23,7 +24,6 @@ METRICS_KEY = "figures"
 METRICS_INTERVAL_S = 2.0
 # Spending grows without a change of any object, so the export repeats.
 SPEND_REFRESH_S = 30.0
-MICROS_PER_DOLLAR = 1_000_000
 UNDECIDED = "Undecided"
 
 
@@ -86,13 +86,11 @@ class FleetMetricsController:
             budget = ledger.spec.budget
             pool = budget.name if budget.kind == LatticePool.resource.kind else ""
             labels, status = (ledger.metadata.name, pool), budget_status(ledger, now)
-            yield MetricSample(
-                metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICROS_PER_DOLLAR
-            )
-            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICROS_PER_DOLLAR)
-            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICROS_PER_DOLLAR)
+            yield MetricSample(metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICRO)
+            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICRO)
+            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICRO)
             if status.limit is not None:
-                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICROS_PER_DOLLAR)
+                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICRO)
 
     def _pools(self) -> Iterator[MetricSample]:
         for pool in self.context.cache(LatticePool).objects():

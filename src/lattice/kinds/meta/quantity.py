@@ -19,7 +19,9 @@ Quantity = int | str | float
 Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
 MILLI = 1000
-MICRO = 1_000_000
+MICRO = 1_000_000  # micro-dollars of one dollar
+MILLIONTHS = 1_000_000  # the whole, where shares, utilisation and factors are counted in millionths
+CENT_MICROS = 10_000  # micro-dollars of one cent
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and API clients hold int64
 # Dollars, cores, GiB: a larger number is a typing error, and its bytes or micro-dollars would exceed int64.
@@ -124,6 +126,12 @@ def share_as_fraction(threshold: Decimal) -> Decimal:
     return threshold if threshold <= 1 else threshold / 100
 
 
+def share_to_millionths(threshold: Decimal) -> int:
+    """Millionths of a share that is written as the fraction 0.8 or as 80 percent."""
+    # A share times a million is in millionths, as dollars times a million are micro-dollars.
+    return dollars_to_micros(share_as_fraction(threshold))
+
+
 def format_cores(milli: int) -> str:
     return str(milli // MILLI) if milli % MILLI == 0 else f"{milli}m"
 
@@ -161,14 +169,40 @@ def format_millis(millis: int) -> str:
     return "".join(parts) or "0s"
 
 
-def format_dollars(amount: int) -> str:
-    """Dollars without trailing zeros: 384000 is 0.384, 414720000 is 414.72."""
-    return _without_trailing_zeros(micros_to_dollars(amount))
+def format_dollars(micros: int, *, signed: bool = False) -> str:
+    """Format micro-dollars exactly for people, with two digits or as many as needed: $0.576, $1,105.92, -$0.25;
+    signed +$3.00."""
+    dollars, fraction = divmod(abs(micros), MICRO)
+    digits = f"{fraction:06}".rstrip("0").ljust(2, "0")
+    sign = "+" if signed and micros else ""
+    if micros < 0:
+        sign = "-"
+    return f"{sign}${dollars:,}.{digits}"
 
 
-def micros_to_dollars(amount: int) -> Decimal:
+def format_per_hour(micros: int) -> str:
+    return f"{format_dollars(micros)}/h"
+
+
+def format_per_month(micros: int) -> str:
+    """Format an amount that is per month already."""
+    return f"{format_dollars(micros)}/30d"
+
+
+def format_plain_dollars(micros: int) -> str:
+    """Format micro-dollars as a number for programs, without trailing zeros: 384000 is 0.384, 414720000 is
+    414.72."""
+    return _without_trailing_zeros(micros_to_dollars(micros))
+
+
+def micros_to_dollars(micros: int) -> Decimal:
     """The exact number of dollars of an amount in micro-dollars."""
-    return Decimal(amount).scaleb(-6)
+    return Decimal(micros).scaleb(-6)
+
+
+def round_to_cents(micros: int) -> int:
+    """Micro-dollars rounded to whole cents, half up."""
+    return (micros + CENT_MICROS // 2) // CENT_MICROS * CENT_MICROS
 
 
 def quantity_problems(path: str, value: Quantity | None, parse: Callable[[Any], int]) -> Iterator[Cause]:

@@ -7,11 +7,17 @@ from typing import Any
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticCapacity, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, LedgerSpec
-from lattice.kinds.meta.quantity import GIB, MICRO, MILLI, format_bytes, micros_to_dollars
-from lattice.kinds.pool import LatticePool, PoolBudget
-from lattice.placement.inputs.ledger_math import (
+from lattice.kinds.meta.quantity import (
+    GIB,
+    MICRO,
+    MILLI,
+    format_bytes,
     format_dollars,
     format_per_hour,
+    micros_to_dollars,
+)
+from lattice.kinds.pool import LatticePool, PoolBudget
+from lattice.placement.inputs.ledger_math import (
     open_ledger,
     rate_per_30_days,
     required_limit,

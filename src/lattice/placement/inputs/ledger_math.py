@@ -23,7 +23,7 @@ from lattice.kinds.ledger import (
     cluster_number,
 )
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.meta.quantity import MICRO
+from lattice.kinds.meta.quantity import MICRO, format_dollars, format_per_hour, format_per_month
 from lattice.kinds.meta.timestamps import format_micro_time, parse_timestamp
 
 # The month of a budget has 30 days.
@@ -338,26 +338,6 @@ def with_status_message(ledger: LatticeLedger) -> LatticeLedger:
 
 def rate_per_30_days(per_hour_micros: int) -> int:
     return per_hour_micros * HOURS_PER_MONTH
-
-
-def format_dollars(micros: int, *, signed: bool = False) -> str:
-    """Format micro-dollars exactly, with two digits or as many as needed: $0.576, $1,105.92, -$0.25; signed
-    +$3.00."""
-    dollars, fraction = divmod(abs(micros), MICRO)
-    digits = f"{fraction:06}".rstrip("0").ljust(2, "0")
-    sign = "+" if signed and micros else ""
-    if micros < 0:
-        sign = "-"
-    return f"{sign}${dollars:,}.{digits}"
-
-
-def format_per_hour(micros: int) -> str:
-    return f"{format_dollars(micros)}/h"
-
-
-def format_per_month(micros: int) -> str:
-    """Format an amount that is per month already; `rate_per_30_days` converts a rate per hour."""
-    return f"{format_dollars(micros)}/30d"
 
 
 def _utc(when: datetime) -> datetime:

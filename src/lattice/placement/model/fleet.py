@@ -13,10 +13,11 @@ import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
 from lattice.engine.tie_order import tie_rank
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.model.demand import Demand, group_name
 from lattice.placement.model.journal import Attempt, Journal
-from lattice.placement.model.offer import MILLIONTHS, NO_LIMIT, Budget, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, Budget, MachineType, Offer
 from lattice.placement.model.quote_source import QuoteSource
 from lattice.placement.model.supply import overflow_account
 

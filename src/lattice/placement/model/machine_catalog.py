@@ -7,8 +7,9 @@ import numpy as np
 
 from lattice.engine.table import Flags, Integers
 from lattice.kinds.constraint import Taint
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.offer import MILLIONTHS, NO_LIMIT, STATIC_MACHINE_TYPE, MachineType, Offer
+from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, MachineType, Offer
 
 # A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
 UNPRICED_COST = 1 << 60

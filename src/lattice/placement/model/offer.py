@@ -14,8 +14,6 @@ from lattice.placement.inputs.price_book import Price
 
 # An absent limit; the sum of two absent limits still fits in 64 bits.
 NO_LIMIT = 1 << 61
-# The whole, where utilisation and thresholds are counted in millionths.
-MILLIONTHS = 1_000_000
 # The single machine type that fixed capacity divides into.
 STATIC_MACHINE_TYPE = "static"
 

@@ -12,6 +12,7 @@ import msgspec
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.service import LatticeService, service_key
 from lattice.lifecycle.replica_template import template
 from lattice.placement.greedy.machine_choice import class_counts
@@ -274,7 +275,7 @@ class BudgetChange:
     def was_alerting(self) -> bool:
         return (
             self.limit_before is not None
-            and self.projected_before * 1_000_000 >= self.limit_before * self.alert_millionths
+            and self.projected_before * MILLIONTHS >= self.limit_before * self.alert_millionths
         )
 
     def percent(self, projected: int) -> int:
@@ -516,7 +517,7 @@ def _destination(demand: Demand, after: FleetState) -> Mapping[PlacementKey, int
 
 def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
     for change in _budget_changes(before, after):
-        alert = change.limit * change.alert_millionths // 1_000_000
+        alert = change.limit * change.alert_millionths // MILLIONTHS
         percent = f"{change.percent(change.projected_after)} % of its limit"
         if change.projected_after > change.limit and not change.was_exceeded:
             yield f"budget of {change.subject} is passed: {percent}" + (

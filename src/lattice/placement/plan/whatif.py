@@ -9,6 +9,7 @@ import msgspec
 from lattice.errors import Invalid, NotFound
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.pool import LatticePool
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place_all import misplaced_assignments, place_all
@@ -30,7 +31,7 @@ class WhatIfEvent:
 
     lost_offers: tuple[str, ...] = ()
     dropped_certificates: tuple[tuple[str, str], ...] = ()
-    price_millionths: int = 1_000_000
+    price_millionths: int = MILLIONTHS
 
 
 def whatif(world: World, event: WhatIfEvent) -> Plan:
@@ -119,7 +120,7 @@ def world_after_event(world: World, event: WhatIfEvent) -> World:
     result = world.with_objects(changed, deleted, with_status=True)
     for offer, certificate in event.dropped_certificates:
         result = result.with_objects([without_certificate(result, offer, certificate)], with_status=True)
-    if event.price_millionths != 1_000_000:
+    if event.price_millionths != MILLIONTHS:
         result = replace(result, price_book=result.price_book.scaled(event.price_millionths))
     return result
 

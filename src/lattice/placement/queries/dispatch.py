@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.explain.verdict import judge
 from lattice.placement.fit.fit import fit
 from lattice.placement.model.world import ObjectKey, World
@@ -140,7 +141,7 @@ def _event(query: Query) -> WhatIfEvent:
     return WhatIfEvent(
         tuple(dict.fromkeys(query.get("lose", ()))),
         tuple(drop.values()),
-        query.get("priceMillionths", 1_000_000),
+        query.get("priceMillionths", MILLIONTHS),
     )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lattice.errors import Malformed
-from lattice.placement.inputs.ledger_math import format_per_hour
+from lattice.kinds.meta.quantity import format_per_hour
 
 PlanDocument = Mapping[str, Any]
 # The compared figures of one entry, by their label.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from lattice.engine.plugin import Shortfall
-from lattice.kinds.meta.quantity import format_dollars
+from lattice.kinds.meta.quantity import MILLIONTHS, format_plain_dollars
 from lattice.placement.explain.blockers import Blocker
 from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place_all import by_priority
@@ -34,7 +34,7 @@ ESTIMATED_PREFIX = "estimated"
 
 def money_document(micros: int) -> Document:
     """Return an amount as an exact integer and as dollars."""
-    return {"micros": micros, "dollars": format_dollars(micros)}
+    return {"micros": micros, "dollars": format_plain_dollars(micros)}
 
 
 def rate_document(micros: int) -> Document:
@@ -42,9 +42,9 @@ def rate_document(micros: int) -> Document:
     month = rate_per_30_days(micros)
     return {
         "hourlyMicros": micros,
-        "hourly": format_dollars(micros),
+        "hourly": format_plain_dollars(micros),
         "projected30DayMicros": month,
-        "projected30Day": format_dollars(month),
+        "projected30Day": format_plain_dollars(month),
     }
 
 
@@ -411,7 +411,7 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
             {
                 "name": name,
                 **rate_document(micros),
-                "shareMillionths": micros * 1_000_000 // total if total else 0,
+                "shareMillionths": micros * MILLIONTHS // total if total else 0,
                 "overhead": rate_document(empty),
             }
         )

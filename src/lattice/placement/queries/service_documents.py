@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.explain.verdict import Verdict
 from lattice.placement.fit.fit import Suggestion
 from lattice.placement.greedy.profile import FILTERS
@@ -199,7 +200,7 @@ def optimum_document(fleet_plan: FleetPlan, options: OptimiserOptions) -> Docume
         "moves": fleet_plan.moves,
         "saving": rate_document(fleet_plan.saving),
         "bound": rate_document(fleet_plan.bound),
-        "gapMillionths": round(fleet_plan.gap * 1_000_000),
+        "gapMillionths": round(fleet_plan.gap * MILLIONTHS),
         "solver": {"status": fleet_plan.status, "note": fleet_plan.note},
         "effort": {
             "maxMoves": options.max_moves,

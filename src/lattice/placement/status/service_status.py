@@ -36,7 +36,7 @@ from lattice.kinds.meta.quantity import (
     approximate_bytes,
     dollars_to_micros,
     format_bytes,
-    format_dollars,
+    format_plain_dollars,
 )
 from lattice.kinds.pool import LatticePool, PoolCluster, PoolSpending, PoolStatus, PoolUsage, PoolUtilization
 from lattice.kinds.service import (
@@ -72,7 +72,7 @@ FOUR_DECIMALS = Decimal("0.0001")
 
 def dollar_amount(micros: int) -> Decimal:
     """Convert micro-dollars to dollars without trailing zeros: 0.384, 414.72."""
-    return Decimal(format_dollars(micros))
+    return Decimal(format_plain_dollars(micros))
 
 
 def total_cost(micros: int) -> TotalCost:

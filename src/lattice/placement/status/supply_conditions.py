@@ -16,8 +16,8 @@ from lattice.kinds.infrastructure import (
 )
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
+from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, round_to_cents
 from lattice.kinds.pool import LatticePool
-from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Offer
 from lattice.placement.model.supply import DEFAULT_SECRET_NAMESPACE, Finding, cloud_account, pool_account
@@ -28,8 +28,6 @@ from lattice.placement.status.service_status import projected_cost
 PRESSURE_MILLIONTHS = 800_000
 # The amount in use, and the limit.
 ResourceUsage = tuple[int, int]
-# Micro-dollars of one cent.
-CENT_MICROS = 10_000
 _KINDS = {LatticePool: "pool", CloudInfrastructure: "cloud", StaticInfrastructure: "static"}
 # One of the key sets suffices. For other providers the required keys are unknown, so one key suffices.
 CREDENTIAL_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
@@ -80,7 +78,7 @@ def highest_usage(usages: Iterable[ResourceUsage]) -> ResourceUsage | None:
 
 def is_under_pressure(use: ResourceUsage) -> bool:
     """Report whether the usage reaches the pressure threshold."""
-    return use[0] * 1_000_000 >= use[1] * PRESSURE_MILLIONTHS
+    return use[0] * MILLIONTHS >= use[1] * PRESSURE_MILLIONTHS
 
 
 def supply_conditions(
@@ -165,8 +163,7 @@ def _overlaps(findings: Sequence[Finding]) -> Condition:
 def budget_condition(projected: int, limit: int, *, is_hard: bool) -> Condition:
     """Report whether the projected spend reaches the limit, hard or soft. All amounts are micro-dollars."""
     # Rounded to cents: a finer amount would change the message, and cause a write, every second.
-    cents = (projected + CENT_MICROS // 2) // CENT_MICROS * CENT_MICROS
-    money = f"{format_dollars(cents)} projected of {format_dollars(limit)}"
+    money = f"{format_dollars(round_to_cents(projected))} projected of {format_dollars(limit)}"
     if projected < limit:
         return _condition(BUDGET_CONDITION, False, "WithinBudget", money)
     return _condition(BUDGET_CONDITION, True, "HardLimit" if is_hard else "SoftLimit", money)

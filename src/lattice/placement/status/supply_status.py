@@ -21,7 +21,7 @@ from lattice.kinds.infrastructure import (
 )
 from lattice.kinds.meta.base import Condition, Kind, Status, path_of
 from lattice.kinds.meta.conditions import READY_CONDITION
-from lattice.kinds.meta.quantity import dollars_to_micros
+from lattice.kinds.meta.quantity import CENT_MICROS, dollars_to_micros
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool, PoolStatus
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
@@ -44,10 +44,6 @@ FAILING_CONDITIONS = ((READY_CONDITION, "False"), (CREDENTIALS_CONDITION, "False
 WARNING_CONDITIONS = ((BUDGET_CONDITION, "True"), (DEGRADED_CONDITION, "True"), (PRESSURE_CONDITION, "True"))
 # A change of spend is minor below projected spend / 1000.
 MINOR_SPEND_DIVISOR = 1000
-# Micro-dollars. In the last minutes of a month, or after the first machine of a month, a cent is a large
-# share
-# of the projected spend.
-CENT_MICROS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,4 +203,6 @@ def without_minor_spend(before: Status, after: Status) -> Status:
 
 def _is_minor_change(old: object, new: object, projected: object) -> bool:
     amounts = [0 if amount is None else dollars_to_micros(amount) for amount in (old, new, projected)]  # type: ignore[arg-type]
+    # In the last minutes of a month, or after the first machine of a month, a cent is a large share of the
+    # projected spend.
     return abs(amounts[0] - amounts[1]) <= max(amounts[2] // MINOR_SPEND_DIVISOR, CENT_MICROS)

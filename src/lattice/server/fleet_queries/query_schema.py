@@ -14,6 +14,7 @@ from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructu
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.json_body import encode
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.meta.yaml_manifest import Document, load_documents
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
@@ -91,7 +92,7 @@ class ScenarioQuery(FleetQuery, kw_only=True):
 
     lose: list[str] = []
     drop: list[tuple[str, str]] = []
-    price_millionths: Annotated[int, Meta(ge=0, le=1_000_000_000)] = 1_000_000
+    price_millionths: Annotated[int, Meta(ge=0, le=1_000_000_000)] = MILLIONTHS
 
 
 class FitQuery(ScenarioQuery, kw_only=True):

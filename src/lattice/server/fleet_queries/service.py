@@ -22,6 +22,7 @@ from lattice import metrics
 from lattice.errors import TooManyRequests, Unavailable
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import GROUP, VERSION
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import (
     LENGTH_PREFIX_BYTES,
@@ -243,7 +244,7 @@ class FleetQueryService:
         record.outcome = "answered" if result.status == 200 else "refused"
         if query == "optimise" and result.status == 200:
             optimum = msgspec.json.decode(result.body, type=_Optimum)
-            metrics.PLAN_GAP.set(optimum.gap_millionths / 1_000_000)
+            metrics.PLAN_GAP.set(optimum.gap_millionths / MILLIONTHS)
         if result.broken:
             record.outcome = "failed"
             log.error("fleet question failed", ask=query, exception=result.broken)

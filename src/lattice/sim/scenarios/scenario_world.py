@@ -13,10 +13,10 @@ from lattice.errors import Malformed
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.conditions import find_condition, find_false
+from lattice.kinds.meta.quantity import format_dollars
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.service import PLACED_CONDITION, LatticeService
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
-from lattice.placement.inputs.ledger_math import format_dollars
 from lattice.scheduling.cycle.profile import BindingModeName
 from lattice.sim.invariants.history import instance_runs, node_of
 from lattice.sim.world.client import Client

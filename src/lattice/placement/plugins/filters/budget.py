@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
-from lattice.placement.inputs.ledger_math import format_per_hour
+from lattice.kinds.meta.quantity import format_per_hour
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.quote_source import QuoteSource

@@ -6,9 +6,9 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rows, Table
+from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.offer import MILLIONTHS
 from lattice.placement.model.rejection_reasons import fleet_of, offer_mask
 from lattice.placement.plugins.filters.eligibility import eligible_offers_in_region
 
