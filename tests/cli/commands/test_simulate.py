@@ -262,9 +262,9 @@ def test_progress_is_shown_on_a_terminal_only(lattice, write):
     with os.fdopen(ours, "rb", buffering=0) as screen:
         ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=theirs, timeout=60, check=True)
         os.close(theirs)
-        assert b"deciding" in screen.read(1 << 16)
-    assert b"deciding" not in ran.stdout
-    assert "deciding" not in lattice("simulate", "-f", file).err
+        assert b"workloads decided" in screen.read(1 << 16)
+    assert b"workloads decided" not in ran.stdout
+    assert "workloads decided" not in lattice("simulate", "-f", file).err
 
 
 def test_a_json_list_needs_no_kind(lattice, write):

@@ -138,7 +138,8 @@ def configure_logging(*, verbose: bool) -> None:
     """Log one JSON line per event to standard error."""
     import sys
 
-    # The colour tracebacks of rich cost 3 MiB of memory, and a server never prints them.
+    # structlog imports rich and greenlet where they are installed: 3 MiB of memory for colour tracebacks, which
+    # a server never prints.
     with _hide_modules("rich", "greenlet"):
         import structlog
 

@@ -1,12 +1,10 @@
 """`lattice sim`: the whole control plane against faults drawn from a seed, in virtual time and in one
 process."""
 
-import sys
-import time
-
 import click
 
 from lattice.cli.client.options import Command
+from lattice.cli.output.messages import CountProgress
 
 # Seeds between two progress lines when standard error is not a terminal.
 PROGRESS_EVERY_SEEDS = 100
@@ -80,20 +78,27 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
     from lattice.sim.report import digests_in_new_process, run_seeds, totals_lines, violation_lines
 
     _check_bug_name(planted)
-    results, progress = [], _Progress(count)
+    results, progress = [], CountProgress(count, "seeds", PROGRESS_EVERY_SEEDS)
+    faults = violations = 0
     for result in run_seeds(
         range(first, first + count), workers, planted, with_decisions=digests == "decisions"
     ):
         results.append(result)
-        progress.update(sum(result.faults.values()), len(result.violations))
+        faults += sum(result.faults.values())
+        violations += len(result.violations)
+        progress.update(len(results), f", {faults:,} faults, {violations:,} violations")
+        if digests or not result.is_sound:
+            progress.erase()
         if digests:
             click.echo(f"{result.seed} {result.decisions_digest or result.digest}")
         if not result.is_sound:
             click.echo("\n".join(violation_lines(result)))
         # Only a violation of the invariants that the bug is meant to break counts as found.
         if planted and {number for number, *_ in result.violations} & set(PLANTED_BUGS[planted].violates):
+            progress.erase()
             click.echo(f"{planted} was found by seed {result.seed}, after {len(results)}")
             return
+    progress.erase()
     click.echo("\n".join(totals_lines(results)))
     differing = []
     if twice:
@@ -106,32 +111,6 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
     # A planted bug that no seed found is a failure of the checker.
     if planted or differing or not all(result.is_sound for result in results):
         raise click.exceptions.Exit(1)
-
-
-class _Progress:
-    """Progress on standard error: one line overwritten on a terminal, else one line per PROGRESS_EVERY_SEEDS
-    seeds."""
-
-    def __init__(self, count: int) -> None:
-        self._count, self._began = count, time.monotonic()
-        self._done = self._faults = self._violations = 0
-        self._is_terminal = sys.stderr.isatty()
-
-    def update(self, faults: int, violations: int) -> None:
-        self._done, self._faults, self._violations = (
-            self._done + 1,
-            self._faults + faults,
-            self._violations + violations,
-        )
-        speed = self._done / max(time.monotonic() - self._began, 0.001)
-        text = (
-            f"{self._done:,} of {self._count:,} seeds, {speed:.1f} a second, "
-            f"{self._faults:,} faults, {self._violations:,} violations"
-        )
-        if self._is_terminal:
-            click.echo(f"\r{text}" + ("\n" if self._done == self._count else ""), nl=False, err=True)
-        elif self._done % PROGRESS_EVERY_SEEDS == 0:
-            click.echo(text, err=True)
 
 
 @sim.command(cls=Command)

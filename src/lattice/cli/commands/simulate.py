@@ -183,9 +183,8 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     if total < PROGRESS_MIN_WORKLOADS or not sys.stderr.isatty():
         yield lambda done: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("deciding", total=total)
-        yield lambda done: bar.update(task, completed=done)
+    progress = say.CountProgress(total, "workloads decided")
+    try:
+        yield progress.update
+    finally:
+        progress.erase()

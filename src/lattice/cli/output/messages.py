@@ -77,3 +77,28 @@ def _write_progress(activity: str, done: threading.Event) -> None:
     if is_line_shown:
         sys.stderr.write(_CLEAR_LINE)
         sys.stderr.flush()
+
+
+class CountProgress:
+    """Progress of a number of items on standard error: one line overwritten on a terminal, else one line after
+    every `lines_every` items, or none at 0."""
+
+    def __init__(self, total: int, items: str, lines_every: int = 0) -> None:
+        self._total, self._items, self._lines_every = total, items, lines_every
+        self._started_at = time.monotonic()
+        self._is_terminal = sys.stderr.isatty()
+
+    def update(self, done: int, details: str = "") -> None:
+        speed = done / max(time.monotonic() - self._started_at, 0.001)
+        text = f"{done:,} of {self._total:,} {self._items}, {speed:.1f} a second{details}"
+        if self._is_terminal:
+            sys.stderr.write(f"{_CLEAR_LINE}{text}")
+            sys.stderr.flush()
+        elif self._lines_every and done % self._lines_every == 0:
+            note(text)
+
+    def erase(self) -> None:
+        """Erase the line from the terminal, so that the result takes its place."""
+        if self._is_terminal:
+            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.flush()
