@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Gone, Unavailable
-from lattice.store.protocol import Change, Entry, Key, Store, Watch
+from lattice.store.protocol import Change, Entry, Store, Watch
 
 PAGE_SIZE = 500
 # Back-off between attempts to reach the store.
@@ -87,11 +87,6 @@ class Cache(Generic[T]):
         that removes the listener."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
-
-    def on_key_change(self, listener: Callable[[Key], None]) -> Callable[[], None]:
-        """Call the listener with the key of every changed object. Return a function that removes the
-        listener."""
-        return self.on_change(lambda change: listener(change.key))
 
     async def wait_for(self, revision: int = 1) -> None:
         """Wait until the cache includes a revision; without a revision, until the first list is complete."""

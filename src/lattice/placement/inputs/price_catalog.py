@@ -9,11 +9,8 @@ from lattice.kinds.meta.quantity import dollars_to_micros, gib_to_bytes, parse_c
 
 PRICES_AS_OF = "2026-08-22"
 PRICE_SOURCE = "built-in table"
-# As gathered in the public SkyPilot catalog of that day; Azure there covers US regions only.
-PRICE_ORIGIN = (
-    "list prices published by the providers: Linux, on demand, US dollars per hour, "
-    "cheapest zone of the region"
-)
+# List prices published by the providers: Linux, on demand, US dollars per hour, cheapest zone of the region. As
+# gathered in the public SkyPilot catalog of that day; Azure there covers US regions only.
 
 
 def listed_prices() -> Iterator[tuple[str, str, str, int]]:

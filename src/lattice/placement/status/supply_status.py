@@ -36,7 +36,6 @@ from lattice.placement.status.supply_conditions import (
 )
 
 SupplyObject = LatticePool | CloudInfrastructure | StaticInfrastructure
-SUPPLY_OBJECTS = (LatticePool, CloudInfrastructure, StaticInfrastructure)
 # Looks up a secret by namespace and name.
 SecretLookup = Callable[[str, str], Secret | None]
 FOUR_DECIMALS = Decimal("0.0001")

@@ -51,14 +51,6 @@ def shortfalls_by_node_info(
     return shortfalls_by_value(values, make_shortfall)
 
 
-def node_info_at(table: Table, row: int) -> NodeInfo:
-    """The node info of a row; raise LookupError for a row without a node."""
-    info = cast("NodeTable", table).node_infos[row]
-    if info is None:
-        raise LookupError(f"row {row} holds no node")
-    return info
-
-
 def label_text(key: str, value: str | None) -> str:
     """A label as text: `disk=hdd`, `no label disk`. Topology keys are not labels to the user: `no zone`."""
     if value is None:
