@@ -58,7 +58,9 @@ MAP: dict[str, Folder] = {
     ),
     "placement.plugins": Folder("Plugins that filter and score offers for a replica.", "", VALUES),
     "placement.plugins.filters": Folder(
-        "One module per filter plugin of placement.", "kinds engine placement.inputs placement.model", VALUES
+        "One module per filter plugin of placement.",
+        "kinds kinds.meta engine placement.model",
+        VALUES,
     ),
     "placement.plugins.scores": Folder(
         "One module per score plugin of placement.",
@@ -199,7 +201,7 @@ MAP: dict[str, Folder] = {
     ),
     "server": Folder(
         "`app`: the HTTP server that gives each path to its folder.",
-        "kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
+        "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
         " server.resources server.ui_backend",
         "HTTP connections",
     ),

@@ -9,10 +9,9 @@ from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.quantity import dollars_to_micros
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import NODE_CLASS_LABEL, LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.lifecycle.replica_template import NODE_CLASS_LABEL
 from lattice.placement.model.costs import releases_due
 from lattice.placement.model.supply import pool_account
 from lattice.placement.model.world import World

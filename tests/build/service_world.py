@@ -20,10 +20,9 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, Kind, Metadata
-from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
+from lattice.kinds.node import NODE_CLASS_LABEL, LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.lifecycle.replica_template import NODE_CLASS_LABEL
 from lattice.presence import Presence
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Delete, Entry, Key, Put

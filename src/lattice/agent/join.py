@@ -12,9 +12,8 @@ import msgspec
 
 from lattice.agent.identity import Identity, JoinRecord
 from lattice.errors import Denied, Invalid, LatticeError, NotFound, TooManyRequests, Unavailable, UnknownUser
-from lattice.kinds.join_token import fingerprint, parse_token
+from lattice.kinds.join_token import JOIN_PATH, fingerprint, parse_token
 
-PATH = "/apis/lattice.dev/v1alpha1/join"
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
 # As many servers as the server directory lists.
@@ -139,7 +138,7 @@ def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None =
         url.hostname, url.port or 443, timeout=REQUEST_TIMEOUT_S, context=tls
     )
     try:
-        connection.request(method, PATH, body, {"Content-Type": "application/json"} if body else {})
+        connection.request(method, JOIN_PATH, body, {"Content-Type": "application/json"} if body else {})
         response = connection.getresponse()
         text = response.read(MAX_RESPONSE_BYTES)
     except (OSError, http.client.HTTPException) as error:

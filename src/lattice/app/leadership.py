@@ -32,7 +32,7 @@ from lattice.kinds import KINDS
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.core import Lease, LeaseSpec, Secret
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
-from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Metadata
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_micro_time, format_timestamp
@@ -52,7 +52,7 @@ from lattice.store.cache import Cache
 from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put, Store, Term
 
-LEASE_KEY = Key(Lease.resource.id, "lattice-system", "controllers")
+LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "controllers")
 # Annotations of the lease: the leader's address for agents, and the URL of its API.
 AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
 API_URL_ANNOTATION = "lattice.dev/api"

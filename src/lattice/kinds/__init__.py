@@ -5,9 +5,9 @@ controllers.automation controllers.garbage controllers.nodes controllers.runtime
 controllers.services lifecycle placement.explain placement.fit placement.greedy placement.inputs
 placement.model placement.plan placement.plugins.filters placement.status presence providers
 scheduling.cycle scheduling.offline scheduling.plugins.filters scheduling.plugins.scores
-scheduling.preemption scheduling.table server.agents server.discovery server.fleet_queries server.grpc
-server.live server.resources server.ui_backend sim sim.invariants sim.planted_bugs sim.scenarios
-sim.world.
+scheduling.preemption scheduling.table server server.agents server.discovery server.fleet_queries
+server.grpc server.live server.resources server.ui_backend sim sim.invariants sim.planted_bugs
+sim.scenarios sim.world.
 May import: errors kinds.meta.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """

@@ -7,7 +7,16 @@ from typing import Annotated, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.meta.base import LIST_SET, Column, Kind, OpaqueJson, Part, Resource, Status
+from lattice.kinds.meta.base import (
+    LIST_SET,
+    SYSTEM_NAMESPACE,
+    Column,
+    Kind,
+    OpaqueJson,
+    Part,
+    Resource,
+    Status,
+)
 from lattice.kinds.meta.quantity import (
     Amount,
     Quantity,
@@ -24,9 +33,6 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_problems, label_value_problem, subdomain_problem
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.overflow import Overflow
-
-# The namespace of the providers' credentials.
-CREDENTIALS_NAMESPACE = "lattice-system"
 
 # Millionths of the budget.
 DEFAULT_ALERT_MILLIONTHS = 800_000
@@ -51,15 +57,15 @@ class CredentialsRef(Part):
                 "which is also the default."
             )
         ),
-    ] = CREDENTIALS_NAMESPACE
+    ] = SYSTEM_NAMESPACE
 
     def problems(self, path: str) -> Iterator[Cause]:
         yield from secret_name_problems(f"{path}.name", self.name)
         # Another namespace would let the server use a Secret that the writer cannot read (decision 0022).
-        if self.namespace != CREDENTIALS_NAMESPACE:
+        if self.namespace != SYSTEM_NAMESPACE:
             yield Cause(
                 f"{path}.namespace",
-                f'must be {CREDENTIALS_NAMESPACE}, the namespace of credentials, got "{self.namespace[:80]}"',
+                f'must be {SYSTEM_NAMESPACE}, the namespace of credentials, got "{self.namespace[:80]}"',
             )
 
 

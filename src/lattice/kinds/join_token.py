@@ -16,10 +16,12 @@ from typing import Any
 import msgspec
 
 from lattice.errors import Denied, Invalid, UnknownUser
+from lattice.kinds.meta.base import GROUP, SYSTEM_NAMESPACE, VERSION
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.node import NodeSpec
 
-TOKEN_NAMESPACE = "lattice-system"  # noqa: S105
+# Path of the API under which machines join.
+JOIN_PATH = f"/apis/{GROUP}/{VERSION}/join"
 TOKEN_SECRET_TYPE = "lattice.dev/join-token"  # noqa: S105
 # Annotation of a LatticeNode: SHA-256 of the public key of the agent that joined as this node.
 AGENT_KEY_ANNOTATION = "lattice.dev/agent-key"
@@ -98,7 +100,7 @@ def secret_name(token_id: str) -> str:
 def token_secret(token: JoinToken, grant: Grant) -> Object:
     """The Secret of a token, without uid and timestamps: the writer of the Secret adds those."""
     return with_token_record(
-        {"metadata": {"name": secret_name(token.id), "namespace": TOKEN_NAMESPACE}},
+        {"metadata": {"name": secret_name(token.id), "namespace": SYSTEM_NAMESPACE}},
         TokenRecord(sha256=token.digest, grant=grant),
     )
 

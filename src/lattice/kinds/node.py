@@ -14,6 +14,8 @@ from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Stat
 NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
 
+# Label of a node, and node selector of a replica: the LatticeNodeClass.
+NODE_CLASS_LABEL = "lattice.dev/node-class"
 # Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.
 NODE_FINALIZER = "lattice.dev/node"
 # Condition of a node that is drained: whether all its workloads are gone.

@@ -19,7 +19,16 @@ from lattice.kinds.container import (
     total_amounts,
     total_limit_problems,
 )
-from lattice.kinds.meta.base import LIST_SET, Column, Kind, OpaqueJson, Part, Resource, Status
+from lattice.kinds.meta.base import (
+    DEFAULT_NAMESPACE,
+    LIST_SET,
+    Column,
+    Kind,
+    OpaqueJson,
+    Part,
+    Resource,
+    Status,
+)
 from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_problems, parse_cores
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
@@ -394,4 +403,4 @@ def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
 
 
 def service_key(service: LatticeService) -> str:
-    return f"{service.metadata.namespace or 'default'}/{service.metadata.name}"
+    return f"{service.metadata.namespace or DEFAULT_NAMESPACE}/{service.metadata.name}"

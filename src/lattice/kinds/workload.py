@@ -25,6 +25,9 @@ from lattice.kinds.meta.selector import dns_label_problem
 # Condition of a workload that the scheduler preempts. The stored name is "Leaving".
 EVICTED = "Leaving"
 
+# Label of the replicas of a service: the name of the service.
+SERVICE_LABEL = "lattice.dev/service"
+
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]

@@ -17,14 +17,13 @@ from lattice.kinds.agreement import (
     LatticeAgreement,
     ServiceReference,
 )
-from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Metadata
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import Dependency, LatticeService
 from lattice.kinds.workload import LatticeWorkload
 
 ANY_SERVICE = "*"
 _NON_ENV_CHARS = re.compile(r"[^A-Z0-9]+")
-DEFAULT_NAMESPACE = "default"
 MAX_NAME_CHARS = 253
 
 

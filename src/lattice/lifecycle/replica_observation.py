@@ -6,12 +6,13 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, find_false
 from lattice.kinds.meta.timestamps import parse_timestamp
-from lattice.kinds.node import NOT_JOINED, LatticeNode
+from lattice.kinds.node import NODE_CLASS_LABEL, NOT_JOINED, LatticeNode
 from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
 from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
-from lattice.lifecycle.replica_template import NODE_CLASS_LABEL, NodeGroupKey, node_group_of, template
+from lattice.lifecycle.replica_template import NodeGroupKey, node_group_of, template
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def observe_replicas(
         if is_terminating(workload):
             unsettled.add(workload.spec.cluster)
         else:
-            key = f"{workload.metadata.namespace or 'default'}/{workload.spec.service}"
+            key = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{workload.spec.service}"
             owned.setdefault(key, []).append(workload)
     unschedulable: dict[str, Counter[NodeGroupKey]] = {}
     updated: set[str] = set()

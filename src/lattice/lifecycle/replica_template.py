@@ -8,12 +8,17 @@ import msgspec
 from lattice.kinds.constraint import Constraints
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
+from lattice.kinds.node import NODE_CLASS_LABEL
 from lattice.kinds.service import LatticeService, ServiceSpec
-from lattice.kinds.workload import WORKLOAD_FINALIZER, LatticeWorkload, WorkloadSpec, compute_revision
+from lattice.kinds.workload import (
+    SERVICE_LABEL,
+    WORKLOAD_FINALIZER,
+    LatticeWorkload,
+    WorkloadSpec,
+    compute_revision,
+)
 
 # The label of a node with its node class.
-NODE_CLASS_LABEL = "lattice.dev/node-class"
-SERVICE_LABEL = "lattice.dev/service"
 # Placement spreads over these keys when it chooses clusters; the scheduler only sees nodes of one cluster.
 FLEET_TOPOLOGY_KEYS = ("region", "provider", "pool", "cluster")
 # Resources that a service counts in thousandths.

@@ -17,6 +17,7 @@ from aiohttp import web
 from lattice import metrics
 from lattice import tracing as traces
 from lattice.errors import LatticeError, Malformed, MethodNotAllowed, TooLarge, TooManyRequests, Unavailable
+from lattice.kinds.join_token import JOIN_PATH
 from lattice.kinds.meta.json_body import encode
 from lattice.server.access import access_reviews as reviews
 from lattice.server.access.authentication import TokenAuthenticator, authenticate
@@ -89,7 +90,7 @@ class App:
                 # Before authentication: probes, joining machines and visitors of the page have no user yet.
                 if request.path in UNAUTHENTICATED_PATHS:
                     return _response(await self._health(request.path))
-                if request.path == joining.JOIN_PATH and self.join_service is not None:
+                if request.path == JOIN_PATH and self.join_service is not None:
                     return _response(await self._join(request, self.join_service))
                 if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
                     return _response(await self._page(request, self.pages))

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from lattice.controllers.services.services import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.node import NODE_CLASS_LABEL
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding
-from lattice.lifecycle.replica_template import NODE_CLASS_LABEL
 from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.plan.plan import FleetState, plan
 

@@ -6,9 +6,8 @@ from lattice.cli.client.kind_names import kind_names, resource_path
 from lattice.cli.client.options import Connection
 from lattice.errors import NotFound, UsageError
 from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import SERVICE_LABEL, LatticeWorkload
 
-SERVICE_LABEL = "lattice.dev/service"
 Object = dict[str, Any]
 
 

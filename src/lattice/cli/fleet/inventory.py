@@ -20,7 +20,7 @@ from lattice.cli.client.manifests import (
     target_of,
 )
 from lattice.errors import Cause, Invalid, LatticeError, Malformed, NotFound
-from lattice.kinds.meta.base import Kind, Metadata
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind, Metadata
 from lattice.kinds.meta.json_body import MAX_BYTES, parse_json
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.meta.schema import Schema
@@ -185,7 +185,9 @@ class Inventory:
     def _insert(self, item: Kind, location: str) -> None:
         is_node = isinstance(item, LatticeNode)
         name = (
-            item.metadata.name if is_node else f"{item.metadata.namespace or 'default'}/{item.metadata.name}"
+            item.metadata.name
+            if is_node
+            else f"{item.metadata.namespace or DEFAULT_NAMESPACE}/{item.metadata.name}"
         )
         key = ("node" if is_node else "workload", name)
         if (first := self._locations.get(key)) is not None:
@@ -204,7 +206,7 @@ class Inventory:
         group = workload.spec.group
         if group is None:
             return
-        name = f"{workload.metadata.namespace or 'default'}/{group.name}"
+        name = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{group.name}"
         expected, first = self._gangs.setdefault(name, (group.min_member, location))
         if expected != group.min_member:
             message = (

@@ -11,6 +11,7 @@ import msgspec
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
 from lattice.cli.fleet.fleet_inputs import FleetInputs
+from lattice.cli.fleet.inventory import MAX_PROBLEMS
 from lattice.cli.output import messages as say
 from lattice.errors import Denied, Invalid, LatticeError, Malformed, NotFound, UsageError
 from lattice.kinds.cluster import LatticeCluster
@@ -38,7 +39,6 @@ SYSTEM_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNo
 WORKLOAD_KINDS: tuple[type[Kind], ...] = (LatticeWorkload,)
 PLACEMENT_KINDS = {kind.resource.kind: kind for kind in DECLARED_KINDS + SYSTEM_KINDS + WORKLOAD_KINDS}
 # The reader stops after this many problems.
-MAX_PROBLEMS = 20
 PAGE_SIZE = "500"
 _FIELDS_HINT = "`lattice crds {}` lists the fields"
 

@@ -1,7 +1,6 @@
 """Fleet queries to the server: the request body, the answer, and errors with the file and line of every
 field."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +22,7 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.timestamps import format_date
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.manifest_files import load_manifests
+from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
 
 if TYPE_CHECKING:
     from lattice.cli.client.options import Connection
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
 # Timeout of an apply that plans first.
 APPLY_TIMEOUT_S = 300.0
-_MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 Manifests = Sequence[tuple[Document, Target]]
 # Kind, namespace, name.
 Key = tuple[str, str, str]
@@ -140,7 +139,7 @@ def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
     causes_by_index: dict[int, list[Cause]] = {}
     for cause in e.causes:
         # The server names fields as manifests[3].spec.replicas; the index selects the local file.
-        if (match := _MANIFEST_FIELD.fullmatch(cause.field)) and int(match[1]) < len(manifests):
+        if (match := MANIFEST_FIELD.fullmatch(cause.field)) and int(match[1]) < len(manifests):
             causes_by_index.setdefault(int(match[1]), []).append(Cause(match[2], cause.message, cause.reason))
     problems = [
         _located_problem(e, causes, *manifests[index]) for index, causes in sorted(causes_by_index.items())

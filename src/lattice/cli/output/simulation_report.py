@@ -8,21 +8,18 @@ from decimal import Decimal
 from typing import Any
 
 from lattice.cli.output import render
+from lattice.cli.output.table_renderer import MAX_ROWS, MIN_COLUMN_CHARS
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.container import BYTE_RESOURCES
 from lattice.kinds.meta.quantity import approximate_bytes
 from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableGroup, Usage
 
-# Rows of a list without `-o wide`; more placements are counted per node.
-MAX_ROWS = 50
-# Nodes listed when placements are counted.
+# Nodes listed when there are more placements than MAX_ROWS.
 MAX_BUSIEST_NODES = 20
 # Kinds of reasons under which the report groups the workloads past MAX_ROWS; with more kinds a count is shown.
 MAX_REASON_KINDS = 5
 # Names of unschedulable workloads with the same reason.
 MAX_NAMES_PER_REASON = 3
-# A reason is wrapped to at least this width.
-MIN_COLUMN_CHARS = 30
 
 
 def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int = 0) -> Iterator[str]:

@@ -12,7 +12,8 @@ from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWr
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.core import Event, Secret
-from lattice.kinds.join_token import TOKEN_NAMESPACE, TOKEN_SECRET_TYPE, expiry, read_token_record
+from lattice.kinds.join_token import TOKEN_SECRET_TYPE, expiry, read_token_record
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.timestamps import format_timestamp, parse_timestamp
 from lattice.store.protocol import Change, Delete, Store
 
@@ -111,13 +112,13 @@ class JoinTokenController:
 
     def _list_keys(self) -> Iterable[str]:
         return [
-            f"{TOKEN_NAMESPACE}/{secret.metadata.name}"
-            for secret in self.context.cache(Secret).objects(TOKEN_NAMESPACE)
+            f"{SYSTEM_NAMESPACE}/{secret.metadata.name}"
+            for secret in self.context.cache(Secret).objects(SYSTEM_NAMESPACE)
             if secret.type == TOKEN_SECRET_TYPE
         ]
 
     def _keys_for_secret(self, change: Change) -> Iterable[str]:
         secret = self.context.cache(Secret).get(change.key.path)
-        if secret is None or secret.type != TOKEN_SECRET_TYPE or change.key.namespace != TOKEN_NAMESPACE:
+        if secret is None or secret.type != TOKEN_SECRET_TYPE or change.key.namespace != SYSTEM_NAMESPACE:
             return ()
         return (change.key.path,)

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from lattice.clock import Clock
 from lattice.controllers.runtime.object_writes import key_of
 from lattice.kinds.core import Event, EventSource, ObjectReference
-from lattice.kinds.meta.base import Kind, Metadata
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind, Metadata
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.protocol import ABSENT, Put
 
 MAX_MESSAGE_CHARS = 1024
 # The namespace of events about cluster-scoped objects.
-DEFAULT_EVENT_NAMESPACE = "default"
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class EventRecorder:
                 # The random part keeps the name unique: two events about one object must not conflict in a
                 # commit.
                 name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
-                namespace=metadata.namespace or DEFAULT_EVENT_NAMESPACE,
+                namespace=metadata.namespace or DEFAULT_NAMESPACE,
                 uid=uid,
                 creation_timestamp=now,
                 generation=1,

@@ -22,7 +22,7 @@ from lattice.controllers.runtime.object_writes import key_of, put_new
 from lattice.controllers.scheduler.binding_records import BindingDetails, BindingRecords
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Lease, LeaseSpec
-from lattice.kinds.meta.base import Metadata, path_of
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Metadata, path_of
 from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
@@ -41,8 +41,6 @@ from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Delete, Entry, Key, Put, RevisionConflict, Write
 
-# The namespace of the Leases that lock nodes.
-LOCK_NAMESPACE = "lattice-system"
 # Attempts of a write that conflicts with rivals; a lost attempt means that a rival has committed.
 MAX_WRITE_ATTEMPTS = 16
 
@@ -447,7 +445,7 @@ def _is_assigned_to(workload: LatticeWorkload, node: LatticeNode) -> bool:
 
 def _lock_lease(node: str, spec: LeaseSpec) -> Lease:
     resource = Lease.resource
-    metadata = Metadata(namespace=LOCK_NAMESPACE, name=f"node.{node}")
+    metadata = Metadata(namespace=SYSTEM_NAMESPACE, name=f"node.{node}")
     return Lease(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=spec)
 
 

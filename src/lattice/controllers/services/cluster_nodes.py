@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lattice.controllers.runtime.object_writes import owner_reference
 from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.meta.base import Metadata
-from lattice.kinds.node import LatticeNode, NodeSpec
+from lattice.kinds.node import NODE_CLASS_LABEL, LatticeNode, NodeSpec
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.store.cache import Cache
 
@@ -38,7 +38,7 @@ def build_node(
         **(node_class.spec.labels if node_class else {}),
         **spec.labels,
         "lattice.dev/cluster": cluster.metadata.name,
-        "lattice.dev/node-class": class_name,
+        NODE_CLASS_LABEL: class_name,
         "lattice.dev/region": spec.region,
         "lattice.dev/zone": spec.zone,
     }

@@ -50,7 +50,8 @@ OVER_BUDGET = "OverBudget"
 UNSCHEDULABLE_GRACE_S = 10.0
 # Replicas that have not reached their placement yet are reconciled again after so long ...
 UNSETTLED_RECHECK_S = 5.0
-# ... and the placement loop rests for at least so many times the duration of the last decision.
+# ... and a controller of the whole fleet rests for at least so many times the duration of the last decision, so
+# that a large fleet leaves CPU time.
 MIN_IDLE_RATIO = 20
 _NO_NODE_FITS_BYTES = NO_NODE_FITS.encode()
 # The longest time to decide and to write the whole fleet.

@@ -12,6 +12,7 @@ from lattice.controllers.runtime.background import run_in_background
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
+from lattice.controllers.services.services import MIN_IDLE_RATIO
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -31,9 +32,6 @@ from lattice.store.protocol import Write
 SUPPLY_KEY = "supply"
 # The shortest time between two reconciles.
 SUPPLY_INTERVAL_S = 2.0
-# The controller rests for at least so many times the duration of the last decision, so that a large fleet
-# leaves CPU time.
-MIN_IDLE_RATIO = 20
 # Spending grows without a change of any object, so a resync updates the status.
 SPEND_RESYNC_S = 3600.0
 SUPPLY_KINDS = (

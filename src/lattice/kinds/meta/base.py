@@ -10,6 +10,10 @@ from lattice.errors import Cause
 
 GROUP = "lattice.dev"
 VERSION = "v1alpha1"
+# The namespace of objects that state none; it exists even while it holds no object.
+DEFAULT_NAMESPACE = "default"
+# The namespace of Lattice's own objects: credentials, tokens, leases.
+SYSTEM_NAMESPACE = "lattice-system"
 
 OpaqueJson = dict[str, Any]  # JSON whose schema another component defines
 

@@ -14,7 +14,7 @@ from lattice.kinds.infrastructure import (
     StaticNetwork,
     StaticSpec,
 )
-from lattice.kinds.meta.base import Kind, Metadata
+from lattice.kinds.meta.base import GROUP, VERSION, Kind, Metadata
 from lattice.kinds.meta.quantity import MIB, MILLI, format_bytes, format_cores
 from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClassSpec, ProviderNodeClass
 from lattice.placement.explain.blockers import PlacementFailure, open_rows
@@ -23,7 +23,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.rejection_reasons import FixedReason
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
 
-API_VERSION = "lattice.dev/v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from itertools import groupby
 from lattice.kinds.cluster import RESERVE_LABEL, LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, cluster_number
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS
@@ -128,7 +128,9 @@ class CurrentState:
                 nodes.setdefault(kind.spec.cluster, []).append(kind)
             elif isinstance(kind, LatticeWorkload) and kind.status.binding and not is_terminating(kind):
                 owner = (
-                    f"{kind.metadata.namespace or 'default'}/{kind.spec.service}" if kind.spec.service else ""
+                    f"{kind.metadata.namespace or DEFAULT_NAMESPACE}/{kind.spec.service}"
+                    if kind.spec.service
+                    else ""
                 )
                 bound.setdefault(owner, []).append(kind)
         return CurrentState(nodes, bound, layout, LedgerPrices.of(kinds, classes))
@@ -397,7 +399,7 @@ def add_bare_workloads(fleet: Fleet, present: CurrentState) -> None:
     for workload in sorted(workloads, key=lambda kind: (kind.metadata.namespace or "", kind.metadata.name)):
         node = workload.status.binding.node if workload.status.binding else ""
         if node in fleet.machines.row_of:
-            namespace = workload.metadata.namespace or "default"
+            namespace = workload.metadata.namespace or DEFAULT_NAMESPACE
             name = f"{BARE_WORKLOAD_PREFIX}{namespace}/{workload.metadata.name}"
             needs = tuple(sorted(workload.spec.request_amounts.items()))
             fleet.assign(Assignment(name, fleet.machines.row_of[node], needs))

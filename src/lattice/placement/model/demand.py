@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from lattice.kinds.constraint import Spread, Toleration
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.selector import Requirement as LabelDemand
 from lattice.kinds.policy import (
     DEFAULT_MAX_NODES,
@@ -427,7 +428,7 @@ def _cluster_rules(policies: Sequence[LatticePlacementPolicy]) -> tuple[ClusterR
 
 def _called_services(service: LatticeService) -> dict[str, str]:
     """The services that the service calls, by the name of the dependency."""
-    namespace = service.metadata.namespace or "default"
+    namespace = service.metadata.namespace or DEFAULT_NAMESPACE
     called = {}
     for name, dependency in service.spec.resources.items():
         if name != "*" and dependency.is_service and dependency.is_outbound:
@@ -438,7 +439,7 @@ def _called_services(service: LatticeService) -> dict[str, str]:
 def latency_targets(service: LatticeService) -> dict[str, str]:
     """The services that latencies are measured to: the dependency of that name, else the service of that
     name."""
-    namespace = service.metadata.namespace or "default"
+    namespace = service.metadata.namespace or DEFAULT_NAMESPACE
     dependencies: Mapping[str, str] = {
         name: f"{dependency.namespace or namespace}/{dependency.id or name}"
         for name, dependency in service.spec.resources.items()

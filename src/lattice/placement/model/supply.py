@@ -13,7 +13,7 @@ from lattice.kinds.ledger import (
     overflow_ledger_spec,
     pool_ledger_spec,
 )
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Kind
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.kinds.pool import LatticePool
@@ -24,7 +24,6 @@ from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Budget,
 
 K = TypeVar("K", bound=Kind)
 
-DEFAULT_SECRET_NAMESPACE = "lattice-system"  # noqa: S105
 # The currency of every price: a budget in another currency cannot be compared with prices.
 PRICE_CURRENCY = "USD"
 OVERLAP_FIX = "give it credentials of its own, or delete one of the two"
@@ -375,7 +374,7 @@ def _overlaps(pools: list[LatticePool], clouds: list[CloudInfrastructure]) -> It
         login = pool.spec.provider.credentials
         pool_login = (
             pool.spec.provider.type,
-            f"{DEFAULT_SECRET_NAMESPACE}/{login.secret_ref}" if login else "",
+            f"{SYSTEM_NAMESPACE}/{login.secret_ref}" if login else "",
         )
         for cloud in clouds:
             ref, region = cloud.spec.credentials_ref, pool.spec.provider.region

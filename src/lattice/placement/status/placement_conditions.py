@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Condition
 from lattice.kinds.meta.conditions import RESOLVED_CONDITION, find_condition
 from lattice.kinds.service import (
     PLACED_CONDITION,
@@ -109,7 +109,7 @@ def references_condition(
 ) -> Condition:
     """Report references to undefined services. An apply does not check references, since the service may be
     created later."""
-    own = service.metadata.namespace or "default"
+    own = service.metadata.namespace or DEFAULT_NAMESPACE
     dependencies = [
         f"{dependency.namespace or own}/{dependency.id or name}"
         for name, dependency in sorted(service.spec.resources.items())

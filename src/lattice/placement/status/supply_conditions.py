@@ -14,13 +14,13 @@ from lattice.kinds.infrastructure import (
     CloudInfrastructure,
     StaticInfrastructure,
 )
-from lattice.kinds.meta.base import Condition
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Condition
 from lattice.kinds.meta.conditions import READY_CONDITION, RESOLVED_CONDITION
 from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, round_to_cents
 from lattice.kinds.pool import LatticePool
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Offer
-from lattice.placement.model.supply import DEFAULT_SECRET_NAMESPACE, Finding, cloud_account, pool_account
+from lattice.placement.model.supply import Finding, cloud_account, pool_account
 from lattice.placement.model.world import World
 from lattice.placement.status.service_status import projected_cost
 
@@ -195,7 +195,7 @@ def credentials_source(
     if isinstance(supplier, LatticePool):
         credentials = supplier.spec.provider.credentials
         return (
-            CredentialsSource(supplier.spec.provider.type, DEFAULT_SECRET_NAMESPACE, credentials.secret_ref)
+            CredentialsSource(supplier.spec.provider.type, SYSTEM_NAMESPACE, credentials.secret_ref)
             if credentials
             else None
         )

@@ -28,7 +28,13 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import World
-from lattice.placement.status.service_status import cloud_status, cluster_status, pool_status, static_status
+from lattice.placement.status.service_status import (
+    FOUR_DECIMALS,
+    cloud_status,
+    cluster_status,
+    pool_status,
+    static_status,
+)
 from lattice.placement.status.supply_conditions import (
     credentials_condition,
     credentials_source,
@@ -38,7 +44,6 @@ from lattice.placement.status.supply_conditions import (
 SupplyObject = LatticePool | CloudInfrastructure | StaticInfrastructure
 # Looks up a secret by namespace and name.
 SecretLookup = Callable[[str, str], Secret | None]
-FOUR_DECIMALS = Decimal("0.0001")
 FAILING_CONDITIONS = ((READY_CONDITION, "False"), (CREDENTIALS_CONDITION, "False"))
 WARNING_CONDITIONS = ((BUDGET_CONDITION, "True"), (DEGRADED_CONDITION, "True"), (PRESSURE_CONDITION, "True"))
 # A change of spend is minor below projected spend / 1000.

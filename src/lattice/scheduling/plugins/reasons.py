@@ -15,6 +15,9 @@ from lattice.scheduling.table.placement import Placement
 MAX_NAMED_WORKLOADS = 3  # names of conflicting workloads in one reason
 Value = TypeVar("Value", bound=Hashable)
 
+# With more topology domains, details state counts and no names.
+MAX_NAMED_DOMAINS = 100
+
 
 def single_row(row: int) -> Rowids:
     """An array of one row, for reasons that describe one node by describing many nodes."""

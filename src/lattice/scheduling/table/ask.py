@@ -13,6 +13,7 @@ from lattice.kinds.constraint import (
     Volume,
     WorkloadTerm,
 )
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
@@ -118,7 +119,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
     far = affinity.anti_workload if affinity else None
     ports = [port for container in spec.containers.values() for port in container.ports]
     return Demands(
-        namespace=workload.metadata.namespace or "default",
+        namespace=workload.metadata.namespace or DEFAULT_NAMESPACE,
         labels=tuple(sorted(workload.metadata.labels.items())),
         service=spec.service,
         cluster=spec.cluster,

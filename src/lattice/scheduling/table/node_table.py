@@ -14,6 +14,7 @@ from lattice.engine.table import Table
 from lattice.engine.tie_order import tie_rank
 from lattice.errors import Conflict, Invalid, NotFound
 from lattice.kinds.constraint import Taint, WorkloadTerm
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.table.ask import (
@@ -209,7 +210,7 @@ class NodeTable(Table):
 
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
         group = workload.spec.group
-        name = f"{workload.metadata.namespace or 'default'}/{workload.metadata.name}"
+        name = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{workload.metadata.name}"
         ask = self.make_ask(name, demands_of(workload), workload.spec.priority)
         if not group:
             return ask

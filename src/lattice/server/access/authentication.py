@@ -17,13 +17,13 @@ from typing import Any
 
 from lattice.clock import Clock
 from lattice.errors import Denied, UnknownUser
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.stored_encoding import Object, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.requests.call import User
 from lattice.store.protocol import Entry, Key, Store
 
 AUTHENTICATED_GROUP = "system:authenticated"
-TOKEN_NAMESPACE = "lattice-system"  # noqa: S105 - the namespace of token secrets
 TOKEN_TYPE = "lattice.dev/token"  # noqa: S105 - the type of the secret, not the secret
 TOKEN_PREFIX = "lat-"  # noqa: S105
 # A verified token is cached this long, so a revoked token stays valid for at most this many seconds.
@@ -67,7 +67,7 @@ def token_secret(token: str, user: str, groups: Iterable[str], expires: str = ""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": {"name": name, "namespace": TOKEN_NAMESPACE},
+        "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE},
         "type": TOKEN_TYPE,
         "data": {key: b64encode(value.encode()).decode() for key, value in data.items()},
     }
@@ -113,7 +113,7 @@ class TokenAuthenticator:
         identity = token.removeprefix(TOKEN_PREFIX).partition(".")[0]
         entry = None
         if token.startswith(TOKEN_PREFIX) and identity.isalnum() and identity.isascii():
-            entry = await self.store.get(Key("secrets", TOKEN_NAMESPACE, f"token-{identity}"))
+            entry = await self.store.get(Key("secrets", SYSTEM_NAMESPACE, f"token-{identity}"))
         data = token_data(entry)
         # The comparison takes constant time, so response times reveal nothing about the digest.
         if not hmac.compare_digest(data.get("sha256", ""), digest):

@@ -17,7 +17,6 @@ from lattice.kinds.core import Secret
 from lattice.kinds.join_token import (
     AGENT_KEY_ANNOTATION,
     JOIN_REVISION_ANNOTATION,
-    TOKEN_NAMESPACE,
     JoinToken,
     TokenRecord,
     check_token,
@@ -26,6 +25,7 @@ from lattice.kinds.join_token import (
     secret_name,
     with_token_record,
 )
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import Object, pack, unpack
@@ -42,7 +42,6 @@ from lattice.server.access.node_certificates import (
 )
 from lattice.store.protocol import ABSENT, Entry, Key, Put, RevisionConflict, Store
 
-JOIN_PATH = "/apis/lattice.dev/v1alpha1/join"
 MAX_JOIN_REQUEST_BYTES = 16 * 1024
 MAX_COMMIT_ATTEMPTS = 5
 # A node may rejoin with an expired certificate for this long.
@@ -154,7 +153,7 @@ class NodeJoinService:
     async def _admit_node(self, token: JoinToken, signing_request: SigningRequest, proposed_name: str) -> str:
         """Commit the node and the used token; return the node name. A repeated request of the same key
         succeeds again."""
-        entry = await self.store.get(Key(Secret.resource.id, TOKEN_NAMESPACE, secret_name(token.id)))
+        entry = await self.store.get(Key(Secret.resource.id, SYSTEM_NAMESPACE, secret_name(token.id)))
         secret = unpack(entry.value, entry.revision) if entry else {}
         record = check_token(token, read_token_record(secret), signing_request.key_digest, self.clock.now())
         # `check_token` rejects a token without a Secret.

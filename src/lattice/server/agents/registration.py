@@ -27,7 +27,7 @@ from lattice.kinds.node import (
 )
 from lattice.kinds.node_class import LatticeNodeClass, MachineSize
 from lattice.server.access.node_certificates import NodeIdentity
-from lattice.server.agents.join import node_key, verify_joined_key
+from lattice.server.agents.join import MAX_COMMIT_ATTEMPTS, node_key, verify_joined_key
 from lattice.server.agents.leader_context import LeaderContext, NodeQuarantined, SessionRejected
 from lattice.store.protocol import Entry, Put
 from lattice.wire import agent_pb2 as pb
@@ -40,7 +40,6 @@ DEFAULT_MAX_AMOUNT = 1 << 60
 MAX_LIST_ENTRIES = 64
 RUNTIMES = frozenset({"process", "container", "fake"})
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-MAX_COMMIT_ATTEMPTS = 5
 # The leader quarantines a node whose registration changes more often than this.
 MAX_CHANGES_PER_WINDOW = 10
 CHANGE_WINDOW_S = 60.0

@@ -10,13 +10,14 @@ import structlog
 from lattice.clock import Clock, with_timeout
 from lattice.errors import LatticeError
 from lattice.kinds.core import Lease
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
 from lattice.store.protocol import ABSENT, Key, Put, Store
 
-SERVERS_LEASE_KEY = Key(Lease.resource.id, "lattice-system", "servers")
+SERVERS_LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "servers")
 # Annotation with the URL (https://HOST:PORT) of every server, comma-separated, the latest start first.
 SERVERS_ANNOTATION = "lattice.dev/servers"
 # A server that was killed stays listed until this many servers have started after it.

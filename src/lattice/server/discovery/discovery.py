@@ -8,13 +8,13 @@ from typing import Any, Literal
 
 from lattice.errors import NotFound
 from lattice.kinds.meta.base import Resource
+from lattice.server.requests.call import JSON
 from lattice.server.requests.catalog import extra_subresources
 
 Document = dict[str, Any]
 # "" selects one document per group, the only format before aggregated discovery.
 DiscoveryVersion = Literal["", "v2", "v2beta1"]
 
-JSON = "application/json"
 _DISCOVERY_VERSIONS: dict[str, DiscoveryVersion] = {"v2": "v2", "v2beta1": "v2beta1"}
 CREATE_VERBS = ("create",)
 READ_VERBS = ("get", "list", "watch")

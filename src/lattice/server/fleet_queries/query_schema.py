@@ -41,7 +41,7 @@ Amount = Annotated[int, Meta(ge=0)]
 
 # Plans, then writes the outcome: the only query that writes.
 APPLY_QUERY = "apply"
-_MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
+MANIFEST_FIELD = re.compile(r"manifests\[(\d+)\]\.?(.*)")
 
 
 class PlannedDeletion(Struct, rename="camel", forbid_unknown_fields=True):
@@ -205,7 +205,7 @@ class QueryManifests:
             return error
         causes_with_line = []
         for cause in error.causes:
-            match = _MANIFEST_FIELD.fullmatch(cause.field)
+            match = MANIFEST_FIELD.fullmatch(cause.field)
             number = int(match[1]) - len(self.manifests) if match else -1
             if match is None or number < 0:
                 causes_with_line.append((0, cause))

@@ -21,7 +21,7 @@ import msgspec
 from lattice.clock import SystemClock
 from lattice.errors import Cause, Invalid, LatticeError, NotFound
 from lattice.kinds import KINDS
-from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind
 from lattice.kinds.meta.json_body import encode
 from lattice.placement.inputs.latency import validate_latency_csv
 from lattice.placement.model.world import ObjectKey as ObjectKey
@@ -60,8 +60,6 @@ from lattice.store.protocol import Entry, Key
 # Lowers the priority of the process, so that the server answers short requests first where processors are
 # few.
 PROCESS_NICENESS = 5
-# A permanent namespace: known even if no object is in it.
-DEFAULT_NAMESPACE = "default"
 # Bounds the demands that a world caches, as a multiple of the number of services.
 MAX_CACHED_DEMANDS_PER_SERVICE = 4
 

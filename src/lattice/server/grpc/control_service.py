@@ -16,6 +16,7 @@ from lattice import errors
 from lattice.errors import LatticeError, Malformed, NotFound, UnknownUser
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
@@ -29,12 +30,12 @@ from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.status_error import message_of
 from lattice.server.resources.api import Api
 from lattice.server.resources.dispatch import handle_call
+from lattice.server.resources.lists import LIST_CHUNK_SIZE
 from lattice.server.resources.routes import request_attributes
 from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 from lattice.wire import control_pb2 as pb
 
 # Objects per read from the store.
-LIST_CHUNK_SIZE = 500
 GRPC_STATUS_CODES: dict[type[LatticeError], grpc.StatusCode] = {
     errors.Malformed: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,
@@ -163,7 +164,7 @@ class ControlService:
                         yield messages.event_message(event)
 
     def _workload_target(self, namespace: str, name: str, subresource: str = "") -> Target:
-        return Target(self._workloads, namespace or "default", _require_name(name), subresource)
+        return Target(self._workloads, namespace or DEFAULT_NAMESPACE, _require_name(name), subresource)
 
     async def _handle(self, call: Call) -> Reply:
         return await handle_call(

@@ -11,6 +11,7 @@ from lattice.clock import Clock
 from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import ConfigMap
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack, unpack
 from lattice.kinds.meta.timestamps import format_timestamp
@@ -25,7 +26,7 @@ WRITE_INTERVAL_S = 60.0
 # Limit of the services stored separately; the remaining services are stored as one sum.
 MAX_STORED_BYTES = 256 << 10
 OTHERS_SERIES = "(others)"
-SPENDING_KEY = Key(ConfigMap.resource.id, "lattice-system", "lattice-spending")
+SPENDING_KEY = Key(ConfigMap.resource.id, SYSTEM_NAMESPACE, "lattice-spending")
 log = structlog.get_logger()
 
 

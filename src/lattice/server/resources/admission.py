@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
-from lattice.kinds.meta.base import GROUP
+from lattice.kinds.meta.base import DEFAULT_NAMESPACE, GROUP, SYSTEM_NAMESPACE
 from lattice.kinds.meta.metadata_validation import admit_metadata
 from lattice.kinds.meta.partial_validation import readable_part_problems
 from lattice.kinds.meta.stored_encoding import Object
@@ -17,8 +17,8 @@ from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import FieldValidation
 from lattice.store.protocol import Key
 
-PERMANENT_NAMESPACES = frozenset({"default", "lattice-system"})
-CA_SECRET = Key("secrets", "lattice-system", "lattice-ca")
+PERMANENT_NAMESPACES = frozenset({DEFAULT_NAMESPACE, SYSTEM_NAMESPACE})
+CA_SECRET = Key("secrets", SYSTEM_NAMESPACE, "lattice-ca")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,12 @@ import msgspec
 from lattice.clock import Clock
 from lattice.errors import LatticeError, Malformed, UnknownUser
 from lattice.kinds.core import Secret
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.server.access.attempt_limiter import AttemptLimiter
 from lattice.server.access.authentication import (
-    TOKEN_NAMESPACE,
     TokenAuthenticator,
     is_expired,
     new_token,
@@ -96,7 +96,7 @@ class SignIn:
             # The name of the secret may be known without the secret part of the token: delete nothing.
             return
         self.tokens.invalidate(token)
-        entry = await self.store.get(Key(Secret.resource.id, TOKEN_NAMESPACE, secret_name(token)))
+        entry = await self.store.get(Key(Secret.resource.id, SYSTEM_NAMESPACE, secret_name(token)))
         if entry is not None and token_data(entry).get("expires"):
             await self._remove(entry)
 
@@ -120,12 +120,12 @@ class SignIn:
         now = self.clock.now()
         secret = token_secret(token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFE))
         value = pack(Secret.resource, new_object(secret, uid=self.new_uid(), now=format_timestamp(now)))
-        await self.store.commit([Put(Key(Secret.resource.id, TOKEN_NAMESPACE, name), value, ABSENT)])
+        await self.store.commit([Put(Key(Secret.resource.id, SYSTEM_NAMESPACE, name), value, ABSENT)])
         return token
 
     async def _delete_expired_sessions(self) -> None:
         """Delete the tokens of expired sessions, whenever a new session begins."""
-        page = await self.store.list(Secret.resource.id, TOKEN_NAMESPACE)
+        page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
         for entry in page.entries:
             if is_expired(token_data(entry), self.clock.now()):
                 await self._remove(entry)

@@ -7,6 +7,7 @@ from itertools import chain, product
 from typing import Any
 
 from lattice.kinds.meta.selector import LabelSelector
+from lattice.kinds.node import NODE_CLASS_LABEL
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
@@ -16,7 +17,6 @@ from lattice.sim.invariants.history import ObjectChange
 from lattice.sim.world.store import CommitRecord
 
 # The label that binds a replica to machines of a class.
-NODE_CLASS_LABEL = "lattice.dev/node-class"
 # Labels of a pool that a service demands by separate fields.
 DEMANDED_LABELS = ("compliance", "capabilities", "dataResidency")
 

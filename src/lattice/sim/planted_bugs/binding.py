@@ -5,6 +5,7 @@ from typing import Any
 
 from lattice.controllers.scheduler import binding_store
 from lattice.kinds.core import Lease
+from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.placement.plugins.filters import compliance, pool_selector
 from lattice.scheduling.cycle import cycle, reservation_record
 from lattice.scheduling.plugins.filters import inter_workload_affinity, ready, taints, topology_spread
@@ -71,9 +72,7 @@ def any_lock() -> None:
     lock_node = binding_store.PersistentBindingStore.lock
 
     async def lock(self: Any, node: str, holder: str, until: float) -> str | None:
-        lease = await self.context.store.get(
-            Key(Lease.resource.id, binding_store.LOCK_NAMESPACE, f"node.{node}")
-        )
+        lease = await self.context.store.get(Key(Lease.resource.id, SYSTEM_NAMESPACE, f"node.{node}"))
         token: str | None = f"{holder} somebody" if lease else await lock_node(self, node, holder, until)
         return token
 

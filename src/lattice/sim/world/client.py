@@ -13,13 +13,13 @@ from lattice.server.access.authorization import ADMINS
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.resources.dispatch import handle_call as dispatched
 from lattice.server.resources.routes import request_attributes
+from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.sim.world.network import AnswerCallback, Network
 from lattice.sim.world.servers import ServerHost, catalog
 from lattice.store.protocol import Key
 
 MERGE_PATCH_TYPE = "application/merge-patch+json"
-APPLY_PATCH_TYPE = "application/apply-patch+yaml"
 # Annotation with the operation that wrote the object last.
 OPERATION_ANNOTATION = "sim.lattice.dev/operation"
 RESOURCE_SUFFIX = ".lattice.dev"

@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any, Protocol
 
 from lattice.app.leadership import Leadership
+from lattice.app.serve import NAME_SUFFIX_ALPHABET, ROLE
 from lattice.controllers.controller_set import ControllerDependencies
 from lattice.controllers.runtime.context import uid_generator
 from lattice.errors import LatticeError, Unavailable
@@ -33,7 +34,6 @@ from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.sim.world.network import AnswerCallback, Network
 from lattice.sim.world.settings import (
     COMPACTION_INTERVAL_S,
-    ELECTION_ROLE,
     EVENT_TTL_S,
     HISTORY_RETENTION_S,
     LEASE_TTL_S,
@@ -46,7 +46,6 @@ from lattice.store.protocol import ABSENT, Key, Put
 
 # Longer than the hour by which wall clocks jump.
 JOIN_TOKEN_TTL = timedelta(hours=12)
-NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 
 
 @cache
@@ -139,7 +138,7 @@ class SimServer:
         self.election = Election(
             self.store,
             clock,
-            ELECTION_ROLE,
+            ROLE,
             host.name if host.has_stable_identity else process.name,
             rng,
             LEASE_TTL_S,

@@ -7,7 +7,6 @@ from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 
-ELECTION_ROLE = "controllers"
 LEASE_TTL_S = 5.0
 # Age of revisions that compaction keeps.
 HISTORY_RETENTION_S = 30.0

@@ -12,6 +12,7 @@ from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import WorkloadTerm
 from lattice.scheduling.plugins.cluster_events import TOPOLOGY_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import (
+    MAX_NAMED_DOMAINS,
     missing_topology_key,
     shortfalls_by_label,
     shortfalls_by_value,
@@ -24,8 +25,6 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.topology_domains import occupied, rows_by_domain, without_topology_key
 from lattice.scheduling.table.workload_index import TopologyCounts
-
-MAX_NAMED_DOMAINS = 100  # with more domains, details count conflicting workloads and do not name them
 
 
 @dataclass(frozen=True, slots=True)

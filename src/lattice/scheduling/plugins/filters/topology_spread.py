@@ -12,6 +12,7 @@ from lattice.engine.table import Flags, Rowids, Table
 from lattice.kinds.constraint import Spread
 from lattice.scheduling.plugins.cluster_events import TOPOLOGY_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import (
+    MAX_NAMED_DOMAINS,
     missing_topology_key,
     shortfalls_by_value,
     single_row,
@@ -26,8 +27,6 @@ from lattice.scheduling.table.topology_domains import (
     spread_counts,
     without_topology_key,
 )
-
-MAX_NAMED_DOMAINS = 100  # with more domains, details state the count of a domain and not its name
 
 
 @dataclass(frozen=True, slots=True)
