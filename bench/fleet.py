@@ -35,7 +35,7 @@ from lattice.placement.model.world import World
 from lattice.placement.optimise.optimise import OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge, plan
 from lattice.placement.plan.whatif import loss_impacts
-from lattice.server.fleet_queries.process_tuning import freeze_heap
+from lattice.process_tuning import freeze_heap
 
 SEEDS = range(1, 21)
 SOLVER_SECONDS = 60.0

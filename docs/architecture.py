@@ -144,7 +144,7 @@ MAP: dict[str, Folder] = {
     ),
     "store": Folder(
         "The store protocol, the in-memory store, the cache (informer), leader election, the watch feed.",
-        "clock",
+        "process_tuning clock",
         "the clock",
     ),
     "store.sqlite": Folder(
@@ -228,7 +228,7 @@ MAP: dict[str, Folder] = {
     ),
     "server.fleet_queries": Folder(
         "The query process beside the server: schema, protocol, snapshot feed, dry run, apply of a plan.",
-        "kinds kinds.meta clock metrics placement.inputs placement.model placement.queries server.access server.requests server.resources store",
+        "process_tuning kinds kinds.meta clock metrics placement.inputs placement.model placement.queries server.access server.requests server.resources store",
         "a child process, the store through server.resources",
     ),
     "server.agents": Folder(
@@ -253,7 +253,7 @@ MAP: dict[str, Folder] = {
     ),
     "app": Folder(
         "The composition root: builds every object of a server and hands it to the others.",
-        "kinds kinds.meta clock metrics tracing settings presence manifest_files lifecycle scheduling.cycle scheduling.table providers store"
+        "process_tuning kinds kinds.meta clock metrics tracing settings presence manifest_files lifecycle scheduling.cycle scheduling.table providers store"
         " store.sqlite store.etcd controllers controllers.runtime controllers.garbage controllers.automation server server.access server.agents"
         " server.discovery server.fleet_queries server.grpc server.live server.requests server.resources server.ui_backend ui",
         "files, sockets, signals",
@@ -289,7 +289,7 @@ MAP: dict[str, Folder] = {
     ),
     "cli.fleet": Folder(
         "Fleet queries from the command line, with a server or offline.",
-        "kinds kinds.meta clock manifest_files placement.inputs placement.model placement.queries scheduling.cycle server.fleet_queries"
+        "process_tuning kinds kinds.meta clock manifest_files placement.inputs placement.model placement.queries scheduling.cycle server.fleet_queries"
         " server.requests server.resources cli.client cli.output",
         "HTTP connections, files that the user names",
     ),
@@ -323,6 +323,9 @@ ROOT_MODULES: dict[str, Folder] = {
     "metrics": Folder("Every Prometheus metric.", "", "the metrics registry"),
     "tracing": Folder("Spans, where an OpenTelemetry SDK is installed.", "", "the tracer"),
     "settings": Folder("Every setting of a server with its default.", "", VALUES),
+    "process_tuning": Folder(
+        "Tuning of the garbage collector and malloc for a large, long-lived heap.", "", "the process"
+    ),
     "presence": Folder("Heartbeats of nodes, in the leader's memory.", "clock kinds", "the clock"),
     "manifest_files": Folder(
         "Manifests read from files, folders, standard input and URLs.", "kinds.meta", "files, HTTP"

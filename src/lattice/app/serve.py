@@ -4,7 +4,6 @@ order."""
 import asyncio
 import contextlib
 import fcntl
-import gc
 import os
 import random
 import secrets
@@ -29,6 +28,7 @@ from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
+from lattice.process_tuning import limit_malloc_arenas, tune_server
 from lattice.providers.protocol import Provider
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import ADMINS
@@ -44,7 +44,6 @@ from lattice.server.agents.server_directory import ServerDirectory
 from lattice.server.agents.sessions import AgentSessions
 from lattice.server.app import MAX_BODY_BYTES, App
 from lattice.server.discovery.documents import DiscoveryDocuments
-from lattice.server.fleet_queries.process_tuning import limit_malloc_arenas
 from lattice.server.fleet_queries.service import FleetQueryService, QueryProcess
 from lattice.server.grpc.control_service import ControlService
 from lattice.server.grpc.listener import AgentListener, Tls
@@ -68,9 +67,6 @@ ADMIN = "lattice-admin"
 # No vowels, so that random suffixes spell no words.
 NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 COMPACTION_INTERVAL_S = 60.0
-# Allocations between two collections: at Python's default of 700, a busy server spent a sixth of its time
-# collecting.
-GC_THRESHOLD = 20_000
 # A request line or header: long selectors and continue tokens need more than the default.
 MAX_HEADER_BYTES = 64 * 1024
 log = structlog.get_logger()
@@ -138,7 +134,7 @@ async def serve(settings: Settings, *, fallback_port: bool) -> AsyncIterator[Run
         stack.push_async_callback(_stop, running)
         _start_background_tasks(running, base, control_plane, handlers)
         await leadership.wait_first_term()
-        _tune_gc()
+        tune_server()
         yield running
 
 
@@ -306,15 +302,6 @@ def _pages(api: Api, tokens: TokenAuthenticator, running: RunningServer) -> Page
     sign_in = SignIn(api.store, api.clock, api.new_uid, tokens)
     running.new_code = lambda: sign_in.new_code(User(ADMIN, frozenset({ADMINS})))
     return Pages(assets(), tokens, sign_in, PageEventStream(api))
-
-
-def _tune_gc() -> None:
-    """Reduce the pauses of Python's garbage collector after the start."""
-    gc.collect()
-    # Most garbage has no cycles and is freed by reference counting.
-    gc.set_threshold(GC_THRESHOLD)
-    # Permanent objects are not scanned again: every request would wait for the scan.
-    gc.freeze()
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ import structlog
 
 from lattice.errors import LatticeError
 from lattice.kinds.workload import LatticeWorkload
+from lattice.process_tuning import collect_and_freeze
 from lattice.sim.invariants.checker import Checker, Violation
 from lattice.sim.invariants.history import describe_change, node_of
 from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
@@ -154,8 +155,7 @@ def warm_up() -> None:
     """Build shared objects once, before the first fork."""
     authority()
     catalog()
-    gc.collect()
-    gc.freeze()
+    collect_and_freeze()
 
 
 def fork_worker(work: Callable[[], object]) -> tuple[int, int]:

@@ -4,6 +4,6 @@ Imported by: app controllers.automation controllers.garbage controllers.nodes co
 controllers.scheduler controllers.services server.access server.agents server.fleet_queries server.live
 server.requests server.resources server.ui_backend sim.invariants sim.planted_bugs sim.world store.etcd
 store.sqlite.
-May import: errors clock.
+May import: errors process_tuning clock.
 May touch: the clock.
 """

@@ -2,7 +2,6 @@
 the scheduler."""
 
 import asyncio
-import gc
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Generic, TypeVar
 
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Gone, Unavailable
+from lattice.process_tuning import collect_and_freeze
 from lattice.store.protocol import Change, Entry, Store, Watch
 
 PAGE_SIZE = 500
@@ -126,9 +126,7 @@ class Cache(Generic[T]):
         is_first = self._listed_revision == 0
         self._replace_contents(entries, page.revision)
         if is_first and self.freeze:
-            # Garbage is collected before the freeze: frozen garbage would never be freed.
-            gc.collect()
-            gc.freeze()
+            collect_and_freeze()
 
     def _replace_contents(self, entries: Mapping[str, Entry], revision: int) -> None:
         """Replace the contents by a list and notify the listeners of the difference."""

@@ -127,7 +127,7 @@ def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
         from lattice.cli.fleet.offline_world import load_changes, load_deletions, load_world
         from lattice.clock import SystemClock
         from lattice.placement.queries.dispatch import answer_query
-        from lattice.server.fleet_queries.process_tuning import reduced_gc
+        from lattice.process_tuning import reduced_gc
 
         world = _with_tables(load_world(sources), sources)
         changes, deletions = load_changes(sources), load_deletions(sources, world)

@@ -27,10 +27,10 @@ from lattice.placement.inputs.latency import validate_latency_csv
 from lattice.placement.model.world import ObjectKey as ObjectKey
 from lattice.placement.model.world import World
 from lattice.placement.queries.dispatch import answer_query, require_namespace
+from lattice.process_tuning import freeze_heap
 from lattice.server.fleet_queries.dry_run import NAMESPACES, ApplyOptions, DryRun, OverlayStore
 from lattice.server.fleet_queries.plan_cache import PlanCache
 from lattice.server.fleet_queries.pricing_files import PricingFiles, PricingTables, split_comma_list
-from lattice.server.fleet_queries.process_tuning import freeze_heap
 from lattice.server.fleet_queries.protocol import (
     Load,
     PlannedWrite,

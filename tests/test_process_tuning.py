@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from lattice.server.fleet_queries.process_tuning import GC_THRESHOLD, freeze_heap, reduced_gc
+from lattice.process_tuning import QUERY_GC_THRESHOLD, freeze_heap, reduced_gc
 
 
 @pytest.fixture(autouse=True)
@@ -20,7 +20,7 @@ def _as_it_was() -> Iterator[None]:
 def test_reduced_gc_restores_settings() -> None:
     before = gc.get_threshold()
     with reduced_gc():
-        assert gc.get_threshold()[0] == GC_THRESHOLD
+        assert gc.get_threshold()[0] == QUERY_GC_THRESHOLD
         assert gc.get_freeze_count() > 0
     assert gc.get_threshold() == before
     assert gc.get_freeze_count() == 0
@@ -46,4 +46,4 @@ def test_freeze_heap_collects_frozen_garbage() -> None:
     del one
     freeze_heap()
     assert gone == ["collected"]
-    assert gc.get_threshold()[0] == GC_THRESHOLD
+    assert gc.get_threshold()[0] == QUERY_GC_THRESHOLD
