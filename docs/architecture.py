@@ -429,8 +429,19 @@ def page() -> Iterator[str]:
         " hands them to each other; `cli` is a client. [Concepts](concepts.md) follows one service through these folders."
     )
     yield "## Imports between packages"
-    yield "An arrow means: imports. `errors`, `clock`, `metrics`, `tracing` and `settings` are left out, and `sim`, which may import everything."
-    left_out = {"errors", "clock", "metrics", "tracing", "settings", "sim", "ui", "__main__", ""}
+    yield "An arrow means: imports. `errors`, `clock`, `metrics`, `tracing`, `settings` and `process_tuning` are left out, and `sim`, which may import everything."
+    left_out = {
+        "errors",
+        "clock",
+        "metrics",
+        "tracing",
+        "settings",
+        "process_tuning",
+        "sim",
+        "ui",
+        "__main__",
+        "",
+    }
     pairs = {(top(source), top(target)) for source, targets in graph.items() for target in targets}
     lines = [f"    {a} --> {b}" for a, b in sorted(pairs) if a != b and not {a, b} & left_out]
     yield "\n".join(["```mermaid", "graph TD", *lines, "```"])
