@@ -12,7 +12,7 @@ from lattice.cli.client.kind_names import Target, kind_names, resource_path
 from lattice.cli.client.options import Connection
 from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError, UsageError
-from lattice.kinds.node import LatticeNode
+from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
 
 # A conflict means that another writer changed the node between the read and the write.
 MAX_UPDATE_ATTEMPTS = 10
@@ -51,7 +51,7 @@ def drain_message(node: Object) -> str:
         (
             str(condition.get("message", ""))
             for condition in conditions
-            if condition["type"] == "Drained" and condition["status"] == "False"
+            if condition["type"] == DRAINED_CONDITION and condition["status"] == "False"
         ),
         "",
     )

@@ -186,7 +186,7 @@ class AutomationController:
             count = (retry.attempts or 0) if retry else 0
             reason = workload.status.failure_reason or "no reason was told"
             yield Measurement(
-                f"latticeworkload/{metadata.namespace}/{metadata.name}",
+                f"latticeworkload/{path_of(workload)}",
                 count,
                 f"it failed {count} times: {reason}",
             )

@@ -13,6 +13,7 @@ from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_false, merge_conditions, without_condition
+from lattice.kinds.meta.timestamps import format_exact_time
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import (
     EVICTED,
@@ -175,7 +176,7 @@ class BindingRecords:
     def wall_time(self, seconds: float) -> str:
         """The wall time of a monotonic time: other processes have other monotonic clocks."""
         clock = self.context.clock
-        return (clock.now() + timedelta(seconds=seconds - clock.monotonic())).isoformat()
+        return format_exact_time(clock.now() + timedelta(seconds=seconds - clock.monotonic()))
 
     def _workload(self, entry: Entry) -> LatticeWorkload:
         """The decoded workload, from the cache if the cache has this revision: decoding is expensive."""

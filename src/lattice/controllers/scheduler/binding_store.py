@@ -23,7 +23,7 @@ from lattice.controllers.scheduler.binding_records import BindingDetails, Bindin
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Lease, LeaseSpec
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Metadata, path_of
-from lattice.kinds.meta.timestamps import parse_timestamp
+from lattice.kinds.meta.timestamps import format_exact_time, parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindRequest, StoredNodeState
@@ -131,8 +131,8 @@ class PersistentBindingStore:
         now, seconds = self.context.clock.now(), max(1, ceil(until - self.context.clock.monotonic()))
         spec = LeaseSpec(
             holder_identity=token,
-            acquire_time=now.isoformat(),
-            renew_time=now.isoformat(),
+            acquire_time=format_exact_time(now),
+            renew_time=format_exact_time(now),
             lease_duration_seconds=seconds,
         )
         lease = _lock_lease(node, spec)

@@ -17,6 +17,12 @@ def format_micro_time(when: datetime) -> str:
     return when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+def format_exact_time(when: datetime) -> str:
+    """Format a timestamp with its zone, exactly, for times that only schedulers compare:
+    2026-11-15T07:40:00.250000+00:00."""
+    return when.isoformat()
+
+
 def format_date(posix_seconds: float) -> str:
     """The UTC date of a POSIX time, such as the modification time of a file: 2026-11-15."""
     return datetime.fromtimestamp(posix_seconds, UTC).date().isoformat()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from lattice.kinds.meta.conditions import READY_CONDITION
 from lattice.kinds.meta.json_body import encode
 from lattice.server.live.usage_tables import ClusterSummary
 from lattice.wire import control_pb2 as pb
@@ -39,7 +40,7 @@ def node_message(obj: Object) -> pb.Node:
         cluster=spec.get("cluster", ""),
         pool=spec.get("pool", ""),
         ready=any(
-            condition["type"] == "Ready" and condition["status"] == "True"
+            condition["type"] == READY_CONDITION and condition["status"] == "True"
             for condition in status.get("conditions", ())
         ),
         phase=status.get("phase", ""),
