@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, secret_name_problems
+from lattice.kinds.infrastructure import secret_name_problems
 from lattice.kinds.meta.base import LIST_MAP_BY_NAME, LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     Amount,
@@ -19,6 +19,10 @@ from lattice.kinds.meta.quantity import (
 )
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
+
+# Millionths of the budget. msgspec omits a field whose value is the very object of the default: with the constant
+# of clouds, which is the default of a ledger, the ledgers of pools would be stored without alertMillionths.
+DEFAULT_ALERT_MILLIONTHS = 800_000
 
 
 class PoolCredentials(Part):
