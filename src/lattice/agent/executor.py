@@ -151,7 +151,12 @@ class Executor:
         instances = await self.runtime.list()
         self._update_probes(instances)
         self._start_actions(instances)
-        await self._read_logs(instances)
+        # The last log lines of a failed instance are read once per attempt.
+        failed = {(instance.id, instance.attempt) for instance in instances if instance.failure is not None}
+        self._logs = {attempt_key: text for attempt_key, text in self._logs.items() if attempt_key in failed}
+        for attempt_key in failed - self._logs.keys():
+            text = await self.runtime.logs(attempt_key[0], FAILURE_LOG_LINES)
+            self._logs[attempt_key] = text[-FAILURE_LOG_CHARS:]
         health = {instance_id: health for (instance_id, _), health in self._health.items()}
         observations = Observations(
             health, {instance_id: text for (instance_id, _), text in self._logs.items()}
@@ -170,10 +175,13 @@ class Executor:
         for action in plan(self.assignments.values(), instances):
             workload = action.spec.workload if isinstance(action, Start) else workload_by_instance[action.id]
             actions_by_workload.setdefault(workload, []).append(action)
-        for instance_id, failure in {
-            **siblings_to_stop(self.assignments, instances),
-            **self._unhealthy(instances),
-        }.items():
+        failures = siblings_to_stop(self.assignments, instances)
+        for instance in instances:
+            # The startup or liveness probe of the instance has failed.
+            health = self._health.get((instance.id, instance.attempt))
+            if instance.is_live and health is not None and not health.alive:
+                failures[instance.id] = Failure("UNHEALTHY", health.detail or "its probe failed")
+        for instance_id, failure in failures.items():
             actions_by_workload.setdefault(workload_by_instance[instance_id], []).append(
                 (instance_id, failure)
             )
@@ -237,26 +245,22 @@ class Executor:
         ports = _host_ports(spec)
         live = {instance.id for instance in await self.runtime.list() if instance.is_live}
         for record in self.state_store.state.records:
-            conflicting = ports & _host_ports(record.spec)
-            if (
-                conflicting
-                and record.spec.id in live
-                and record.spec.workload != spec.workload
-                and not self._should_run(record.spec)
-            ):
+            holder = record.spec
+            conflicting = ports & _host_ports(holder)
+            if not conflicting or holder.id not in live or holder.workload == spec.workload:
+                continue
+            assignment = self.assignments.get(holder.workload)
+            should_run = (
+                assignment is not None
+                and assignment.desired == "Running"
+                and (assignment.uid, assignment.revision) == (holder.id.uid, holder.id.revision)
+            )
+            if not should_run:
                 number, _ = min(conflicting)
                 raise Conflict(
-                    f"port {number} is held by workload {record.spec.workload}, which is being stopped",
+                    f"port {number} is held by workload {holder.workload}, which is being stopped",
                     where=spec.workload,
                 )
-
-    def _should_run(self, spec: RunSpec) -> bool:
-        assignment = self.assignments.get(spec.workload)
-        return (
-            assignment is not None
-            and assignment.desired == "Running"
-            and (assignment.uid, assignment.revision) == (spec.id.uid, spec.id.revision)
-        )
 
     def _log_error_once(self, workload: str, error: LatticeError | OSError) -> None:
         """Log an error of a workload, unless the last error of the workload had the same text."""
@@ -295,24 +299,6 @@ class Executor:
             return await self.runtime.run_probe(attempt_key[0], probe)
 
         await run_probes(tracker, self.clock, run_probe, on_health)
-
-    def _unhealthy(self, instances: list[Instance]) -> dict[InstanceId, Failure]:
-        """Live instances whose startup or liveness probe failed, with the failure."""
-        failures = {}
-        for instance in instances:
-            health = self._health.get((instance.id, instance.attempt))
-            if instance.is_live and health is not None and not health.alive:
-                failures[instance.id] = Failure("UNHEALTHY", health.detail or "its probe failed")
-        return failures
-
-    async def _read_logs(self, instances: list[Instance]) -> None:
-        """Read the last log lines of failed instances, once per attempt."""
-        failed = {(instance.id, instance.attempt) for instance in instances if instance.failure is not None}
-        self._logs = {attempt_key: text for attempt_key, text in self._logs.items() if attempt_key in failed}
-        for attempt_key in failed - self._logs.keys():
-            self._logs[attempt_key] = (await self.runtime.logs(attempt_key[0], FAILURE_LOG_LINES))[
-                -FAILURE_LOG_CHARS:
-            ]
 
     async def usage(self) -> dict[str, Usage]:
         """The usage of every workload with live instances, by path."""

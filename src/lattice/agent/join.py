@@ -58,7 +58,11 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
     parsed = parse_token(token)
 
     def join_at(server: str) -> None:
-        authority = _fetch_endpoints(server, _unverified_tls()).authority.encode()
+        # Nothing secret is sent over the unverified connection, and the token proves the response.
+        unverified_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        unverified_tls.check_hostname = False
+        unverified_tls.verify_mode = ssl.CERT_NONE
+        authority = _fetch_endpoints(server, unverified_tls).authority.encode()
         # The agent sends the token only to a server with this authority (decision 0020).
         if fingerprint(authority) != parsed.authority:
             raise Denied(
@@ -157,15 +161,6 @@ def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None =
             message or f"HTTP status {response.status}", where=server
         )
     return text
-
-
-def _unverified_tls() -> ssl.SSLContext:
-    """A TLS context without verification; no secret is sent over the connection, and the response is compared
-    with the token."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _verified_tls(authority: bytes) -> ssl.SSLContext:

@@ -69,8 +69,15 @@ class LogServer:
             # Read the position at once: output between the two calls would be lost.
             _, position = await self._executor.runtime.logs_since(instance.id, -1)
             await self._send_text(request.id, text)
-            if request.follow:
-                await self._follow(request.id, instance, position)
+            # Follow until the instance has ended and the log is read to its end.
+            is_live = request.follow
+            while is_live:
+                await self._clock.sleep(FOLLOW_POLL_INTERVAL_S)
+                # The state is read before the log: text printed just before the exit is still sent.
+                instances = await self._executor.runtime.list()
+                is_live = any(current.is_live for current in instances if current.id == instance.id)
+                text, position = await self._executor.runtime.logs_since(instance.id, position)
+                await self._send_text(request.id, text)
             await self._send_piece(pb.LogPiece(id=request.id, end=True))
 
     async def _find(self, request: pb.LogAsk) -> Instance | str:
@@ -91,20 +98,6 @@ class LogServer:
         if not chosen:
             return f"it has no container {request.container}; there are {', '.join(names)}"
         return max(chosen, key=lambda instance: (instance.is_live, instance.attempt, instance.started_at))
-
-    async def _follow(self, number: int, instance: Instance, position: int) -> None:
-        """Send new log text until the instance has ended and the log is read to its end."""
-        is_live = True
-        while is_live:
-            await self._clock.sleep(FOLLOW_POLL_INTERVAL_S)
-            # The state is read before the log: text printed just before the exit is still sent.
-            is_live = any(
-                current.is_live
-                for current in await self._executor.runtime.list()
-                if current.id == instance.id
-            )
-            text, position = await self._executor.runtime.logs_since(instance.id, position)
-            await self._send_text(number, text)
 
     async def _send_text(self, number: int, text: str) -> None:
         for start in range(0, len(text), MAX_MESSAGE_CHARS):

@@ -56,12 +56,24 @@ def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> li
     ordered = sorted(instances, key=lambda instance: instance.id)
     actions: list[Action] = []
     for instance in ordered:
-        action = _stop_or_remove(instance, assignment_by_path.get(instance.workload))
-        if action is not None:
-            actions.append(action)
-    for path in sorted(assignment_by_path):
+        reason = _stop_reason(instance, assignment_by_path.get(instance.workload))
+        if reason is None:
+            continue
+        if instance.is_live:
+            actions.append(Stop(instance.id, reason))
+        # A stopped instance stays recorded: its logs remain readable.
+        elif reason != "to be stopped":
+            actions.append(Remove(instance.id))
+    for path, assignment in sorted(assignment_by_path.items()):
         own = [instance for instance in ordered if instance.workload == path]
-        actions += _starts(assignment_by_path[path], own)
+        # A live instance of another revision or workload must end before the start (I-19).
+        if assignment.desired != "Running" or any(
+            instance.is_live and _stop_reason(instance, assignment) for instance in own
+        ):
+            continue
+        settled = {instance.id for instance in own if instance.covers_attempt(assignment.attempt)}
+        specs = (run_spec(assignment, name) for name in sorted(assignment.containers))
+        actions += [Start(spec) for spec in specs if spec.id not in settled]
     return actions
 
 
@@ -88,16 +100,6 @@ def _rank(assignment: Assignment) -> tuple[int, bool, str, str, int, bytes]:
     )
 
 
-def _stop_or_remove(instance: Instance, assignment: Assignment | None) -> Stop | Remove | None:
-    reason = _stop_reason(instance, assignment)
-    if reason is None:
-        return None
-    if instance.is_live:
-        return Stop(instance.id, reason)
-    # A stopped instance stays recorded: its logs remain readable.
-    return None if reason == "to be stopped" else Remove(instance.id)
-
-
 def _stop_reason(
     instance: Instance, assignment: Assignment | None
 ) -> Literal["not wanted here", "other revision", "to be stopped", "to be deleted"] | None:
@@ -109,17 +111,6 @@ def _stop_reason(
     if assignment.revision != instance.id.revision or instance.id.container not in assignment.containers:
         return "other revision"
     return "to be stopped" if assignment.desired == "Stopped" else None
-
-
-def _starts(assignment: Assignment, instances: list[Instance]) -> list[Action]:
-    # A live instance of another revision or workload must end before the start (I-19).
-    if assignment.desired != "Running" or any(
-        instance.is_live and _stop_reason(instance, assignment) for instance in instances
-    ):
-        return []
-    settled = {instance.id for instance in instances if instance.covers_attempt(assignment.attempt)}
-    specs = (run_spec(assignment, name) for name in sorted(assignment.containers))
-    return [Start(spec) for spec in specs if spec.id not in settled]
 
 
 def run_spec(assignment: Assignment, name: str) -> RunSpec:

@@ -23,18 +23,14 @@ def listening_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
     """The ports on which a process of this machine listens; empty where the kernel has no socket tables."""
     ports: set[int] = set()
     for table, state in SOCKET_TABLES.items():
-        ports.update(_ports_in_state(folder / table, state))
+        try:
+            lines = (folder / table).read_text().splitlines()[1:]
+        except OSError:
+            continue
+        for words in map(str.split, lines):
+            if words[3] == state:
+                ports.add(int(words[1].rpartition(":")[2], 16))
     return frozenset(ports)
-
-
-def _ports_in_state(table: Path, state: str) -> Iterator[int]:
-    try:
-        lines = table.read_text().splitlines()[1:]
-    except OSError:
-        return
-    for words in map(str.split, lines):
-        if words[3] == state:
-            yield int(words[1].rpartition(":")[2], 16)
 
 
 class PortBlock:

@@ -116,12 +116,7 @@ class Agent:
             removal = await self._stay_connected()
             for task in background:
                 task.cancel()
-        await self._stop_workloads(removal)
-        raise removal
-
-    async def _stop_workloads(self, removal: NodeRemoved) -> None:
-        """Stop and remove all workloads of a removed node: the control plane runs the workloads elsewhere or
-        has deleted the workloads."""
+        # The control plane runs the workloads of a removed node elsewhere or has deleted the workloads.
         workloads = sorted(
             {instance.workload for instance in await self.executor.runtime.list() if instance.is_live}
         )
@@ -132,10 +127,12 @@ class Agent:
         )
         while True:
             try:
-                return await self.executor.stop_and_remove_all()
+                await self.executor.stop_and_remove_all()
             except (LatticeError, OSError) as error:
                 log.warning("cannot stop what runs here", reason=str(error))
                 await self.clock.sleep(MAX_RECONNECT_DELAY_S)
+            else:
+                raise removal
 
     async def _stay_connected(self) -> NodeRemoved:
         """Connect to servers until a leader reports the removal of the node."""
@@ -145,12 +142,16 @@ class Agent:
             try:
                 await self._run_session(self.addresses[0])
             except _NotLeader as redirect:
-                if not self._should_ignore_redirect(redirect.address):
+                address = redirect.address
+                if not self._should_ignore_redirect(address):
                     redirects += 1
-                    if self._follow_redirect(redirect.address) and redirects <= MAX_REDIRECTS:
-                        # Spread the reconnects: the leader may have redirected a thousand agents at once.
-                        await self.clock.sleep(FIRST_RECONNECT_DELAY_S * self.rng.random())
-                        continue
+                    if address and address != self.addresses[0]:
+                        other_addresses = [other for other in self.addresses if other != address]
+                        self.addresses = [address, *other_addresses][:MAX_ADDRESSES]
+                        if redirects <= MAX_REDIRECTS:
+                            # Spread the reconnects: the leader may have redirected a thousand agents at once.
+                            await self.clock.sleep(FIRST_RECONNECT_DELAY_S * self.rng.random())
+                            continue
                     await self._rotate_addresses()
             except (LatticeError, TimeoutError) as error:
                 log.warning(
@@ -193,16 +194,6 @@ class Agent:
             self._ignored_redirects = 0
             return False
         self._ignored_redirects += 1
-        return True
-
-    def _follow_redirect(self, address: str) -> bool:
-        """Move the address to the front; return False if the redirect names no other address."""
-        if not address or address == self.addresses[0]:
-            return False
-        self.addresses = [
-            address,
-            *(known_address for known_address in self.addresses if known_address != address),
-        ][:MAX_ADDRESSES]
         return True
 
     async def _rotate_addresses(self) -> None:

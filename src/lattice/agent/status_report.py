@@ -50,17 +50,18 @@ def _report(
     if assignment is None:
         return None
     own = {instance.id.container: instance for instance in instances if _belongs_to(instance, assignment)}
-    report = _running(assignment, own, observations) if assignment.desired == "Running" else _stopped(own)
+    if assignment.desired == "Running":
+        report = _running(assignment, own, observations)
+    else:
+        # The run number of a workload that must not run is the number of the last start.
+        run = max((instance.attempt for instance in own.values()), default=0)
+        live = [instance for instance in own.values() if instance.is_live]
+        report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, first_failure(own))
     report.workload, report.uid, report.revision = path, assignment.uid, assignment.revision
     if report.state == "Failed":
-        report.log = next(
-            (
-                text
-                for instance in own.values()
-                if instance.failure and (text := observations.logs.get(instance.id))
-            ),
-            "",
-        )
+        failed = (instance.id for instance in own.values() if instance.failure)
+        logs = (observations.logs.get(instance_id, "") for instance_id in failed)
+        report.log = next(filter(None, logs), "")
     return report
 
 
@@ -69,15 +70,6 @@ def _belongs_to(instance: Instance, assignment: Assignment | None) -> bool:
         assignment.uid,
         assignment.revision,
     )
-
-
-def _stopped(own: Mapping[str, Instance]) -> pb.Report:
-    """The report of a workload that must not run; the run number is the number of the last start."""
-    live = [instance for instance in own.values() if instance.is_live]
-    run = max((instance.attempt for instance in own.values()), default=0)
-    if live:
-        return pb.Report(state=live[0].state, run=run)
-    return _ended_report(run, first_failure(own))
 
 
 def _running(assignment: Assignment, own: Mapping[str, Instance], observations: Observations) -> pb.Report:
@@ -94,11 +86,15 @@ def _running(assignment: Assignment, own: Mapping[str, Instance], observations: 
     # A container is not started yet, or must be restarted for a higher attempt.
     if len(settled) < len(assignment.containers):
         return pb.Report(state="Starting", run=assignment.attempt)
-    health = [_health(instance, assignment, observations) for instance in settled.values()]
-    are_running = all(instance.state == "Running" for instance in settled.values())
-    is_up = are_running and all(probed.started for probed in health)
+    is_up = is_ready = True
+    for name, instance in settled.items():
+        # An instance with probes is not ready before the first probe result.
+        has_probes = assignment.containers[name].probes is not None
+        health = observations.health.get(instance.id, NOT_PROBED) if has_probes else Health()
+        is_up = is_up and instance.state == "Running" and health.started
+        is_ready = is_ready and health.ready
+    is_ready = is_ready and is_up
     run = max((instance.attempt for instance in settled.values()), default=assignment.attempt)
-    is_ready = is_up and all(probed.ready for probed in health)
     return pb.Report(state="Running" if is_up else "Starting", run=run, ready=is_ready)
 
 
@@ -106,13 +102,6 @@ def _ended_report(run: int, failure: Failure | None) -> pb.Report:
     if failure is None:
         return pb.Report(state="Stopped", run=run)
     return pb.Report(state="Failed", run=run, failure=failure.reason, how=failure.message[:MAX_FAILURE_CHARS])
-
-
-def _health(instance: Instance, assignment: Assignment, observations: Observations) -> Health:
-    """The health of an instance; not ready before the first probe result."""
-    if assignment.containers[instance.id.container].probes is None:
-        return Health()
-    return observations.health.get(instance.id, NOT_PROBED)
 
 
 def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
