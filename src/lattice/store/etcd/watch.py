@@ -125,7 +125,13 @@ class WatchStream:
                 response = await stream.read()
                 if response is grpc.aio.EOF:
                     break
-                _raise_if_ended(response)
+                if response.compact_revision:
+                    raise Gone(
+                        f"history before revision {response.compact_revision} is compacted",
+                        fix="list again and go on from there",
+                    )
+                if response.canceled:
+                    raise Unavailable(f"etcd ended the watch: {response.cancel_reason}")
                 events += response.events
                 # etcd may split a response: a commit is published whole or not at all.
                 if not response.fragment:
@@ -168,16 +174,6 @@ class WatchStream:
             else None
         )
         return Change(kv.mod_revision, key, None if is_delete else kv.value, previous)
-
-
-def _raise_if_ended(response: Any) -> None:
-    if response.compact_revision:
-        raise Gone(
-            f"history before revision {response.compact_revision} is compacted",
-            fix="list again and go on from there",
-        )
-    if response.canceled:
-        raise Unavailable(f"etcd ended the watch: {response.cancel_reason}")
 
 
 class CatchUpHistory(History):

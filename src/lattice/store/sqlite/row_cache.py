@@ -141,17 +141,12 @@ class RowCache:
             self._size -= len(row.value or b"")
 
     def _run(self, statement: str, rows: Sequence[Parameters]) -> Iterator[tuple[str, str, int, bytes, int]]:
-        for chunk in _chunks(rows):
+        start = 0
+        while start < len(rows):
+            # The size is a power of two, so that few different statements are prepared, every statement once.
+            size = min(MAX_ROWS_PER_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)
+            chunk = rows[start : start + size]
+            start += size
             placeholders = ",".join("?" * len(chunk[0]))
             sql = statement.format(rows="VALUES " + ",".join([f"({placeholders})"] * len(chunk)))
             yield from self._db.execute(sql, list(chain.from_iterable(chunk)))
-
-
-def _chunks(rows: Sequence[Parameters]) -> Iterator[Sequence[Parameters]]:
-    """Split rows into chunks of a power of two, so that few different statements are prepared, every
-    statement once."""
-    start = 0
-    while start < len(rows):
-        size = min(MAX_ROWS_PER_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)
-        yield rows[start : start + size]
-        start += size
