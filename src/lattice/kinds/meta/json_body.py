@@ -162,28 +162,18 @@ def _check_limits(value: Any, text: str) -> None:
             raise TooLarge(
                 f"the body has more than {MAX_VALUES:,} values", fix="split it into several objects"
             )
-        level, nested = _next_level(level)
-        depth += nested
+        collections = [item for item in level if type(item) in (dict, list, _Pairs)]
+        depth += bool(collections)
         if depth > MAX_BODY_DEPTH:
             raise _too_deep()
-
-
-def _next_level(level: list[Any]) -> tuple[list[Any], bool]:
-    """The values inside the given values, and whether any given value is a list or an object."""
-    below: list[Any] = []
-    nested = False
-    for value in level:
-        kind = type(value)
-        if kind is dict:
-            below.extend(value.values())
-        elif kind is list:
-            below.extend(value)
-        elif kind is _Pairs:
-            below.extend(inner for _, inner in value)
-        else:
-            continue
-        nested = True
-    return below, nested
+        level = []
+        for collection in collections:
+            if type(collection) is dict:
+                level.extend(collection.values())
+            elif type(collection) is list:
+                level.extend(collection)
+            else:
+                level.extend(inner for _, inner in collection)
 
 
 def _too_deep() -> Malformed:

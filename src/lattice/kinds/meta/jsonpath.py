@@ -144,24 +144,21 @@ def _children(value: Any) -> list[Any]:
 
 
 def _matches_filter(test: Filter, item: Any) -> bool:
-    left = test.left.find(item)
+    left_values = test.left.find(item)
     if not test.operator:
-        return bool(left)
-    right = test.right.find(item) if isinstance(test.right, Path) else [test.right]
-    return bool(left and right) and _compare(left[0], test.operator, right[0])
-
-
-def _compare(left: Any, operator: str, right: Any) -> bool:
-    if operator in ("==", "!="):
+        return bool(left_values)
+    right_values = test.right.find(item) if isinstance(test.right, Path) else [test.right]
+    if not left_values or not right_values:
+        return False
+    left, right = left_values[0], right_values[0]
+    if test.operator in ("==", "!="):
         # In Python True == 1, in JSON the values differ.
         is_equal = isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
-        return is_equal == (operator == "==")
+        return is_equal == (test.operator == "==")
+    are_numbers = _is_number(left) and _is_number(right)
+    are_texts = isinstance(left, str) and isinstance(right, str)
     # Values of different types have no order.
-    if not (_is_number(left) and _is_number(right)) and not (
-        isinstance(left, str) and isinstance(right, str)
-    ):
-        return False
-    return _ORDER[operator](left, right)
+    return (are_numbers or are_texts) and _ORDER[test.operator](left, right)
 
 
 _ORDER: dict[str, Callable[[Any, Any], bool]] = {
@@ -197,8 +194,15 @@ class Reader:
         steps: list[Step] = []
         if relaxed and (name := _NAME.match(self.text, self.position)):
             steps.append(self._name(name))
-        while step := self._step():
-            steps.extend(step)
+        while True:
+            if self.take(".."):
+                steps += [Descendants(), *self._dotted()]
+            elif self.take("."):
+                steps += self._dotted()
+            elif self.take("["):
+                steps.append(self._bracket())
+            else:
+                break
         names = None
         if all(isinstance(step, Key) for step in steps):
             names = tuple(str(step) for step in steps)
@@ -229,15 +233,6 @@ class Reader:
             where=f"{shown!r} at character {self.position + 1}",
             fix="""write paths like .spec.ports[0].name or .items[?(@.a=="b")]""",
         )
-
-    def _step(self) -> list[Step]:
-        if self.take(".."):
-            return [Descendants(), *self._dotted()]
-        if self.take("."):
-            return self._dotted()
-        if self.take("["):
-            return [self._bracket()]
-        return []
 
     def _dotted(self) -> list[Step]:
         if self.take("*"):

@@ -24,8 +24,22 @@ def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Objec
     # The checks below need values of the right types.
     if out.causes:
         return validated
-    _check_name(resource, validated, out)
-    _check_labels(validated, out)
+    name, prefix = validated.get("name", ""), validated.get("generateName", "")
+    if not name and not prefix:
+        out.add_cause(
+            "metadata.name", "Required value: name or generateName is required", "FieldValueRequired"
+        )
+    elif name and (problem := name_problem(resource, name)):
+        out.add_invalid_value("metadata.name", name, problem)
+    # The server appends a suffix to the prefix, so the prefix may end with a hyphen.
+    elif not name and (problem := name_problem(resource, f"{prefix}x")):
+        out.add_invalid_value("metadata.generateName", prefix, problem)
+    for key, value in validated.get("labels", {}).items():
+        if problem := label_key_problem(key):
+            out.add_invalid_value("metadata.labels", key, problem)
+        if problem := label_value_problem(value):
+            out.add_invalid_value(join_path("metadata.labels", key), value, problem)
+    _check_annotations(validated.get("annotations", {}), out)
     for i, finalizer in enumerate(validated.get("finalizers", ())):
         if problem := label_key_problem(finalizer):
             out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)
@@ -37,27 +51,9 @@ def name_problem(resource: Resource, name: str) -> str:
     return dns_label_problem(name) if resource.id == "namespaces" else subdomain_problem(name)
 
 
-def _check_name(resource: Resource, metadata: Object, out: Findings) -> None:
-    name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
-    if not name and not prefix:
-        out.add_cause(
-            "metadata.name", "Required value: name or generateName is required", "FieldValueRequired"
-        )
-    elif name and (problem := name_problem(resource, name)):
-        out.add_invalid_value("metadata.name", name, problem)
-    # The server appends a suffix to the prefix, so the prefix may end with a hyphen.
-    elif not name and (problem := name_problem(resource, f"{prefix}x")):
-        out.add_invalid_value("metadata.generateName", prefix, problem)
-
-
-def _check_labels(metadata: Object, out: Findings) -> None:
-    for key, value in metadata.get("labels", {}).items():
-        if problem := label_key_problem(key):
-            out.add_invalid_value("metadata.labels", key, problem)
-        if problem := label_value_problem(value):
-            out.add_invalid_value(join_path("metadata.labels", key), value, problem)
+def _check_annotations(annotations: dict[str, str], out: Findings) -> None:
     size = 0
-    for key, value in metadata.get("annotations", {}).items():
+    for key, value in annotations.items():
         # Kubernetes compares annotation keys without case.
         if problem := label_key_problem(key.lower()):
             out.add_invalid_value("metadata.annotations", key, problem)

@@ -53,7 +53,7 @@ def join_path(path: str, name: str) -> str:
 def compile_schema(schema: Schema) -> Validator:
     """Compile a schema into a validator, once per kind."""
     if schema.get("x-kubernetes-int-or-string"):
-        return _int_or_string(schema)
+        return _int_or_string
     match schema.get("type"):
         case "object":
             return _object(schema)
@@ -76,13 +76,10 @@ def _boolean(value: Any, path: str, out: Findings) -> Any:
     return value if isinstance(value, bool) else out.add_invalid_value(path, value, "must be true or false")
 
 
-def _int_or_string(schema: Schema) -> Validator:
-    def walk(value: Any, path: str, out: Findings) -> Any:
-        if isinstance(value, str | int | Decimal) and not isinstance(value, bool):
-            return value
-        return out.add_invalid_value(path, value, "must be a number or a string")
-
-    return walk
+def _int_or_string(value: Any, path: str, out: Findings) -> Any:
+    if isinstance(value, str | int | Decimal) and not isinstance(value, bool):
+        return value
+    return out.add_invalid_value(path, value, "must be a number or a string")
 
 
 def _string(schema: Schema) -> Validator:
@@ -116,7 +113,16 @@ def _string(schema: Schema) -> Validator:
 
 def _number(schema: Schema) -> Validator:
     is_integer = schema["type"] == "integer"
-    rules = list(_limits(schema))
+    minimum, maximum = schema.get("minimum"), schema.get("maximum")
+    rules: list[tuple[Callable[[int | Decimal], bool], str]] = []
+    if minimum is not None and schema.get("exclusiveMinimum"):
+        rules.append((lambda number: number > minimum, f"must be more than {minimum}"))
+    elif minimum is not None:
+        rules.append((lambda number: number >= minimum, f"must be {minimum} or more"))
+    if maximum is not None and schema.get("exclusiveMaximum"):
+        rules.append((lambda number: number < maximum, f"must be less than {maximum}"))
+    elif maximum is not None:
+        rules.append((lambda number: number <= maximum, f"must be {maximum} or less"))
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         # In Python a bool is an int; in JSON the types differ.
@@ -137,18 +143,6 @@ def _number(schema: Schema) -> Validator:
         return value
 
     return walk
-
-
-def _limits(schema: Schema) -> Any:
-    minimum, maximum = schema.get("minimum"), schema.get("maximum")
-    if minimum is not None and schema.get("exclusiveMinimum"):
-        yield (lambda n: n > minimum), f"must be more than {minimum}"
-    elif minimum is not None:
-        yield (lambda n: n >= minimum), f"must be {minimum} or more"
-    if maximum is not None and schema.get("exclusiveMaximum"):
-        yield (lambda n: n < maximum), f"must be less than {maximum}"
-    elif maximum is not None:
-        yield (lambda n: n <= maximum), f"must be {maximum} or less"
 
 
 def _array(schema: Schema) -> Validator:

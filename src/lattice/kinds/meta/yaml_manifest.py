@@ -100,7 +100,12 @@ def load_documents(
     With `expand_lists`, a List object becomes its items, and the limits apply per item; otherwise a document
     is one object.
     """
-    readable = _decoded(text, source)
+    try:
+        # A byte order mark at the start of bytes is dropped; half of a surrogate pair cannot be encoded.
+        readable = text if isinstance(text, str) else text.decode("utf-8-sig")
+        readable.encode()
+    except UnicodeError as e:
+        raise Malformed("is not UTF-8 text", where=source, fix="save the file as UTF-8") from e
     composer = _Composer(source, expand_lists)
     try:
         for event in yaml.parse(readable, Loader=_Loader):
@@ -113,18 +118,6 @@ def load_documents(
     for value, mark in composer.documents:
         documents += _documents(value, mark, source, expand_lists)
     return documents
-
-
-def _decoded(text: str | bytes, source: str) -> str:
-    try:
-        if isinstance(text, str):
-            # Half of a surrogate pair cannot be encoded.
-            text.encode()
-            return text
-        # A byte order mark at the start is dropped.
-        return text.decode("utf-8-sig")
-    except UnicodeError as e:
-        raise Malformed("is not UTF-8 text", where=source, fix="save the file as UTF-8") from e
 
 
 def _as_json(text: str) -> Any:
@@ -215,7 +208,11 @@ class _Composer:
                     "write the value out: a few lines of aliases can grow without bound",
                 )
             case yaml.ScalarEvent():
-                self._scalar(event)
+                parent = self.stack[-1] if self.stack else None
+                if parent is not None and isinstance(parent.value, dict) and parent.key is None:
+                    self._key(event, parent)
+                else:
+                    self._attach(self._value(event), event)
             case yaml.MappingStartEvent():
                 self._begin(event, {})
             case yaml.SequenceStartEvent():
@@ -264,12 +261,6 @@ class _Composer:
             else self.in_list_items
         )
         self.stack.append(_Open(value, self._attach(value, event)))
-
-    def _scalar(self, event: Any) -> None:
-        if self.stack and isinstance(self.stack[-1].value, dict) and self.stack[-1].key is None:
-            self._key(event, self.stack[-1])
-            return
-        self._attach(self._value(event), event)
 
     def _key(self, event: Any, parent: _Open) -> None:
         key = self._value(event)
