@@ -117,7 +117,19 @@ def _compile(schema: Mapping[str, Any]) -> TypeNode:
     if schema.get("x-kubernetes-int-or-string") or kind not in ("object", "array", None):
         return LEAF
     if kind == "array":
-        return _compile_list(schema)
+        if schema.get("x-kubernetes-list-type") == "set":
+            return TypeNode(Shape.SET)
+        if schema.get("x-kubernetes-list-type") != "map":
+            return LEAF
+        items = schema.get("items") or {}
+        declared_keys = items.get("properties", {})
+        node = TypeNode(Shape.LIST_MAP)
+        node.keys = tuple(
+            (key, declared_keys.get(key, {}).get("default"))
+            for key in sorted(schema.get("x-kubernetes-list-map-keys", ()))
+        )
+        node.item = _compile(items)
+        return node
     if schema.get("x-kubernetes-map-type") == "atomic":
         return LEAF
     additional = schema.get("additionalProperties")
@@ -128,23 +140,6 @@ def _compile(schema: Mapping[str, Any]) -> TypeNode:
     if properties is None and (undeclared is UNTYPED or (kind is None and undeclared is None)):
         return UNTYPED
     return TypeNode(Shape.MAP, {name: _compile(sub) for name, sub in (properties or {}).items()}, undeclared)
-
-
-def _compile_list(schema: Mapping[str, Any]) -> TypeNode:
-    items = schema.get("items") or {}
-    match schema.get("x-kubernetes-list-type"):
-        case "set":
-            return TypeNode(Shape.SET)
-        case "map":
-            node = TypeNode(Shape.LIST_MAP)
-            properties = items.get("properties", {})
-            node.keys = tuple(
-                (key, properties.get(key, {}).get("default"))
-                for key in sorted(schema.get("x-kubernetes-list-map-keys", ()))
-            )
-            node.item = _compile(items)
-            return node
-    return LEAF
 
 
 def json_text(value: Any) -> str:
@@ -343,15 +338,15 @@ def union(a: FieldSet, b: FieldSet) -> FieldSet:
     out = dict(a)
     for label, node_b in b.items():
         node_a = out.get(label)
-        out[label] = node_b if node_a is None else _union_nodes(node_a, node_b)
+        if node_a is None:
+            out[label] = node_b
+            continue
+        below = union(node_a, node_b)
+        # A node without children is a member of its set: the path stays a member beside the other children.
+        if bool(node_a) != bool(node_b) and "." not in below:
+            below = {**below, ".": {}}
+        out[label] = below
     return out
-
-
-def _union_nodes(a: FieldSet, b: FieldSet) -> FieldSet:
-    if not a and not b:
-        return a
-    out = union(a, b)
-    return out if "." in out or (a and b) else {**out, ".": {}}
 
 
 def difference(a: FieldSet, b: FieldSet) -> FieldSet:
@@ -451,6 +446,7 @@ def _canonical(label: str) -> str:
 
 
 def _reject_constant(name: str) -> Any:
+    """Reject NaN and Infinity, which `json` would accept."""
     raise ValueError(f"{name} is not JSON")
 
 

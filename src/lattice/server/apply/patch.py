@@ -233,23 +233,16 @@ def _apply_operation(document: _Document, operation: _Operation) -> None:
         case "copy":
             _put(document, path, document.deep_copy(document.get(source)))
         case "test":
-            _test(document, operation)
-
-
-def _test(document: _Document, operation: _Operation) -> None:
-    """Compare a value with the operation's value; a missing field of an existing object counts as null, as in
-    Kubernetes.
-
-    The error does not show the stored value, because permission to patch is not permission to read.
-    """
-    try:
-        value = document.get(operation.path)
-    except LookupError:
-        if operation.value is not None or type(document.get(operation.path[:-1])) is not dict:
-            raise
-        return
-    if not same_json(value, operation.value):
-        raise LookupError("the value there is another")
+            try:
+                value = document.get(path)
+            except LookupError:
+                # As in Kubernetes, a missing field of an existing object counts as null.
+                if operation.value is not None or type(document.get(path[:-1])) is not dict:
+                    raise
+                value = None
+            if not same_json(value, operation.value):
+                # The stored value is not shown: permission to patch is not permission to read.
+                raise LookupError("the value there is another")
 
 
 def same_json(a: Any, b: Any) -> bool:
@@ -308,19 +301,17 @@ def _strategic(target: dict[str, Any], patch: dict[str, Any], path: tuple[str, .
         # Directives are never stored.
         if name[:1] == "$":
             continue
+        old, name_path = out.get(name), (*path, name)
         if value is None:
             out.pop(name, None)
+        elif type(value) is dict:
+            out[name] = _strategic(old if type(old) is dict else {}, value, name_path)
+        elif type(value) is list and name_path in _MERGED_LISTS:
+            items = old if type(old) is list else []
+            out[name] = _merge_list(items, value, _MERGED_LISTS[name_path], name_path)
         else:
-            out[name] = _strategic_value(out.get(name), value, (*path, name))
+            out[name] = value
     return _with_list_directives(out, patch, path)
-
-
-def _strategic_value(old: Any, value: Any, path: tuple[str, ...]) -> Any:
-    if type(value) is dict:
-        return _strategic(old if type(old) is dict else {}, value, path)
-    if type(value) is list and path in _MERGED_LISTS:
-        return _merge_list(old if type(old) is list else [], value, _MERGED_LISTS[path], path)
-    return value
 
 
 def _merge_list(old: list[Any], new: list[Any], key: str, path: tuple[str, ...]) -> list[Any]:
@@ -373,13 +364,12 @@ def _with_list_directives(
             and type(items) is list
             and key is not None
         ):
-            out[name] = _ordered(items, argument, key)
+            position = {_order_key(item, key): i for i, item in enumerate(argument)}
+            ranks = [position.get(_order_key(item, key), len(argument)) for item in items]
+            # The sort is stable and never compares the items themselves.
+            out[name] = [items[i] for i in sorted(range(len(items)), key=ranks.__getitem__)]
     return out
 
 
-def _ordered(items: list[Any], order: list[Any], key: str) -> list[Any]:
-    def name(item: Any) -> str:
-        return json_text(item.get(key) if key and type(item) is dict else item)
-
-    position = {name(item): i for i, item in enumerate(order)}
-    return sorted(items, key=lambda item: position.get(name(item), len(order)))
+def _order_key(item: Any, key: str) -> str:
+    return json_text(item.get(key) if key and type(item) is dict else item)

@@ -4,7 +4,7 @@ Functions take and return JSON values. No function changes its inputs; results s
 treat both as frozen.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -206,8 +206,12 @@ def server_side_apply(
     base = live if live is not None else _server_owned_base(applied)
     merged: Object = _merge(base, applied, types)
     if previous_entry is not None:
-        # Fields that the manager no longer declares are removed unless a different manager owns them.
-        merged = _prune(merged, previous_entry["fieldsV1"], _still_owned(own_fields, other_entries), types)
+        # Fields that the manager no longer declares are removed unless a different manager owns them;
+        # `metadata` always counts as owned.
+        owned = union(own_fields, {"f:metadata": {}})
+        for entry in other_entries:
+            owned = union(owned, entry["fieldsV1"])
+        merged = _prune(merged, previous_entry["fieldsV1"], owned, types)
     changed, removed = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
         _reject_conflicts(other_entries, changed)
@@ -247,14 +251,6 @@ def _server_owned_base(applied: Object) -> Object:
         **{name: applied[name] for name in ("apiVersion", "kind") if name in applied},
         "metadata": server_owned,
     }
-
-
-def _still_owned(own_fields: FieldSet, other_entries: Iterable[ManagedFieldsEntry]) -> FieldSet:
-    """Fields with an owner after the apply; `metadata` always counts as owned."""
-    out = union(own_fields, {"f:metadata": {}})
-    for entry in other_entries:
-        out = union(out, entry["fieldsV1"])
-    return out
 
 
 def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
@@ -318,19 +314,15 @@ def _prune(value: Any, previous: FieldSet, owned: FieldSet, node: TypeNode) -> A
             )
         return remaining
     if node.shape in (Shape.LIST_MAP, Shape.SET) and type(value) is list:
-        return _prune_list(value, previous, owned, node)
+        items = by_label(value, node)
+        drop, inner = _removed_labels(dict.fromkeys(items, False), previous, owned)
+        keys = {"f:" + name for name, _ in node.keys}
+        for label in inner:
+            # An item that stays keeps its key fields.
+            below = {name: sub for name, sub in previous[label].items() if name not in keys}
+            items[label] = _prune(items[label], below, owned.get(label, {}), node.item)
+        return [item for label, item in items.items() if label not in drop]
     return value
-
-
-def _prune_list(value: list[Any], previous: FieldSet, owned: FieldSet, node: TypeNode) -> list[Any]:
-    items = by_label(value, node)
-    drop, inner = _removed_labels(dict.fromkeys(items, False), previous, owned)
-    keys = {"f:" + name for name, _ in node.keys}
-    for label in inner:
-        # An item that stays keeps its key fields.
-        below = {name: sub for name, sub in previous[label].items() if name not in keys}
-        items[label] = _prune(items[label], below, owned.get(label, {}), node.item)
-    return [item for label, item in items.items() if label not in drop]
 
 
 def _removed_labels(
@@ -360,8 +352,13 @@ def _reject_conflicts(other_entries: Sequence[ManagedFieldsEntry], changed: Fiel
     manager."""
     conflicts: list[tuple[str, Path]] = []
     for entry in other_entries:
+        description = fieldset.json_text(entry.get("manager", ""))
+        if entry.get("subresource"):
+            description += f" with subresource {fieldset.json_text(entry['subresource'])}"
+        if entry["operation"] == "Update":
+            description += f" using {entry['apiVersion']}"
         paths = fieldset.iter_paths(fieldset.intersection(entry["fieldsV1"], changed))
-        conflicts.extend((_manager_description(entry), path) for path in paths)
+        conflicts.extend((description, path) for path in paths)
     if not conflicts:
         return
     conflicts.sort()
@@ -369,25 +366,13 @@ def _reject_conflicts(other_entries: Sequence[ManagedFieldsEntry], changed: Fiel
         Cause(format_path(path), f"conflict with {manager}", "FieldManagerConflict")
         for manager, path in conflicts
     ]
-    raise Conflict(_conflict_message(conflicts), causes=causes)
-
-
-def _manager_description(entry: ManagedFieldsEntry) -> str:
-    description = fieldset.json_text(entry.get("manager", ""))
-    if entry.get("subresource"):
-        description += f" with subresource {fieldset.json_text(entry['subresource'])}"
-    return f"{description} using {entry['apiVersion']}" if entry["operation"] == "Update" else description
-
-
-def _conflict_message(conflicts: Sequence[tuple[str, Path]]) -> str:
-    if len(conflicts) == 1:
-        manager, path = conflicts[0]
-        return f"Apply failed with 1 conflict: conflict with {manager}: {format_path(path)}"
+    if len(causes) == 1:
+        raise Conflict(f"Apply failed with 1 conflict: {causes[0].message}: {causes[0].field}", causes=causes)
     lines: list[str] = []
-    for manager in dict.fromkeys(name for name, _ in conflicts):
+    for manager in dict.fromkeys(manager for manager, _ in conflicts):
         lines.append(f"conflicts with {manager}:")
-        lines += [f"- {format_path(path)}" for name, path in conflicts if name == manager]
-    return f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines)
+        lines += [f"- {format_path(path)}" for owner, path in conflicts if owner == manager]
+    raise Conflict(f"Apply failed with {len(conflicts)} conflicts: " + "\n".join(lines), causes=causes)
 
 
 def _validate_types(applied: Object, types: TypeNode) -> None:
