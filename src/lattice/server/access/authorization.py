@@ -71,7 +71,15 @@ def check_access(user: User, request: RequestAttributes, resource: Resource | No
     if SYSTEM in user.groups:
         return AuthorizationDecision(True, f"group {SYSTEM}")
     if ADMINS in user.groups:
-        return _check_admin_access(request, resource)
+        if resource is not None and request.verb not in READ_VERBS:
+            allowed_verbs = USER_VERBS_ON_MANAGED_KINDS.get(resource.id, frozenset())
+            if request.subresource == "status":
+                problem = "status is written by Lattice only"
+                return AuthorizationDecision(False, problem, "declare what you want in spec")
+            if resource.managed_hint and request.verb not in allowed_verbs:
+                problem = f"{resource.plural} are made by Lattice only"
+                return AuthorizationDecision(False, problem, resource.managed_hint)
+        return AuthorizationDecision(True, f"group {ADMINS}")
     if VIEWERS in user.groups:
         if request.verb not in READ_VERBS:
             return AuthorizationDecision(False, f"group {VIEWERS} may only read")
@@ -79,22 +87,6 @@ def check_access(user: User, request: RequestAttributes, resource: Resource | No
             return AuthorizationDecision(False, f"group {VIEWERS} may not read secrets")
         return AuthorizationDecision(True, f"group {VIEWERS}")
     return AuthorizationDecision(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
-
-
-def _check_admin_access(request: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
-    if resource is None or request.verb in READ_VERBS:
-        return AuthorizationDecision(True, f"group {ADMINS}")
-    if request.subresource == "status":
-        return AuthorizationDecision(
-            False, "status is written by Lattice only", "declare what you want in spec"
-        )
-    if resource.managed_hint and request.verb not in USER_VERBS_ON_MANAGED_KINDS.get(
-        resource.id, frozenset()
-    ):
-        return AuthorizationDecision(
-            False, f"{resource.plural} are made by Lattice only", resource.managed_hint
-        )
-    return AuthorizationDecision(True, f"group {ADMINS}")
 
 
 def authorize(user: User, request: RequestAttributes, resource: Resource | None) -> None:

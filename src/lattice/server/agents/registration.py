@@ -47,11 +47,28 @@ CHANGE_WINDOW_S = 60.0
 
 def registration_problem(registration: Registration) -> str:
     """The first problem of a registration in one sentence, or an empty string."""
-    return (
-        capacity_problem(registration)
-        or _labels_problem(registration)
-        or _runtime_and_address_problem(registration)
-    )
+    if problem := capacity_problem(registration):
+        return problem
+    for key, value in registration.labels.items():
+        if not key.startswith(AGENT_LABEL_PREFIX):
+            return (
+                f'an agent may only set labels {AGENT_LABEL_PREFIX}*, not "{key[:80]}";'
+                " others come with the join token or from an administrator"
+            )
+        if problem := label_key_problem(key) or label_value_problem(value):
+            return f'label "{key[:80]}": {problem}'
+    if unknown := sorted(set(registration.runtimes) - RUNTIMES):
+        return f'there is no runtime "{unknown[0][:80]}"'
+    first_port, last_port = registration.first_port, registration.last_port
+    if (first_port or last_port) and not 1 <= first_port <= last_port <= 65535:
+        return f"{first_port} to {last_port} is no range of ports"
+    for gpu in registration.gpus:
+        if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
+            return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is no GPU'
+    for address in registration.addresses:
+        if not _is_address(address.type, address.address):
+            return f'"{address.address[:80]}" is no {address.type[:20] or "address"}'
+    return ""
 
 
 def capacity_problem(registration: Registration) -> str:
@@ -79,38 +96,11 @@ def capacity_problem(registration: Registration) -> str:
     return ""
 
 
-def _labels_problem(registration: Registration) -> str:
-    for key, value in registration.labels.items():
-        if not key.startswith(AGENT_LABEL_PREFIX):
-            return (
-                f'an agent may only set labels {AGENT_LABEL_PREFIX}*, not "{key[:80]}";'
-                " others come with the join token or from an administrator"
-            )
-        if problem := label_key_problem(key) or label_value_problem(value):
-            return f'label "{key[:80]}": {problem}'
-    return ""
-
-
-def _runtime_and_address_problem(registration: Registration) -> str:
-    if unknown := sorted(set(registration.runtimes) - RUNTIMES):
-        return f'there is no runtime "{unknown[0][:80]}"'
-    if (
-        registration.first_port or registration.last_port
-    ) and not 1 <= registration.first_port <= registration.last_port <= 65535:
-        return f"{registration.first_port} to {registration.last_port} is no range of ports"
-    for gpu in registration.gpus:
-        if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
-            return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is no GPU'
-    for address in registration.addresses:
-        is_known_type = address.type in ("InternalIP", "ExternalIP", "Hostname")
-        if not is_known_type or not _is_address(address.type, address.address):
-            return f'"{address.address[:80]}" is no {address.type[:20] or "address"}'
-    return ""
-
-
-def _is_address(kind: str, text: str) -> bool:
-    if kind == "Hostname":
+def _is_address(address_type: str, text: str) -> bool:
+    if address_type == "Hostname":
         return _HOST_NAME.fullmatch(text) is not None
+    if address_type not in ("InternalIP", "ExternalIP"):
+        return False
     try:
         ipaddress.ip_address(text)
     except ValueError:

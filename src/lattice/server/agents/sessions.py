@@ -272,27 +272,24 @@ class AgentSessions:
         while (message := await session.stream.receive()) is not None:
             session.check_message_rate(self.clock.monotonic())
             field_name = message.WhichOneof("said")
-            if field_name == "beat":
-                self._handle_heartbeat(session, message.beat)
-            elif field_name == "log":
+            if field_name == "log":
                 self.logs.deliver(session, message.log)
-            else:
+                continue
+            if field_name != "beat":
                 raise SessionRejected("OUT_OF_TURN", "hello is said once")
-
-    def _handle_heartbeat(self, session: AgentSession, beat: pb.Beat) -> None:
-        if not self._is_current_leader(session.leader_context):
-            raise NotLeader
-        if rejection := self._session_problem(session):
-            raise rejection
-        if problem := heartbeat_problem(beat):
-            raise SessionRejected("TOO_MUCH", problem)
-        if not session.leader_context.presence.record_heartbeat(
-            session.presence_session, decode_heartbeat(beat)
-        ):
-            raise SessionRejected("REPLACED", "the node has connected anew, or was removed")
-        session.last_heartbeat_at = self.clock.monotonic()
-        session.last_heartbeat = max(session.last_heartbeat, beat.number)
-        session.wake.set()
+            if not self._is_current_leader(session.leader_context):
+                raise NotLeader
+            if rejection := self._session_problem(session):
+                raise rejection
+            heartbeat = message.beat
+            if problem := heartbeat_problem(heartbeat):
+                raise SessionRejected("TOO_MUCH", problem)
+            presence = session.leader_context.presence
+            if not presence.record_heartbeat(session.presence_session, decode_heartbeat(heartbeat)):
+                raise SessionRejected("REPLACED", "the node has connected anew, or was removed")
+            session.last_heartbeat_at = self.clock.monotonic()
+            session.last_heartbeat = max(session.last_heartbeat, heartbeat.number)
+            session.wake.set()
 
     async def _send_loop(self, session: AgentSession, welcome: pb.Welcome) -> None:
         await session.stream.send(pb.ToAgent(welcome=welcome))

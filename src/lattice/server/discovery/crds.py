@@ -30,7 +30,13 @@ def crd(resource: Resource, schema: Schema) -> Manifest:
         },
         "additionalPrinterColumns": _printer_columns(resource),
     }
-    subresources = _subresources(resource, schema)
+    subresources: Manifest = {"status": {}} if resource.has_status else {}
+    if resource.scale_path:
+        scale = {"specReplicasPath": f".{resource.scale_path}", "statusReplicasPath": ".status.replicas"}
+        status_schema = schema.get("properties", {}).get("status", {})
+        if "selector" in status_schema.get("properties", {}):
+            scale["labelSelectorPath"] = ".status.selector"
+        subresources["scale"] = scale
     return {
         "apiVersion": CRD_API_VERSION,
         "kind": "CustomResourceDefinition",
@@ -117,17 +123,6 @@ def _printer_columns(resource: Resource) -> list[Manifest]:
             manifest["description"] = column.description
         manifests.append(manifest)
     return manifests
-
-
-def _subresources(resource: Resource, schema: Schema) -> Manifest:
-    subresources: Manifest = {"status": {}} if resource.has_status else {}
-    if resource.scale_path:
-        scale = {"specReplicasPath": f".{resource.scale_path}", "statusReplicasPath": ".status.replicas"}
-        status_schema = schema.get("properties", {}).get("status", {})
-        if "selector" in status_schema.get("properties", {}):
-            scale["labelSelectorPath"] = ".status.selector"
-        subresources["scale"] = scale
-    return subresources
 
 
 def _condition(condition_type: str, reason: str, message: str, since: str) -> Manifest:

@@ -88,7 +88,17 @@ def resource_list(resources: Sequence[Resource], api_version: str) -> Document:
         )
     entries: list[Document] = []
     for resource in matching:
-        entries.extend(_resource_entries(resource))
+        entry: Document = {
+            "name": resource.plural,
+            "singularName": resource.singular,
+            "namespaced": resource.namespaced,
+            "kind": resource.kind,
+            "verbs": list(resource.verbs),
+        }
+        entries.append(entry | _optional_names(resource))
+        for name, kind, verbs in _subresources(resource):
+            shared = {"singularName": "", "namespaced": resource.namespaced, "verbs": verbs}
+            entries.append({"name": f"{resource.plural}/{name}", **shared, **kind})
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version, "resources": entries}
 
 
@@ -169,22 +179,13 @@ def _versions(resources: Sequence[Resource], name: str) -> list[str]:
     return list(dict.fromkeys(resource.version for resource in resources if resource.group == name))
 
 
-def _resource_entries(resource: Resource) -> Iterable[Document]:
-    entry: Document = {
-        "name": resource.plural,
-        "singularName": resource.singular,
-        "namespaced": resource.namespaced,
-        "kind": resource.kind,
-        "verbs": list(resource.verbs),
-    }
+def _optional_names(resource: Resource) -> Document:
+    names: Document = {}
     if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
+        names["shortNames"] = list(resource.short_names)
     if resource.categories:
-        entry["categories"] = list(resource.categories)
-    yield entry
-    for name, kind, verbs in _subresources(resource):
-        shared = {"singularName": "", "namespaced": resource.namespaced, "verbs": verbs}
-        yield {"name": f"{resource.plural}/{name}", **shared, **kind}
+        names["categories"] = list(resource.categories)
+    return names
 
 
 def _subresources(resource: Resource) -> Iterable[tuple[str, dict[str, str], list[str]]]:
@@ -205,11 +206,8 @@ def _aggregated_entry(resource: Resource) -> Document:
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
+        **_optional_names(resource),
     }
-    if resource.short_names:
-        entry["shortNames"] = list(resource.short_names)
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
     subresources = [
         {"subresource": name, "responseKind": response_kind | kind, "verbs": verbs}
         for name, kind, verbs in _subresources(resource)

@@ -40,9 +40,7 @@ class DiscoveryDocuments:
         if path.startswith("/openapi/"):
             # The first request builds the documents, which takes tens of milliseconds.
             return await asyncio.to_thread(self._openapi, path, accept)
-        return self._discovery(path.rstrip("/"), accept)
-
-    def _discovery(self, path: str, accept: str) -> Reply:
+        path = path.rstrip("/")
         discovery_version, content_type = discovery.negotiate_version(accept)
         if path in {"/api", "/apis"} and discovery_version:
             return Reply(

@@ -257,23 +257,19 @@ def _v3_document(kinds: Sequence[KindSchema], definitions: Mapping[str, Schema],
         roots |= {definition_name(resource), f"{definition_name(resource)}List"}
     for operation in _operations(kinds):
         roots |= {operation.body, *(response for _, response in operation.responses)}
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": TITLE, "version": version},
-        "paths": paths,
-        "components": {"schemas": _reachable(roots & definitions.keys(), definitions)},
-    }
-
-
-def _reachable(names: Iterable[str], definitions: Mapping[str, Schema]) -> dict[str, Schema]:
     reachable: dict[str, Schema] = {}
-    pending = list(names)
+    pending = list(roots & definitions.keys())
     while pending:
         name = pending.pop()
         if name not in reachable:
             reachable[name] = definitions[name]
             pending.extend(_references(definitions[name]))
-    return reachable
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": TITLE, "version": version},
+        "paths": paths,
+        "components": {"schemas": reachable},
+    }
 
 
 def _references(node: Any) -> Iterator[str]:

@@ -51,7 +51,8 @@ class WorkloadLogs:
     async def _read_from_node(self, workload: LatticeWorkload, request: LogRequest) -> Reply:
         """The log as a stream; the last reported lines if the node has no log or does not answer in time."""
         pieces = self.logs.read(request)
-        first = asyncio.ensure_future(_next(pieces))
+        # An empty string stands for the end of the log.
+        first = asyncio.ensure_future(anext(pieces, ""))
         try:
             await asyncio.wait(
                 {first}, timeout=FOLLOW_START_TIMEOUT_S if request.follow else LOG_ANSWER_TIMEOUT_S
@@ -67,11 +68,6 @@ class WorkloadLogs:
             await asyncio.wait({first})
             return _last_reported_log(workload, error)
         return Reply(_stream_log(first, pieces), content_type=TEXT_MEDIA_TYPE, is_idle_stream=True)
-
-
-async def _next(pieces: AsyncIterator[str]) -> str:
-    """The next piece, or an empty string at the end."""
-    return await anext(pieces, "")
 
 
 async def _stream_log(first: "asyncio.Future[str]", pieces: AsyncIterator[str]) -> AsyncIterator[bytes]:
@@ -103,11 +99,17 @@ def _last_reported_log(workload: LatticeWorkload, error: LatticeError) -> Reply:
 def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
     """The log request of a call: `tail`, `follow` and `container`; kubectl's `tailLines` is accepted, too."""
     query, binding = call.query, workload.status.binding
+    container, names = query.get("container", ""), sorted(workload.spec.containers)
+    fix = f"choose one of {', '.join(names)}"
+    if container and container not in names:
+        raise Malformed(f"there is no container {container!r}", where="container", fix=fix)
+    if not container and len(names) > 1:
+        raise Malformed("it has more than one container", where="container", fix=fix)
     return LogRequest(
         node=binding.node if binding else "",
         workload=path_of(workload),
         uid=workload.metadata.uid,
-        container=_container(workload, query.get("container", "")),
+        container=container or (names[0] if names else ""),
         tail_lines=_tail_lines(query.get("tail") or query.get("tailLines") or ""),
         follow=truthy(query.get("follow")),
     )
@@ -122,16 +124,6 @@ def _tail_lines(text: str) -> int:
         )
     # Nine digits exceed the limit anyway; longer texts need no conversion.
     return min(int(text[:9]), MAX_LOG_LINES)
-
-
-def _container(workload: LatticeWorkload, name: str) -> str:
-    names = sorted(workload.spec.containers)
-    listed = ", ".join(names)
-    if name and name not in names:
-        raise Malformed(f"there is no container {name!r}", where="container", fix=f"choose one of {listed}")
-    if not name and len(names) > 1:
-        raise Malformed("it has more than one container", where="container", fix=f"choose one of {listed}")
-    return name or (names[0] if names else "")
 
 
 def log_path(call: Call) -> str:

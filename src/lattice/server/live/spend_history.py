@@ -121,11 +121,13 @@ class SpendHistory:
             group = name if by == "service" else series.labels.get(key, f"(no label {key})")
             groups.setdefault(group, []).append(_clip(self.window_start, series.points))
         named = _most_expensive({name: sum_points(points) for name, points in groups.items()})
-        paid = [_clip(self.window_start, series.points) for series in self.pools.values()]
-        shared = [_clip(self.window_start, series.points) for series in self.services.values()]
         # Services share the cost of the nodes they use; the difference to the cost of pools is the cost of
         # empty nodes.
-        empty = [(at, max(0, rate)) for at, rate in sum_points([*paid, *map(_negative, shared)])]
+        differences = [_clip(self.window_start, series.points) for series in self.pools.values()]
+        for series in self.services.values():
+            points = _clip(self.window_start, series.points)
+            differences.append([(time, -rate) for time, rate in points])
+        empty = [(time, max(0, rate)) for time, rate in sum_points(differences)]
         return {**named, EMPTY_NODES_SERIES: empty} if any(rate for _, rate in empty) else named
 
     def document(self, by: str) -> dict[str, Any]:
@@ -170,10 +172,6 @@ def sum_points(series: Iterable[Points]) -> Points:
 
 def _clip(start: int, points: Points) -> Points:
     return [(max(start, time), rate) for time, rate in points]
-
-
-def _negative(points: Points) -> Points:
-    return [(time, -rate) for time, rate in points]
 
 
 def _most_expensive(named: Mapping[str, Points]) -> dict[str, Points]:

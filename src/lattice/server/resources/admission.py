@@ -118,7 +118,13 @@ def admit(
     # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid
     # (422).
     if validation == "Strict" and field_problems and not findings.causes:
-        raise _undecodable(served, field_problems, [*findings.unknown_fields, *duplicates])
+        resource, paths = served.resource, [*findings.unknown_fields, *duplicates]
+        raise Malformed(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
+            f"strict decoding error: {', '.join(field_problems)}",
+            fix=f"`kubectl explain {resource.singular} --recursive` lists the fields there are",
+            causes=list(map(Cause, paths, field_problems)),
+        )
     if validation == "Strict":
         findings.causes.extend(
             Cause(path, "Invalid value: unknown field") for path in findings.unknown_fields
@@ -127,18 +133,6 @@ def admit(
     if findings.causes:
         raise Invalid("is invalid", causes=findings.causes)
     return AdmittedObject(admitted, tuple(field_problems) if validation == "Warn" else ())
-
-
-def _undecodable(served: ServedKind, field_problems: list[str], paths: list[str]) -> Malformed:
-    resource = served.resource
-    causes = [Cause(path, message) for path, message in zip(paths, field_problems, strict=True)]
-    listed = ", ".join(field_problems)
-    return Malformed(
-        f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
-        f"strict decoding error: {listed}",
-        fix=f"`kubectl explain {resource.singular} --recursive` lists the fields there are",
-        causes=causes,
-    )
 
 
 def _class_problems(served: ServedKind, obj: Object, has_schema_causes: bool) -> list[Cause]:

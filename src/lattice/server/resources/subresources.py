@@ -35,7 +35,16 @@ async def put_scale(api: Api, call: Call) -> Reply:
         expected_revision = (requested.get("metadata") or {}).get("resourceVersion")
         if expected_revision and expected_revision != str(old.revision):
             raise admission.stale_object_error(call.target.served, call.target.name)
-        new = _with_replicas(call, unpack(old.value, old.revision), requested)
+        spec = requested.get("spec")
+        if not isinstance(spec, dict):
+            raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
+        # Go clients omit a zero.
+        count = spec.get("replicas", 0)
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            problem = f"Invalid value: {count}: must be a whole number, 0 or more"
+            raise Invalid("is invalid", causes=[Cause("spec.replicas", problem)])
+        scale_path = call.target.served.resource.scale_path.split(".")
+        new = _set_path(unpack(old.value, old.revision), scale_path, count)
         with contextlib.suppress(RevisionConflict):
             # JSON, because the reply is read below and rewritten as a Scale.
             written = await write(api, PendingWrite(replace(call, accept=JSON), options, old, new))
@@ -60,20 +69,6 @@ def _requested_scale(call: Call, old: Entry) -> Object:
     if not isinstance(requested, dict) or not isinstance(requested.get("metadata") or {}, dict):
         raise Malformed("the body must be a Scale object")
     return requested
-
-
-def _with_replicas(call: Call, obj: Object, requested: Object) -> Object:
-    spec = requested.get("spec")
-    if not isinstance(spec, dict):
-        raise Malformed("a Scale needs a spec", where="spec", fix='send {"spec": {"replicas": N}}')
-    # Go clients omit a zero.
-    count = spec.get("replicas", 0)
-    if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-        raise Invalid(
-            "is invalid",
-            causes=[Cause("spec.replicas", f"Invalid value: {count}: must be a whole number, 0 or more")],
-        )
-    return _set_path(obj, call.target.served.resource.scale_path.split("."), count)
 
 
 def _set_path(obj: Object, path: list[str], value: int) -> Object:

@@ -37,12 +37,21 @@ def table(
     include_headers: bool = True,
 ) -> dict[str, Any]:
     """Return the Table of the objects; `include_headers` adds the column definitions."""
-    columns = columns_of(options.resource)
+    definitions = [
+        {
+            "name": column.name,
+            "type": "string" if column.type == "date" else column.type,
+            "format": COLUMN_FORMATS.get(column.name, ""),
+            "description": column.description or column.name,
+            "priority": column.priority,
+        }
+        for column, _ in columns_of(options.resource)
+    ]
     return {
         "kind": "Table",
         "apiVersion": f"meta.k8s.io/{options.version}",
         "metadata": metadata,
-        "columnDefinitions": [_definition(column) for column, _ in columns] if include_headers else None,
+        "columnDefinitions": definitions if include_headers else None,
         "rows": rows(options, objects),
     }
 
@@ -66,16 +75,6 @@ def _included(obj: Object, options: TableOptions) -> Any:
         "kind": "PartialObjectMetadata",
         "apiVersion": f"meta.k8s.io/{options.version}",
         "metadata": obj["metadata"],
-    }
-
-
-def _definition(column: Column) -> dict[str, Any]:
-    return {
-        "name": column.name,
-        "type": "string" if column.type == "date" else column.type,
-        "format": COLUMN_FORMATS.get(column.name, ""),
-        "description": column.description or column.name,
-        "priority": column.priority,
     }
 
 

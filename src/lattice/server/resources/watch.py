@@ -22,7 +22,7 @@ from lattice.server.resources.negotiation import (
 )
 from lattice.server.resources.table_rows import table
 from lattice.server.resources.watch_frames import watch_event_value
-from lattice.store.protocol import Batch, Change, Entry, Page, Store, Watch
+from lattice.store.protocol import Batch, Entry, Page, Store, Watch
 
 BOOKMARK_INTERVAL_S = 60.0
 # The longest watch; jitter shortens a watch by up to half, so that clients reconnect at different times and
@@ -44,12 +44,22 @@ class WatchStream:
     headers_pending: bool = True
 
     def lines(self, batches: Iterable[Batch]) -> bytes:
-        """Encode the changes that concern the client, one line per event."""
+        """Encode the changes that concern the client, one line per event.
+
+        The event type is the change as the selector sees the change: an object that no longer matches counts
+        as DELETED, an object that begins to match as ADDED.
+        """
+        matches = self.selection.matches
         lines = []
         for batch in batches:
             for change in batch.changes:
-                event_type = self._event_type(change)
-                if not event_type:
+                key, previous = change.key, change.previous
+                matched_before = previous is not None and matches(key, previous.value)
+                if change.value is not None and matches(key, change.value):
+                    event_type = "MODIFIED" if matched_before else "ADDED"
+                elif matched_before:
+                    event_type = "DELETED"
+                else:
                     continue
                 if self.representation.is_plain_json:
                     lines.append(self.api.watch_frames.line(self.selection.served, event_type, change))
@@ -57,17 +67,6 @@ class WatchStream:
                     obj = unpack(watch_event_value(event_type, change), change.revision)
                     lines.append(self.event(event_type, obj))
         return b"".join(lines)
-
-    def _event_type(self, change: Change) -> str:
-        """Return the event type as the selector sees the change, or "" if the selector matches neither value.
-
-        An object that no longer matches counts as DELETED, an object that begins to match as ADDED.
-        """
-        matched = change.previous is not None and self.selection.matches(change.key, change.previous.value)
-        matches = change.value is not None and self.selection.matches(change.key, change.value)
-        if matches:
-            return "MODIFIED" if matched else "ADDED"
-        return "DELETED" if matched else ""
 
     def event(self, event_type: str, obj: Object) -> bytes:
         """Encode one event in the representation of the client."""

@@ -128,22 +128,19 @@ async def _commit(api: Api, pending: PendingWrite, new: Object) -> Entry:
     key = served.key(target.namespace, name)
     value = pack(served.resource, new)
     if pending.options.dry_run:
-        return await _dry_run(api, pending, Entry(key, value, pending.old.revision if pending.old else 0))
+        if pending.old is not None:
+            return Entry(key, value, pending.old.revision)
+        # A dry run of a create raises the errors that the commit would raise.
+        if target.namespace:
+            await require_namespace(api, target.namespace)
+        if await api.store.get(key) is not None:
+            raise _exists(served, name)
+        return Entry(key, value, 0)
     if pending.old is not None:
         revision = await _replace(api, key, pending.old, new, value)
     else:
         revision = await _insert(api, served, key, value)
     return Entry(key, value, revision)
-
-
-async def _dry_run(api: Api, pending: PendingWrite, entry: Entry) -> Entry:
-    """Return the entry unwritten; raise the errors that the commit of a new object would raise."""
-    if pending.old is None:
-        if pending.call.target.namespace:
-            await require_namespace(api, pending.call.target.namespace)
-        if await api.store.get(entry.key) is not None:
-            raise _exists(pending.call.target.served, entry.key.name)
-    return entry
 
 
 async def _replace(api: Api, key: Key, old: Entry, new: Object, value: bytes) -> int:

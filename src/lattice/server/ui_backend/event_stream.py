@@ -144,9 +144,15 @@ class PageEventStream:
             )
         _authorize_watch(user, served)
         listed = set(_split_list(query.get("list", "")))
-        revision = _parse_revision(query.get("after", ""))
+        after = query.get("after", "")
+        if after and not (after.isascii() and after.isdecimal() and len(after) < 20):
+            raise Malformed(
+                f"{after!r} is no revision",
+                where="after",
+                fix="give the revision of the last note, or leave it out",
+            )
         scopes = parse_scopes(query.get("only", ""))
-        watched_kinds = await self._watch_kinds(served, listed, revision)
+        watched_kinds = await self._watch_kinds(served, listed, int(after or 0))
         for kind in watched_kinds:
             kind.scope = scopes.get(kind.plural, UNFILTERED)
 
@@ -308,16 +314,6 @@ def _authorize_watch(user: User, served_kinds: Iterable[ServedKind]) -> None:
 
 def _event(name: str, data: object) -> bytes:
     return b"event: %b\ndata: %b\n\n" % (name.encode(), encode(data))
-
-
-def _parse_revision(text: str) -> int:
-    if text and not (text.isascii() and text.isdecimal() and len(text) < 20):
-        raise Malformed(
-            f"{text!r} is no revision",
-            where="after",
-            fix="give the revision of the last note, or leave it out",
-        )
-    return int(text or 0)
 
 
 def _split_list(text: str) -> list[str]:

@@ -76,9 +76,6 @@ class Pages:
             )
         if request.path in {"/", UI_PATH.rstrip("/")}:
             return Reply(b"", 302, headers={"Location": UI_PATH, **SECURITY_HEADERS})
-        return self._file(request)
-
-    def _file(self, request: PageRequest) -> Reply:
         asset = self.assets.get(request.path.removeprefix(UI_PATH) or "index.html")
         if asset is None:
             raise NotFound("the page has no such file", where=request.path, fix=f"start at {UI_PATH}")

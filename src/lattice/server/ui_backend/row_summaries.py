@@ -68,16 +68,11 @@ def workload_row(obj: LatticeWorkload) -> Row:
         "memory": memory,
         "since": status.state_since,
     }
-    reason = _unscheduled_reason(obj)
-    return row | ({"why": reason} if reason else {})
-
-
-def _unscheduled_reason(obj: LatticeWorkload) -> str:
-    """Return the message of the false Scheduled condition of an unbound workload, or ""."""
-    if obj.status.binding is not None:
-        return ""
-    unscheduled = find_false(obj.status.conditions, SCHEDULED_CONDITION)
-    return unscheduled.message if unscheduled is not None else ""
+    if status.binding is None:
+        unscheduled = find_false(status.conditions, SCHEDULED_CONDITION)
+        if unscheduled is not None and unscheduled.message:
+            row["why"] = unscheduled.message
+    return row
 
 
 def node_row(obj: LatticeNode) -> Row:

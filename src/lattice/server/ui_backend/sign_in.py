@@ -115,20 +115,17 @@ class SignIn:
         return issued.user
 
     async def _create_session_token(self, user: User) -> str:
-        await self._delete_expired_sessions()
-        token, name = new_token()
         now = self.clock.now()
+        # Every new session deletes the tokens of expired sessions.
+        page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
+        for entry in page.entries:
+            if is_expired(token_data(entry), now):
+                await self._remove(entry)
+        token, name = new_token()
         secret = token_secret(token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFE))
         value = pack(Secret.resource, new_object(secret, uid=self.new_uid(), now=format_timestamp(now)))
         await self.store.commit([Put(Key(Secret.resource.id, SYSTEM_NAMESPACE, name), value, ABSENT)])
         return token
-
-    async def _delete_expired_sessions(self) -> None:
-        """Delete the tokens of expired sessions, whenever a new session begins."""
-        page = await self.store.list(Secret.resource.id, SYSTEM_NAMESPACE)
-        for entry in page.entries:
-            if is_expired(token_data(entry), self.clock.now()):
-                await self._remove(entry)
 
     async def _remove(self, entry: Entry) -> None:
         # A concurrent request may have deleted or changed the token first.
