@@ -11,7 +11,7 @@ from lattice import metrics
 from lattice.errors import Denied, MethodNotAllowed
 from lattice.kinds.meta.json_body import encode
 from lattice.placement.queries.dispatch import answer_query
-from lattice.server.discovery.fleet_query_paths import QUERY_PROPERTIES, SHARED_PROPERTIES
+from lattice.server.discovery.extra_paths import QUERY_PROPERTIES, SHARED_PROPERTIES
 from lattice.server.fleet_queries.dry_run import OverlayStore
 from lattice.server.fleet_queries.query_schema import APPLY_QUERY, QUERY_TYPES, PlanQuery
 from lattice.server.fleet_queries.service import query_of_path

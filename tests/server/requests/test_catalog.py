@@ -9,7 +9,7 @@ from lattice.kinds import KINDS
 from lattice.kinds.meta.schema import structural_schema
 from lattice.kinds.workload import LatticeWorkload
 from lattice.server.discovery import discovery
-from lattice.server.discovery.live_paths import add_live_paths
+from lattice.server.discovery.extra_paths import add_extra_paths
 from lattice.server.discovery.openapi import v3_documents
 from lattice.server.requests.catalog import Catalog
 from lattice.server.resources.routes import request_attributes, resolve_target
@@ -40,7 +40,7 @@ def test_discovery_lists_workload_subresources() -> None:
 
 
 def test_openapi_describes_workload_subresources() -> None:
-    documents = add_live_paths(
+    documents = add_extra_paths(
         v3_documents([(kind.resource, structural_schema(kind)) for kind in KINDS], "1")
     )
     paths = json.loads(documents[HOME.removeprefix("/")])["paths"]

@@ -13,8 +13,7 @@ from lattice.kinds.meta.base import GROUP
 from lattice.kinds.meta.json_body import encode
 from lattice.server.discovery import crds, discovery, openapi
 from lattice.server.discovery import openapi_v2_protobuf as gnostic
-from lattice.server.discovery.fleet_query_paths import add_fleet_query_paths
-from lattice.server.discovery.live_paths import add_live_paths
+from lattice.server.discovery.extra_paths import add_extra_paths
 from lattice.server.requests.call import JSON, Reply
 from lattice.server.requests.catalog import Catalog
 from lattice.server.resources.routes import unknown_path_error
@@ -80,7 +79,7 @@ class DiscoveryDocuments:
 
     @cached_property
     def _openapi_v3(self) -> dict[str, bytes]:
-        return add_live_paths(add_fleet_query_paths(openapi.v3_documents(self._kinds, __version__)))
+        return add_extra_paths(openapi.v3_documents(self._kinds, __version__))
 
     @cached_property
     def _v2_protobuf(self) -> bytes:

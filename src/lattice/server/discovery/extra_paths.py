@@ -1,5 +1,7 @@
-"""OpenAPI v3 paths of the fleet queries. Discovery omits the queries, because kubectl would take the paths
-for resources."""
+"""OpenAPI v3 paths beside the verbs on objects: fleet queries, usage, spending, workload logs and retry.
+
+Discovery omits the fleet queries, because kubectl would take their paths for resources.
+"""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -7,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from lattice.kinds.meta.base import GROUP, VERSION
+from lattice.kinds.workload import LatticeWorkload
 from lattice.server.discovery.meta_schemas import (
     STATUS,
     Schema,
@@ -16,6 +19,7 @@ from lattice.server.discovery.meta_schemas import (
     string,
     string_list,
 )
+from lattice.server.discovery.operations import definition_name
 from lattice.server.fleet_queries.query_schema import APPLY_QUERY
 
 API_PREFIX = f"apis/{GROUP}/{VERSION}"
@@ -92,8 +96,8 @@ QUERY_DESCRIPTIONS = {
     APPLY_QUERY: "Apply the manifests of a plan, if the outcome is still that of the plan.",
 }
 # Fields that the body of a query must have; such a query also requires a body.
-_REQUIRED = {"why": ("service",), "fit": ("service",), APPLY_QUERY: ("expect",)}
-_ERROR_RESPONSES = {
+REQUIRED_FIELDS = {"why": ("service",), "fit": ("service",), APPLY_QUERY: ("expect",)}
+_QUERY_ERRORS = {
     "401": "Unauthorized",
     "403": "May not look at the fleet.",
     "409": "The outcome is another than expected.",
@@ -101,33 +105,101 @@ _ERROR_RESPONSES = {
     "429": "Busy; come again after Retry-After seconds.",
     "503": "No answer in time.",
 }
+_LIVE_ERRORS = {
+    "401": "Unauthorized",
+    "403": "Forbidden",
+    "404": "Not found",
+    "503": "No server leads just now.",
+}
+WORKLOAD_PATH = f"/{API_PREFIX}/namespaces/{{namespace}}/{LatticeWorkload.resource.plural}/{{name}}"
+_WORKLOAD_PATH_PARAMETERS: Final = [
+    {
+        "name": name,
+        "in": "path",
+        "required": True,
+        "schema": {"type": "string"},
+        "description": f"{name.capitalize()} of the workload.",
+    }
+    for name in ("namespace", "name")
+]
 
 
-def add_fleet_query_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the OpenAPI v3 documents with the fleet queries in the document of the Lattice API group."""
+def add_extra_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Return the OpenAPI v3 documents with the extra paths in the document of the Lattice API group."""
     if API_PREFIX not in documents:
         return dict(documents)
     document = msgspec.json.decode(documents[API_PREFIX])
-    document["paths"] |= {
-        f"/{API_PREFIX}/fleet/{query}": {"post": _operation(query)} for query in QUERY_DESCRIPTIONS
-    }
+    document["paths"] |= _live_paths()
+    for query in QUERY_DESCRIPTIONS:
+        document["paths"][f"/{API_PREFIX}/fleet/{query}"] = {"post": _query_operation(query)}
     return {**documents, API_PREFIX: msgspec.json.encode(document, order="sorted")}
 
 
-def _operation(query: str) -> dict[str, Any]:
-    body = object_schema(
-        QUERY_DESCRIPTIONS[query], SHARED_PROPERTIES | QUERY_PROPERTIES[query], _REQUIRED.get(query, ())
+def _live_paths() -> dict[str, Any]:
+    any_object = _json({"type": "object"})
+    top = _operation("readTop", "What is used at this moment, and what it costs.", any_object, _LIVE_ERRORS)
+    tables = "Some of the tables only: pools, clusters, nodes, services, budgets, separated by commas."
+    top["parameters"] = [_query_parameter("of", "string", tables)]
+    spending_description = (
+        "What was paid per hour in the last seven days: "
+        "[seconds since 1970, micro-dollars per hour from then on]."
     )
-    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
-    error_content = {"application/json": {"schema": {"$ref": f"#/components/schemas/{STATUS}"}}}
+    spending = _operation("readSpending", spending_description, any_object, _LIVE_ERRORS)
+    spending["parameters"] = [_query_parameter("by", "string", "pool, service or label:KEY.")]
+    text = {"text/plain": {"schema": {"type": "string"}}}
+    log = _operation("readWorkloadLog", "What a workload printed.", text, _LIVE_ERRORS)
+    log["parameters"] = [
+        _query_parameter("container", "string", "Which container; needed if there are several."),
+        _query_parameter("tail", "integer", "Last lines only; all if absent."),
+        _query_parameter("follow", "boolean", "Then what it goes on to print."),
+    ]
+    workload = _json({"$ref": f"#/components/schemas/{definition_name(LatticeWorkload.resource)}"})
+    retry = _operation("retryWorkload", "Try it again at once.", workload, _LIVE_ERRORS)
+    retry["parameters"] = []
     return {
-        "operationId": f"askLatticeDev{VERSION.capitalize()}Fleet{query.capitalize()}",
-        "description": f"{QUERY_DESCRIPTIONS[query]}{'' if query == APPLY_QUERY else ' Nothing is written.'}",
-        "tags": [f"{GROUP.replace('.', '')}_{VERSION}"],
-        "requestBody": {"content": {"application/json": {"schema": body}}, "required": query in _REQUIRED},
-        "responses": {"200": {"description": "OK", "content": {"application/json": {"schema": result}}}}
-        | {
-            code: {"description": description, "content": error_content}
-            for code, description in _ERROR_RESPONSES.items()
-        },
+        f"/{API_PREFIX}/top": {"get": top},
+        f"/{API_PREFIX}/spending": {"get": spending},
+        f"{WORKLOAD_PATH}/log": {"get": log, "parameters": _WORKLOAD_PATH_PARAMETERS},
+        f"{WORKLOAD_PATH}/retry": {"post": retry, "parameters": _WORKLOAD_PATH_PARAMETERS},
     }
+
+
+def _query_operation(query: str) -> dict[str, Any]:
+    description = QUERY_DESCRIPTIONS[query]
+    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
+    operation = _operation(
+        "ask",
+        description if query == APPLY_QUERY else f"{description} Nothing is written.",
+        _json(result),
+        _QUERY_ERRORS,
+    )
+    operation["operationId"] += f"Fleet{query.capitalize()}"
+    properties = SHARED_PROPERTIES | QUERY_PROPERTIES[query]
+    body = object_schema(description, properties, REQUIRED_FIELDS.get(query, ()))
+    operation["requestBody"] = {"content": _json(body), "required": query in REQUIRED_FIELDS}
+    return operation
+
+
+def _operation(
+    name: str, description: str, content: Mapping[str, Any], errors: Mapping[str, str]
+) -> dict[str, Any]:
+    responses: dict[str, Any] = {"200": {"description": "OK", "content": content}}
+    for code, error in errors.items():
+        responses[code] = {
+            "description": error,
+            "content": _json({"$ref": f"#/components/schemas/{STATUS}"}),
+        }
+    return {
+        "operationId": f"{name}LatticeDev{VERSION.capitalize()}",
+        "description": description,
+        "tags": [f"{GROUP.replace('.', '')}_{VERSION}"],
+        "responses": responses,
+    }
+
+
+def _query_parameter(name: str, value_type: str, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "schema": {"type": value_type}, "description": description}
+
+
+def _json(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
