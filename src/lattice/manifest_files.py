@@ -60,25 +60,20 @@ def _sources(location: str, recursive: bool) -> Iterator[tuple[str, Callable[[],
         )
     elif location.startswith(("http://", "https://")):
         yield location, partial(_download, location)
-    elif Path(location).is_dir():
-        yield from (
-            (str(path), partial(_read_file, path)) for path in _manifests_in(Path(location), recursive)
-        )
+    elif (folder := Path(location)).is_dir():
+        entries = folder.rglob("*") if recursive else folder.iterdir()
+        manifests = sorted(path for path in entries if path.suffix in MANIFEST_SUFFIXES and path.is_file())
+        if not manifests:
+            deeper = "" if recursive else "; -R looks in folders below too"
+            raise NotFound(
+                "no manifests in this folder",
+                where=str(folder),
+                fix=f"files must end in {', '.join(MANIFEST_SUFFIXES)}{deeper}",
+            )
+        for path in manifests:
+            yield str(path), partial(_read_file, path)
     else:
         yield location, partial(_read_file, Path(location))
-
-
-def _manifests_in(folder: Path, recursive: bool) -> list[Path]:
-    entries = folder.rglob("*") if recursive else folder.iterdir()
-    manifests = sorted(path for path in entries if path.suffix in MANIFEST_SUFFIXES and path.is_file())
-    if not manifests:
-        deeper = "" if recursive else "; -R looks in folders below too"
-        raise NotFound(
-            "no manifests in this folder",
-            where=str(folder),
-            fix=f"files must end in {', '.join(MANIFEST_SUFFIXES)}{deeper}",
-        )
-    return manifests
 
 
 def _read_file(path: Path) -> bytes:

@@ -146,7 +146,9 @@ class Agent:
                 if not self._should_ignore_redirect(address):
                     redirects += 1
                     if address and address != self.addresses[0]:
-                        other_addresses = [other for other in self.addresses if other != address]
+                        other_addresses = [
+                            known_address for known_address in self.addresses if known_address != address
+                        ]
                         self.addresses = [address, *other_addresses][:MAX_ADDRESSES]
                         if redirects <= MAX_REDIRECTS:
                             # Spread the reconnects: the leader may have redirected a thousand agents at once.

@@ -19,28 +19,31 @@ from lattice import tracing as traces
 from lattice.errors import LatticeError, Malformed, MethodNotAllowed, TooLarge, TooManyRequests, Unavailable
 from lattice.kinds.join_token import JOIN_PATH
 from lattice.kinds.meta.json_body import encode
-from lattice.server.access import access_reviews as reviews
+from lattice.server.access.access_reviews import review
 from lattice.server.access.authentication import TokenAuthenticator, authenticate
 from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
-from lattice.server.agents import join as joining
-from lattice.server.agents.join import NodeJoinService
+from lattice.server.agents.join import JOIN_PATH, MAX_JOIN_REQUEST_BYTES, NodeJoinService
 from lattice.server.discovery.discovery import VIRTUAL_RESOURCES
 from lattice.server.discovery.documents import DiscoveryDocuments
 from lattice.server.fleet_queries.apply_plan import apply_plan
 from lattice.server.fleet_queries.query_schema import APPLY_QUERY
-from lattice.server.fleet_queries.service import MAX_QUERY_BYTES, FleetQueryService, await_while_connected
-from lattice.server.fleet_queries.service import query_of_path as fleet_question
-from lattice.server.live import top_and_spending as live
-from lattice.server.live.top_and_spending import UsageService
+from lattice.server.fleet_queries.service import (
+    MAX_QUERY_BYTES,
+    FleetQueryService,
+    await_while_connected,
+    query_of_path,
+)
+from lattice.server.live.top_and_spending import LIVE_PATHS, UsageService
 from lattice.server.requests import bodies
 from lattice.server.requests.call import JSON, Call, Reply, Target, User
 from lattice.server.requests.options import truthy
 from lattice.server.requests.status_error import status_of, warning_header
-from lattice.server.resources import routes as shortpaths
 from lattice.server.resources.api import Api
 from lattice.server.resources.dispatch import handler_for
 from lattice.server.resources.routes import (
     RoutedRequest,
+    expand_short_path,
+    fill_body_kind,
     request_attributes,
     resolve_target,
     unknown_path_error,
@@ -122,9 +125,7 @@ class App:
 
     def _route(self, request: web.BaseRequest, user: User) -> tuple[Target | None, str, Awaitable[Reply]]:
         content_type = request.headers.get("Content-Type", JSON)
-        routed = shortpaths.expand_short_path(
-            RoutedRequest(request.method, request.path, request.query, content_type)
-        )
+        routed = expand_short_path(RoutedRequest(request.method, request.path, request.query, content_type))
         path, parts = routed.path, routed.path_parts
         # No object name contains a slash. Once decoded, an encoded slash would select a different object.
         if "%2f" in request.raw_path.partition("?")[0].lower():
@@ -142,9 +143,9 @@ class App:
             return None, "get", self.documents.answer(path, request.headers.get("Accept", ""))
         if (kind := REVIEW_KINDS.get(tuple(parts[1:]))) and request.method == "POST":
             return None, "create", self._review(request, user, kind)
-        if self.usage is not None and path in live.LIVE_PATHS and routed.method == "GET":
+        if self.usage is not None and path in LIVE_PATHS and routed.method == "GET":
             return None, "get", self.usage.read(path, user, routed.query)
-        if self.fleet_queries is not None and (query_name := fleet_question(parts)):
+        if self.fleet_queries is not None and (query_name := query_of_path(parts)):
             return None, "ask", self._answer_fleet_query(request, user, self.fleet_queries, query_name)
         target = resolve_target(self.api.catalog, path)
         watching = routed.method == "GET" and truthy(routed.query.get("watch"))
@@ -161,7 +162,7 @@ class App:
     ) -> Reply:
         # Authorized before the body is read: a user without rights costs no memory.
         authorize(user, attributes, target.served.resource)
-        body = shortpaths.fill_body_kind(routed, await _body(request))
+        body = fill_body_kind(routed, await _body(request))
         call = Call(
             routed.method,
             target,
@@ -182,7 +183,7 @@ class App:
         )
         if not isinstance(body, dict):
             raise Malformed(f"the body must be a {kind}")
-        return Reply(encode(await reviews.review(self.api.catalog, self.tokens, user, kind, body)), 201)
+        return Reply(encode(await review(self.api.catalog, self.tokens, user, kind, body)), 201)
 
     async def _open_event_stream(self, opening: Awaitable[Reply]) -> Reply:
         """Open the web page's event stream and start the query process, which takes a second or two to
@@ -215,7 +216,7 @@ class App:
         page_request = PageRequest(
             request.method, request.path, request.headers, request.remote or "", _peer_certificate(request)
         )
-        return await page_service.answer(page_request, await _body(request, joining.MAX_JOIN_REQUEST_BYTES))
+        return await page_service.answer(page_request, await _body(request, MAX_JOIN_REQUEST_BYTES))
 
     async def _join(self, request: web.BaseRequest, join_service: NodeJoinService) -> Reply:
         """Answer a join request without authentication: a joining machine has only its token."""
@@ -227,7 +228,7 @@ class App:
                 where=request.path,
                 fix="run `lattice agent`",
             )
-        body = await _body(request, joining.MAX_JOIN_REQUEST_BYTES)
+        body = await _body(request, MAX_JOIN_REQUEST_BYTES)
         return Reply(encode(await join_service.join(body, request.remote or "")), 201)
 
     async def _health(self, path: str) -> Reply:

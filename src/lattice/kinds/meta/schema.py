@@ -59,7 +59,12 @@ def _schema(info: inspect.Type) -> Schema:
         case inspect.BoolType():
             return {"type": "boolean"}
         case inspect.IntType():
-            return _number({"type": "integer", "format": "int64"}, info)
+            schema = _bounds({"type": "integer", "format": "int64"}, minimum=info.ge, maximum=info.le)
+            if info.gt is not None:
+                schema |= {"minimum": info.gt, "exclusiveMinimum": True}
+            if info.lt is not None:
+                schema |= {"maximum": info.lt, "exclusiveMaximum": True}
+            return schema
         case inspect.DecimalType():
             return {"type": "number"}
         case inspect.LiteralType():
@@ -91,15 +96,6 @@ def _union(info: inspect.UnionType) -> Schema:
     }:
         return {"x-kubernetes-int-or-string": True}
     raise TypeError(f"a kind cannot hold {info}: unions have no structural schema")
-
-
-def _number(schema: Schema, info: inspect.IntType) -> Schema:
-    bounded = _bounds(schema, minimum=info.ge, maximum=info.le)
-    if info.gt is not None:
-        bounded |= {"minimum": info.gt, "exclusiveMinimum": True}
-    if info.lt is not None:
-        bounded |= {"maximum": info.lt, "exclusiveMaximum": True}
-    return bounded
 
 
 def _bounds(schema: Schema, **limits: object) -> Schema:

@@ -71,23 +71,16 @@ class Requirement(Part):
                 f'must be In, NotIn, Exists or DoesNotExist here, got "{self.operator}"',
                 "FieldValueNotSupported",
             )
-        elif problem := self._count_problem():
-            yield Cause(f"{path}.values", problem)
+        elif self.operator in ("In", "NotIn") and not self.values:
+            yield Cause(f"{path}.values", f"must name at least one value for {self.operator}")
+        elif self.operator in ("Gt", "Lt") and (len(self.values) != 1 or _integer(self.values[0]) is None):
+            rule = f"must be exactly one whole number for {self.operator}"
+            yield Cause(f"{path}.values", f"{rule}, got {list(self.values)}")
+        elif self.operator in ("Exists", "DoesNotExist") and self.values:
+            yield Cause(f"{path}.values", f"must be empty for {self.operator}, got {list(self.values)}")
         for index, value in enumerate(self.values):
             if problem := label_value_problem(value):
                 yield Cause(f"{path}.values[{index}]", problem)
-
-    def _count_problem(self) -> str:
-        count = len(self.values)
-        match self.operator:
-            case "In" | "NotIn":
-                return "" if count else f"must name at least one value for {self.operator}"
-            case "Gt" | "Lt":
-                is_number = count == 1 and _integer(self.values[0]) is not None
-                if is_number:
-                    return ""
-                return f"must be exactly one whole number for {self.operator}, got {list(self.values)}"
-        return f"must be empty for {self.operator}, got {list(self.values)}" if count else ""
 
     def __str__(self) -> str:
         listed = ",".join(self.values)

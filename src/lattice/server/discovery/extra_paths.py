@@ -130,8 +130,15 @@ def add_extra_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
         return dict(documents)
     document = msgspec.json.decode(documents[API_PREFIX])
     document["paths"] |= _live_paths()
-    for query in QUERY_DESCRIPTIONS:
-        document["paths"][f"/{API_PREFIX}/fleet/{query}"] = {"post": _query_operation(query)}
+    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
+    for query, question in QUERY_DESCRIPTIONS.items():
+        description = question if query == APPLY_QUERY else f"{question} Nothing is written."
+        operation = _operation("ask", description, _json(result), _QUERY_ERRORS)
+        operation["operationId"] += f"Fleet{query.capitalize()}"
+        properties = SHARED_PROPERTIES | QUERY_PROPERTIES[query]
+        body = object_schema(question, properties, REQUIRED_FIELDS.get(query, ()))
+        operation["requestBody"] = {"content": _json(body), "required": query in REQUIRED_FIELDS}
+        document["paths"][f"/{API_PREFIX}/fleet/{query}"] = {"post": operation}
     return {**documents, API_PREFIX: msgspec.json.encode(document, order="sorted")}
 
 
@@ -162,22 +169,6 @@ def _live_paths() -> dict[str, Any]:
         f"{WORKLOAD_PATH}/log": {"get": log, "parameters": _WORKLOAD_PATH_PARAMETERS},
         f"{WORKLOAD_PATH}/retry": {"post": retry, "parameters": _WORKLOAD_PATH_PARAMETERS},
     }
-
-
-def _query_operation(query: str) -> dict[str, Any]:
-    description = QUERY_DESCRIPTIONS[query]
-    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
-    operation = _operation(
-        "ask",
-        description if query == APPLY_QUERY else f"{description} Nothing is written.",
-        _json(result),
-        _QUERY_ERRORS,
-    )
-    operation["operationId"] += f"Fleet{query.capitalize()}"
-    properties = SHARED_PROPERTIES | QUERY_PROPERTIES[query]
-    body = object_schema(description, properties, REQUIRED_FIELDS.get(query, ()))
-    operation["requestBody"] = {"content": _json(body), "required": query in REQUIRED_FIELDS}
-    return operation
 
 
 def _operation(

@@ -207,11 +207,15 @@ def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operati
         # accept strategic merge.
         consumes = (*consumes, STRATEGIC_MERGE_MEDIA_TYPE)
     noun = f"{resource.kind}'s {subresource}" if subresource else resource.kind
+    group = "".join(part.capitalize() for part in resource.group.split(".")) or "Core"
+    scope = "Namespaced" if "{namespace}" in path else ""
+    suffix = "ForAllNamespaces" if resource.namespaced and not scope else ""
+    kind = f"{resource.version.capitalize()}{scope}{resource.kind}{subresource.capitalize()}"
     return Operation(
         path=path,
         method=verb.method,
         action=verb.action,
-        id=_operation_id(resource, path, verb.prefix, subresource),
+        id=f"{verb.prefix}{group}{kind}{suffix}",
         description=verb.description.format(thing=noun, things=f"{resource.kind} objects"),
         gvk=gvk,
         parameters=("pretty", *verb.parameters),
@@ -219,11 +223,3 @@ def _operation(resource: Resource, path: str, name: str, verb: _Verb) -> Operati
         consumes=consumes,
         responses=tuple((code, response) for code in verb.codes),
     )
-
-
-def _operation_id(resource: Resource, path: str, prefix: str, subresource: str) -> str:
-    group = "".join(part.capitalize() for part in resource.group.split(".")) or "Core"
-    scope = "Namespaced" if "{namespace}" in path else ""
-    suffix = "ForAllNamespaces" if resource.namespaced and not scope else ""
-    kind = f"{resource.version.capitalize()}{scope}{resource.kind}{subresource.capitalize()}"
-    return f"{prefix}{group}{kind}{suffix}"

@@ -59,23 +59,20 @@ def table(
 def rows(options: TableOptions, objects: Iterable[Object]) -> list[dict[str, Any]]:
     """Return the rows of a Table, with the object of every row as the options request."""
     columns = columns_of(options.resource)
-    return [
-        {"cells": [cell(obj, options.now) for _, cell in columns], "object": _included(obj, options)}
-        for obj in objects
-    ]
-
-
-def _included(obj: Object, options: TableOptions) -> Any:
-    match options.include_object:
-        case "Object":
-            return obj
-        case "None":
-            return None
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": f"meta.k8s.io/{options.version}",
-        "metadata": obj["metadata"],
-    }
+    table_rows: list[dict[str, Any]] = []
+    for obj in objects:
+        included: Any = None
+        if options.include_object == "Object":
+            included = obj
+        elif options.include_object != "None":
+            api_version = f"meta.k8s.io/{options.version}"
+            included = {
+                "kind": "PartialObjectMetadata",
+                "apiVersion": api_version,
+                "metadata": obj["metadata"],
+            }
+        table_rows.append({"cells": [cell(obj, options.now) for _, cell in columns], "object": included})
+    return table_rows
 
 
 Cell = Callable[[Object, datetime], Any]

@@ -85,7 +85,11 @@ class EtcdClient:
     """A client that uses one endpoint until the endpoint fails, then the next."""
 
     def __init__(self, address: Address) -> None:
-        credentials = _credentials(address)
+        credentials = None
+        if address.ca or address.cert or address.key:
+            file_names = (address.ca, address.key, address.cert)
+            ca, key, certificate = (Path(name).read_bytes() if name else None for name in file_names)
+            credentials = grpc.ssl_channel_credentials(ca, key, certificate)
         self._members = [Member(endpoint, credentials) for endpoint in address.endpoints]
         self._current = 0
         # The newest store revision in any answer.
@@ -231,15 +235,6 @@ def reject_lossy_version(version: str) -> None:
         fix="upgrade etcd to 3.4.22 or later, or 3.5.6 or later; "
         "at your own risk: --allow-etcd-that-loses-writes",
     )
-
-
-def _credentials(address: Address) -> grpc.ChannelCredentials | None:
-    if not (address.ca or address.cert or address.key):
-        return None
-    ca, key, cert = (
-        Path(name).read_bytes() if name else None for name in (address.ca, address.key, address.cert)
-    )
-    return grpc.ssl_channel_credentials(root_certificates=ca, private_key=key, certificate_chain=cert)
 
 
 def read_op(key: bytes, *, keys_only: bool = False) -> Any:
