@@ -43,11 +43,9 @@ class PortBlock:
 
     def __init__(self, folder: Path, listening: Callable[[], Collection[int]] = listening_ports) -> None:
         self._block_file = folder / "ports"
-        self.port_range, self._claim = self._take(listening)
-
-    def _take(self, listening: Callable[[], Collection[int]]) -> tuple[tuple[int, int], socket.socket | None]:
-        """Claim the previous block or else the first free block; without a free block, the full port range
-        without a claim."""
+        # Without a free block the agent uses the full port range without a claim.
+        self.port_range = FIRST_PORT, LAST_PORT
+        self._claim: socket.socket | None = None
         for start in self._choices(listening):
             claim = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -58,8 +56,8 @@ class PortBlock:
                 continue
             # Saved, so that the next agent process of this folder claims the same block.
             write_atomically(self._block_file, str(start).encode())
-            return (start, start + BLOCK_SIZE - 1), claim
-        return (FIRST_PORT, LAST_PORT), None
+            self.port_range, self._claim = (start, start + BLOCK_SIZE - 1), claim
+            break
 
     def _choices(self, listening: Callable[[], Collection[int]]) -> Iterator[int]:
         """The blocks in order of preference; a block with listening ports comes last but stays possible,

@@ -1,7 +1,6 @@
 """Containers of a workload: image or command, resources, ports and probes."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Literal
 
@@ -266,8 +265,19 @@ class Container(Part):
         yield from self._command_and_env_problems(path)
         if self.resources:
             yield from self.resources.problems(f"{path}.resources")
-        yield from self._port_problems(path)
-        yield from self._probe_problems(path)
+        names: set[str] = set()
+        for index, port in enumerate(self.ports):
+            if wrong := dns_label_problem(port.name):
+                yield Cause(f"{path}.ports[{index}].name", wrong)
+            if port.name in names:
+                yield Cause(
+                    f"{path}.ports[{index}].name", f'is used twice: "{port.name}"', "FieldValueDuplicate"
+                )
+            names.add(port.name)
+        for name in ("startup", "liveness", "readiness"):
+            probe: Probe | None = getattr(self.probes, name, None)
+            if probe:
+                yield from probe.problems(f"{path}.probes.{name}", frozenset(names))
 
     def _command_and_env_problems(self, path: str) -> Iterator[Cause]:
         """Problems of command, arguments and environment; no process accepts a string with a NUL byte."""
@@ -284,23 +294,6 @@ class Container(Part):
                     join_path(f"{path}.env", name),
                     f'name of a variable must not be empty or contain "=", got "{name}"',
                 )
-
-    def _port_problems(self, path: str) -> Iterator[Cause]:
-        names = Counter(port.name for port in self.ports)
-        for index, port in enumerate(self.ports):
-            if wrong := dns_label_problem(port.name):
-                yield Cause(f"{path}.ports[{index}].name", wrong)
-            if names[port.name] > 1 and port.name in (earlier.name for earlier in self.ports[:index]):
-                yield Cause(
-                    f"{path}.ports[{index}].name", f'is used twice: "{port.name}"', "FieldValueDuplicate"
-                )
-
-    def _probe_problems(self, path: str) -> Iterator[Cause]:
-        names = frozenset(port.name for port in self.ports)
-        for name in ("startup", "liveness", "readiness"):
-            probe: Probe | None = getattr(self.probes, name, None)
-            if probe:
-                yield from probe.problems(f"{path}.probes.{name}", names)
 
 
 class Disconnect(Part):

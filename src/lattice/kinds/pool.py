@@ -262,16 +262,12 @@ class LatticePool(Kind):
             yield from number_problems(self.spec.budget, "spec.budget")
             yield from threshold_problems("spec.budget.alertThreshold", self.spec.budget.alert_threshold)
         for key, value in self.spec.labels.items():
-            yield from _label_problems(key, value)
-
-
-def _label_problems(key: str, value: object) -> Iterator[Cause]:
-    path = join_path("spec.labels", key)
-    if wrong := label_key_problem(key):
-        yield Cause(path, wrong)
-    values = value if isinstance(value, list | tuple) else (value,)
-    for item in values:
-        if not isinstance(item, str):
-            yield Cause(path, f"must be a string or a list of strings, got {item!r}", "FieldValueTypeInvalid")
-        elif wrong := label_value_problem(item):
-            yield Cause(path, wrong)
+            path = join_path("spec.labels", key)
+            if wrong := label_key_problem(key):
+                yield Cause(path, wrong)
+            for item in value if isinstance(value, list | tuple) else (value,):
+                if not isinstance(item, str):
+                    problem = f"must be a string or a list of strings, got {item!r}"
+                    yield Cause(path, problem, "FieldValueTypeInvalid")
+                elif wrong := label_value_problem(item):
+                    yield Cause(path, wrong)

@@ -294,17 +294,13 @@ class LatticeWorkload(Kind):
             yield from total_limit_problems(spec.request_amounts, spec.limit_amounts, requests_path)
         yield from spec.constraints.problems("spec.constraints")
         yield from spec.disconnect.problems("spec.disconnect")
-        yield from self._spread_problems()
-        if spec.group and (wrong := dns_label_problem(spec.group.name)):
-            yield Cause("spec.group.name", wrong)
-
-    def _spread_problems(self) -> Iterator[Cause]:
-        """Problems of spread rules without a selector: only replicas of a service have workloads to count by
-        default."""
-        for index, spread in enumerate(self.spec.constraints.spread):
-            if spread.selector is None and not self.spec.service:
+        for index, spread in enumerate(spec.constraints.spread):
+            # By default a spread counts the replicas of the service.
+            if spread.selector is None and not spec.service:
                 problem = "must be given, since the workload has no service whose replicas could be counted"
                 yield Cause(f"spec.constraints.spread[{index}].selector", problem, "FieldValueRequired")
+        if spec.group and (wrong := dns_label_problem(spec.group.name)):
+            yield Cause("spec.group.name", wrong)
 
 
 def service_path(workload: LatticeWorkload) -> str:

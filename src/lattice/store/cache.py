@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Gone, Unavailable
 from lattice.process_tuning import collect_and_freeze
-from lattice.store.protocol import Change, Entry, Store, Watch
+from lattice.store.protocol import Change, Entry, Store, Watch, list_pages
 
 PAGE_SIZE = 500
 # Back-off between attempts to reach the store.
@@ -114,17 +114,13 @@ class Cache(Generic[T]):
 
     async def _list(self) -> None:
         entries: dict[str, Entry] = {}
-        page = await self.store.list(self.resource, limit=PAGE_SIZE)
-        while True:
+        revision = 0
+        async for page in list_pages(self.store, self.resource, limit=PAGE_SIZE):
             entries.update((entry.key.path, entry) for entry in page.entries)
-            if not page.has_more:
-                break
-            # Every page is read at the revision of the first page, so that the watch resumes without a gap.
-            page = await self.store.list(
-                self.resource, limit=PAGE_SIZE, after=page.entries[-1].key.path, revision=page.revision
-            )
+            # All pages have one revision, from which the watch resumes without a gap.
+            revision = page.revision
         is_first = self._listed_revision == 0
-        self._replace_contents(entries, page.revision)
+        self._replace_contents(entries, revision)
         if is_first and self.freeze:
             collect_and_freeze()
 

@@ -6,7 +6,7 @@ store, positive, growing, never reused (also not after a crash), not necessarily
 entry is the revision of the commit that last wrote the entry; the revision is *not* inside the bytes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -219,6 +219,22 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def list_pages(
+    store: Store, resource: str, namespace: str | None = None, *, limit: int, first: Page | None = None
+) -> AsyncIterator[Page]:
+    """Yield the pages of a list; every page is read at the revision of the first page.
+
+    `first` is the first page if the caller has read it already. Raise Gone if the revision is compacted
+    meanwhile.
+    """
+    page = first or await store.list(resource, namespace, limit=limit)
+    yield page
+    while page.has_more:
+        last_path = page.entries[-1].key.path
+        page = await store.list(resource, namespace, limit=limit, after=last_path, revision=page.revision)
+        yield page
 
 
 def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:

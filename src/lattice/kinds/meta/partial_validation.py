@@ -1,7 +1,6 @@
 """Validate the readable parts of an object that cannot be decoded as its kind."""
 
 from collections.abc import Iterator
-from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -16,15 +15,11 @@ from lattice.kinds.meta.validator import join_path
 
 def readable_part_problems(kind: type[Kind], obj: Any) -> Iterator[Cause]:
     """The problems of every part of the spec that decodes as its class and is validated without context."""
-    spec = next((field.type for field in _info(kind).fields if field.name == "spec"), inspect.AnyType())
-    yield from _problems(spec, obj.get("spec"), "spec")
-
-
-@cache
-def _info(kind: type[Kind]) -> inspect.StructType:
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
-    return info
+    for field in info.fields:
+        if field.name == "spec":
+            yield from _problems(field.type, obj.get("spec"), "spec")
 
 
 def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:

@@ -56,7 +56,7 @@ def compile_schema(schema: Schema) -> Validator:
         return _int_or_string
     match schema.get("type"):
         case "object":
-            return _object(schema)
+            return _record(schema) if "properties" in schema else _map(schema)
         case "array":
             return _array(schema)
         case "string":
@@ -185,22 +185,16 @@ def _uniqueness(schema: Schema) -> Callable[[list[Any], str, Findings], None] | 
     return check
 
 
-def _object(schema: Schema) -> Validator:
-    if "properties" in schema:
-        return _record(schema)
-    if isinstance(values := schema.get("additionalProperties"), Mapping):
-        return _map(compile_schema(dict(values)))
+def _map(schema: Schema) -> Validator:
+    """The validator of an object without declared fields, whose values may have a schema."""
+    values = schema.get("additionalProperties")
+    item = compile_schema(dict(values)) if isinstance(values, Mapping) else None
 
-    def walk(value: Any, path: str, out: Findings) -> Any:
-        return value if isinstance(value, dict) else out.add_invalid_value(path, value, "must be an object")
-
-    return walk
-
-
-def _map(item: Validator) -> Validator:
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
             return out.add_invalid_value(path, value, "must be an object")
+        if item is None:
+            return value
         return {name: item(item_value, join_path(path, name), out) for name, item_value in value.items()}
 
     return walk

@@ -33,6 +33,7 @@ from lattice.server.resources.dispatch import handle_call
 from lattice.server.resources.lists import LIST_CHUNK_SIZE
 from lattice.server.resources.routes import request_attributes
 from lattice.server.resources.verbs import APPLY_PATCH_TYPE
+from lattice.store.protocol import list_pages
 from lattice.wire import control_pb2 as pb
 
 # Objects per read from the store.
@@ -188,19 +189,9 @@ class ControlService:
     async def _list_all(self, kind: type[Any]) -> AsyncIterator[Any]:
         """Yield every object of a kind, at one revision."""
         decode = msgspec.json.Decoder(kind).decode
-        page = await self.api.store.list(kind.resource.id, None, limit=LIST_CHUNK_SIZE)
-        while True:
+        async for page in list_pages(self.api.store, kind.resource.id, limit=LIST_CHUNK_SIZE):
             for entry in page.entries:
                 yield decode(entry.value)
-            if not page.has_more:
-                return
-            page = await self.api.store.list(
-                kind.resource.id,
-                None,
-                limit=LIST_CHUNK_SIZE,
-                after=page.entries[-1].key.path,
-                revision=page.revision,
-            )
 
 
 class _RequestContext:

@@ -22,7 +22,7 @@ from lattice.server.resources.negotiation import (
 )
 from lattice.server.resources.table_rows import table
 from lattice.server.resources.watch_frames import watch_event_value
-from lattice.store.protocol import Batch, Entry, Page, Store, Watch
+from lattice.store.protocol import Batch, Entry, Page, Store, Watch, list_pages
 
 BOOKMARK_INTERVAL_S = 60.0
 # The longest watch; jitter shortens a watch by up to half, so that clients reconnect at different times and
@@ -151,19 +151,10 @@ class InitialList:
         return self.page.revision
 
     async def chunks(self) -> AsyncIterator[list[Entry]]:
-        page = self.page
-        while True:
+        pages = list_pages(self.store, self.resource, self.namespace, limit=LIST_CHUNK_SIZE, first=self.page)
+        async for page in pages:
             for start in range(0, len(page.entries), DECODED_CHUNK_SIZE):
                 yield page.entries[start : start + DECODED_CHUNK_SIZE]
-            if not page.has_more:
-                return
-            page = await self.store.list(
-                self.resource,
-                self.namespace,
-                limit=LIST_CHUNK_SIZE,
-                after=page.entries[-1].key.path,
-                revision=self.revision,
-            )
 
 
 async def watch_objects(api: Api, call: Call) -> Reply:
