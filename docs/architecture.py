@@ -248,7 +248,7 @@ MAP: dict[str, Folder] = {
     ),
     "server.grpc": Folder(
         "The gRPC listener for agents and the control API.",
-        "kinds kinds.meta server.access server.agents server.live server.requests server.resources wire",
+        "kinds kinds.meta server.access server.agents server.live server.requests server.resources store wire",
         "gRPC connections",
     ),
     "app": Folder(

@@ -1,9 +1,9 @@
 """The store protocol, the in-memory store, the cache (informer), leader election, the watch feed.
 
 Imported by: app controllers.automation controllers.garbage controllers.nodes controllers.runtime
-controllers.scheduler controllers.services server.access server.agents server.fleet_queries server.live
-server.requests server.resources server.ui_backend sim.invariants sim.planted_bugs sim.world store.etcd
-store.sqlite.
+controllers.scheduler controllers.services server.access server.agents server.fleet_queries server.grpc
+server.live server.requests server.resources server.ui_backend sim.invariants sim.planted_bugs sim.world
+store.etcd store.sqlite.
 May import: errors process_tuning clock.
 May touch: the clock.
 """

@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lattice.agent.host.runtime_protocol import Usage
+from lattice.agent.host import cgroups
+from lattice.agent.host.instance_processes import members
+from lattice.agent.host.runtime_protocol import Handle, Usage
 from lattice.clock import Clock
 
 TICK_NS = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
@@ -35,6 +37,20 @@ class CpuMeter:
 
     def forget(self, name: str) -> None:
         self._last.pop(name, None)
+
+
+def instance_usage(meter: CpuMeter, name: str, handle: Handle, mark: str = "") -> Usage:
+    """CPU and memory usage of an instance, from its cgroups or else from its processes; disk usage is 0.
+
+    `name` is the name of the instance in the meter, `mark` the mark in the environment of its processes.
+    """
+    pids = members(handle.pid, handle.start, handle.cgroups, mark)
+    cpu_time, memory = cgroups.cpu_ns(handle.cgroups), cgroups.memory_bytes(handle.cgroups)
+    return Usage(
+        cpu=meter.milli_cores(name, process_cpu_ns(pids) if cpu_time is None else cpu_time),
+        memory=process_memory(pids) if memory is None else memory,
+        disk=0,
+    )
 
 
 def process_cpu_ns(pids: Iterable[int]) -> int:

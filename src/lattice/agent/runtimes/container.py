@@ -30,7 +30,7 @@ from lattice.agent.host.runtime_protocol import (
     existing_instance,
     new_instance,
 )
-from lattice.agent.host.usage import CpuMeter, disk_bytes
+from lattice.agent.host.usage import CpuMeter, disk_bytes, instance_usage
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
 from lattice.agent.runtimes import preflight
 from lattice.agent.runtimes.exit_watch import ExitWatch
@@ -39,7 +39,6 @@ from lattice.agent.runtimes.podman import (
     PULL_TIMEOUT_S,
     Podman,
     cgroups_of,
-    cpu_and_memory_usage,
     exited_container,
     failure_from_stderr,
     ulimits,
@@ -290,7 +289,8 @@ class ContainerRuntime:
             if self._writable_layers.get(instance_id)
             else 0
         )
-        return msgspec.structs.replace(cpu_and_memory_usage(record, self._cpu_meter), disk=disk)
+        usage = instance_usage(self._cpu_meter, str(instance_id), record.handle)
+        return msgspec.structs.replace(usage, disk=disk)
 
     async def logs(self, instance_id: InstanceId, tail: int) -> str:
         record = self._records.get(instance_id)

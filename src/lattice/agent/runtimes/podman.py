@@ -15,9 +15,7 @@ from typing import Any
 import msgspec
 
 from lattice.agent.host import cgroups
-from lattice.agent.host.instance_processes import members
-from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceRecord, Usage
-from lattice.agent.host.usage import CpuMeter, process_cpu_ns, process_memory
+from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceRecord
 from lattice.errors import Unavailable
 
 PULL_TIMEOUT_S = 600.0
@@ -210,18 +208,6 @@ def _failure(record: InstanceRecord, state: dict[str, Any], log_text: str, marke
             "RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes"
         )
     return None if code == 0 else Failure("RUNTIME_ERROR", f"ended with code {code}")
-
-
-def cpu_and_memory_usage(record: InstanceRecord, meter: CpuMeter) -> Usage:
-    """CPU and memory usage of a container, from its cgroups or else from its processes; disk usage is 0."""
-    paths = record.handle.cgroups
-    pids = members(record.handle.pid, record.handle.start, paths)
-    cpu_time, memory = cgroups.cpu_ns(paths), cgroups.memory_bytes(paths)
-    return Usage(
-        cpu=meter.milli_cores(str(record.spec.id), process_cpu_ns(pids) if cpu_time is None else cpu_time),
-        memory=process_memory(pids) if memory is None else memory,
-        disk=0,
-    )
 
 
 def cgroups_of(pid: int) -> tuple[str, ...]:

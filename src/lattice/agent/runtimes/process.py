@@ -34,7 +34,7 @@ from lattice.agent.host.runtime_protocol import (
     existing_instance,
     new_instance,
 )
-from lattice.agent.host.usage import CpuMeter, disk_bytes, process_cpu_ns, process_memory
+from lattice.agent.host.usage import CpuMeter, disk_bytes, instance_usage
 from lattice.agent.host.watchdog_client import GuardRequest, WatchdogClient
 from lattice.agent.runtimes import log_files as logs
 from lattice.agent.runtimes import preflight
@@ -333,17 +333,9 @@ class ProcessRuntime:
         record = self._records.get(instance_id)
         if record is None or instance_id not in self._exit_watches:
             return None
-        handle = record.handle
-        pids = instance_processes.members(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
-        cpu_time = cgroups.cpu_ns(handle.cgroups)
-        memory = cgroups.memory_bytes(handle.cgroups)
-        return Usage(
-            cpu=self._cpu_meter.milli_cores(
-                str(instance_id), process_cpu_ns(pids) if cpu_time is None else cpu_time
-            ),
-            memory=process_memory(pids) if memory is None else memory,
-            disk=await asyncio.to_thread(disk_bytes, self._instance_dir(instance_id)),
-        )
+        usage = instance_usage(self._cpu_meter, str(instance_id), record.handle, self._tag(instance_id))
+        disk = await asyncio.to_thread(disk_bytes, self._instance_dir(instance_id))
+        return msgspec.structs.replace(usage, disk=disk)
 
     async def logs(self, instance_id: InstanceId, tail: int) -> str:
         return (

@@ -2,6 +2,6 @@
 
 Imported by: app.
 May import: errors kinds kinds.meta server.access server.agents server.live server.requests
-server.resources wire.
+server.resources store wire.
 May touch: gRPC connections.
 """
