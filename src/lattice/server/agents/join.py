@@ -40,6 +40,7 @@ from lattice.server.access.node_certificates import (
     parse_signing_request,
     sign_node_certificate,
 )
+from lattice.server.requests.bodies import decode_request
 from lattice.store.protocol import ABSENT, Entry, Key, Put, RevisionConflict, Store
 
 MAX_JOIN_REQUEST_BYTES = 16 * 1024
@@ -102,7 +103,10 @@ class NodeJoinService:
         """
         try:
             self._attempts.check(address)
-            request = _parse_join_request(body)
+            if len(body) > MAX_JOIN_REQUEST_BYTES:
+                problem = f"the request has {len(body)} bytes, at most {MAX_JOIN_REQUEST_BYTES} are taken"
+                raise Malformed(problem)
+            request = decode_request(body, JoinRequest, "run `lattice agent --join TOKEN --server URL`")
             answer = await (self._rejoin(request) if request.certificate else self._join_with_token(request))
         except LatticeError as error:
             # An unavailable store says nothing about the credentials of the client.
@@ -231,17 +235,6 @@ class NodeJoinService:
             now=format_timestamp(self.clock.now()),
         )
         return Put(node_key(name), pack(LatticeNode.resource, node), ABSENT)
-
-
-def _parse_join_request(body: bytes) -> JoinRequest:
-    if len(body) > MAX_JOIN_REQUEST_BYTES:
-        raise Malformed(f"the request has {len(body)} bytes, at most {MAX_JOIN_REQUEST_BYTES} are taken")
-    try:
-        return msgspec.json.decode(body, type=JoinRequest)
-    except msgspec.MsgspecError as error:
-        raise Malformed(
-            f"the request cannot be read: {error}", fix="run `lattice agent --join TOKEN --server URL`"
-        ) from error
 
 
 def _with_join_annotations(obj: Object, credential: _JoinCredential) -> Object:

@@ -1,6 +1,8 @@
 """Request bodies in JSON, YAML or Kubernetes protobuf, parsed into plain values."""
 
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from lattice.errors import Malformed, UnsupportedMediaType
 from lattice.kinds.meta import yaml_manifest as manifest
@@ -12,6 +14,7 @@ YAML_MEDIA_TYPES = frozenset({"application/yaml", "application/x-yaml", "text/ya
 
 # The value, and the paths of duplicate keys.
 ParsedBody = tuple[Any, tuple[str, ...]]
+T = TypeVar("T")
 
 
 def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: bool) -> ParsedBody:
@@ -33,6 +36,15 @@ def parse_body(body: bytes, content_type: str, kind: str, *, allow_protobuf: boo
     raise UnsupportedMediaType(
         f"the body of the request was in an unknown format: {media}", fix="send application/json"
     )
+
+
+def decode_request(body: bytes, request_type: type[T], fix: str) -> T:
+    """Decode the JSON body of a request that is no API object; `Malformed`, with the fix, if the body does not
+    match the type."""
+    try:
+        return msgspec.json.decode(body, type=request_type)
+    except msgspec.MsgspecError as error:
+        raise Malformed(f"the request cannot be read: {error}", fix=fix) from error
 
 
 def read_yaml(body: bytes) -> ParsedBody:

@@ -26,6 +26,7 @@ from lattice.server.access.authentication import (
     token_data,
     token_secret,
 )
+from lattice.server.requests.bodies import decode_request
 from lattice.server.requests.call import User
 from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put, RevisionConflict, Store
 
@@ -35,6 +36,7 @@ SESSION_LIFE = timedelta(hours=12)
 # Codes in memory; a new code beyond the limit drops the oldest code.
 MAX_CODES = 64
 _FIX = "sign in with a token, or start `lattice up` again for a new link"
+_BODY_FIX = 'send {"token": "lat-…"} or {"code": "…"}'
 
 
 class SignInRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -78,7 +80,9 @@ class SignIn:
         wrong."""
         self._attempts.check(address)
         try:
-            request = _parse_request(body)
+            request = decode_request(body, SignInRequest, _BODY_FIX)
+            if bool(request.token) == bool(request.code):
+                raise Malformed("either a token or a code signs in", fix=_BODY_FIX)
             if request.code:
                 return await self._create_session_token(self._redeem(request.code))
             await self.tokens.user_of_token(request.token)
@@ -135,15 +139,3 @@ class SignIn:
 
 def _digest(code: str) -> str:
     return hashlib.sha256(code.encode()).hexdigest()
-
-
-def _parse_request(body: bytes) -> SignInRequest:
-    try:
-        request = msgspec.json.decode(body, type=SignInRequest)
-    except msgspec.MsgspecError as error:
-        raise Malformed(
-            f"the request cannot be read: {error}", fix='send {"token": "lat-…"} or {"code": "…"}'
-        ) from error
-    if bool(request.token) == bool(request.code):
-        raise Malformed("either a token or a code signs in", fix='send {"token": "lat-…"} or {"code": "…"}')
-    return request
