@@ -95,8 +95,8 @@ ACCEPTANCE = (
         "agent/test_plan.py::test_plan[an update first stops the old revision]",
         (
             "agent/plan.py",
-            "instance.is_live and _stop_reason(instance, assignment) for instance in instances",
-            "False for instance in instances",
+            "instance.is_live and _stop_reason(instance, assignment) for instance in own",
+            "False for instance in own",
         ),
     ),
     Row(
