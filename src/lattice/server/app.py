@@ -22,7 +22,7 @@ from lattice.kinds.meta.json_body import encode
 from lattice.server.access.access_reviews import review
 from lattice.server.access.authentication import TokenAuthenticator, authenticate
 from lattice.server.access.authorization import RequestAttributes, authorize, log_rejected_request
-from lattice.server.agents.join import JOIN_PATH, MAX_JOIN_REQUEST_BYTES, NodeJoinService
+from lattice.server.agents.join import MAX_JOIN_REQUEST_BYTES, NodeJoinService
 from lattice.server.discovery.discovery import VIRTUAL_RESOURCES
 from lattice.server.discovery.documents import DiscoveryDocuments
 from lattice.server.fleet_queries.apply_plan import apply_plan
