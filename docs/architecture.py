@@ -191,7 +191,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.garbage": Folder(
         "Owner references, namespaces, time to live of events and join tokens.",
-        "kinds kinds.meta clock store controllers.runtime",
+        "kinds kinds.meta clock metrics store controllers.runtime",
         "the store through controllers.runtime.context",
     ),
     "controllers.automation": Folder(

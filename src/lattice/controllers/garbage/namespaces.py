@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
+from lattice.controllers.garbage.batch_committer import BatchCommitter, GarbageWrite
 from lattice.controllers.garbage.ownership import deletion_write, replacement_write
-from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.stored_encoding import Object, unpack

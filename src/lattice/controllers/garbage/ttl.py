@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import msgspec
 
 from lattice.clock import Clock
+from lattice.controllers.garbage.batch_committer import BatchCommitter, GarbageWrite
 from lattice.controllers.garbage.ownership import deletion_write
-from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.core import Event, Secret
@@ -18,6 +19,7 @@ from lattice.kinds.meta.timestamps import format_timestamp, parse_timestamp
 from lattice.store.protocol import Change, Delete, Store
 
 PAGE_SIZE = 500
+EVENT_EXPIRY_INTERVAL_S = 600.0
 
 
 # An expired token stays for a while, so that a late agent gets the reason of the rejection.
@@ -61,19 +63,32 @@ def _times(event: _Event) -> Iterator[datetime]:
         yield time
 
 
-async def delete_expired_events(
-    store: Store, clock: Clock, committer: BatchCommitter, ttl: timedelta
-) -> None:
-    """Delete all expired events, one page of the list at a time."""
-    resource, now, after = Event.resource, clock.now(), ""
-    while True:
-        page = await store.list(resource.id, limit=PAGE_SIZE, after=after)
-        expired = [entry for entry in page.entries if is_expired(entry.value, now, ttl)]
-        writes = [deletion_write(resource, entry, format_timestamp(now)) for entry in expired]
-        await committer.commit_all(GarbageWrite(write, "ttl") for write in writes if write is not None)
-        if not page.has_more:
-            return
-        after = page.entries[-1].key.path
+@dataclass(frozen=True)
+class EventExpiryController:
+    """Delete the expired events of all namespaces at an interval; the only key is the resource of events."""
+
+    store: Store
+    clock: Clock
+    committer: BatchCommitter
+    ttl: timedelta
+    name: ClassVar[str] = "events"
+
+    def list_keys(self) -> Iterable[str]:
+        return [Event.resource.id]
+
+    async def reconcile(self, key: str) -> Requeue:
+        """Delete all expired events, one page of the list at a time."""
+        now, after, has_more = self.clock.now(), "", True
+        while has_more:
+            page = await self.store.list(key, limit=PAGE_SIZE, after=after)
+            expired = [entry for entry in page.entries if is_expired(entry.value, now, self.ttl)]
+            writes = [deletion_write(Event.resource, entry, format_timestamp(now)) for entry in expired]
+            await self.committer.commit_all(
+                GarbageWrite(write, "ttl") for write in writes if write is not None
+            )
+            if has_more := page.has_more:
+                after = page.entries[-1].key.path
+        return Requeue(after=EVENT_EXPIRY_INTERVAL_S)
 
 
 @dataclass
