@@ -68,12 +68,20 @@ class GarbageCollector:
         self._committer = BatchCommitter(self.store, self.term)
         namespaced = [kind.resource for kind in deletable if kind.resource.namespaced]
         self._namespace_cleaner = NamespaceCleaner(self.store, self.clock, self._committer, namespaced)
-        # Every resource but events, by resource id.
-        self._caches = {
-            name: self._new_cache(name)
-            for name in self._owner_resolver.resources
-            if name != Event.resource.id
-        }
+        # Every resource but events, by resource id; objects are indexed by the uids of their owners.
+        self._caches: dict[str, Cache[GarbageObject]] = {}
+        for resource in self._owner_resolver.resources:
+            if resource != Event.resource.id:
+                self._caches[resource] = Cache(
+                    self.store,
+                    resource,
+                    self._owner_resolver.parse,
+                    self.clock,
+                    self.rng,
+                    {"owner": lambda item: [owner.uid for owner in item.owners]},
+                    freeze=False,
+                    keeps_bytes=False,
+                )
         sources = [Source(cache, self._keys_for_change) for cache in self._caches.values()]
         self._loop = Loop(self, self.clock, self.rng, self._list_keys, sources, CONCURRENCY)
         expiry = EventExpiryController(self.store, self.clock, self._committer, self.event_ttl)
@@ -88,20 +96,6 @@ class GarbageCollector:
     def last_reconciled_at(self) -> str | None:
         times = (self._loop.last_reconciled_at, self._expiry_loop.last_reconciled_at)
         return max((time for time in times if time is not None), default=None)
-
-    def _new_cache(self, resource: str) -> Cache[GarbageObject]:
-        """A cache that indexes objects by the uids of their owners and drops the stored bytes."""
-        by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
-        return Cache(
-            self.store,
-            resource,
-            self._owner_resolver.parse,
-            self.clock,
-            self.rng,
-            by_owner,
-            freeze=False,
-            keeps_bytes=False,
-        )
 
     async def run(self) -> None:
         """Run until cancelled, or until the term of the leader is over."""
@@ -162,35 +156,18 @@ class GarbageCollector:
         return dependents
 
     async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
-        """Decide about every key by itself and commit the writes in batches; return the blocked namespaces
-        and the keys in conflict."""
-        entries = [entry for entry in await self._read(list(map(Key.parse, keys))) if entry is not None]
-        unfinished: dict[str, Requeue | Conflict] = {}
-        writes = await self._decide_all(entries, unfinished)
-        for key in await self._committer.commit_all(writes):
-            unfinished[str(key)] = Conflict("another writer was first", where=str(key), fix="look again")
-        return unfinished
-
-    async def _read(self, keys: Sequence[Key]) -> list[Entry | None]:
-        entries: list[Entry | None] = []
-        for start in range(0, len(keys), MAX_CONCURRENT_READS):
-            entries += await asyncio.gather(
-                *(self.store.get(key) for key in keys[start : start + MAX_CONCURRENT_READS])
-            )
-        return entries
-
-    async def _decide_all(
-        self, entries: Sequence[Entry], unfinished: dict[str, Requeue | Conflict]
-    ) -> list[GarbageWrite]:
-        """Decide about objects with fresh owners from the store; add conflicts and blocked namespaces to
-        `unfinished`."""
+        """Decide about every object with fresh owners from the store and commit the writes in batches; return
+        the blocked namespaces and the keys in conflict."""
+        entries = await self._read(list(map(Key.parse, keys)))
         items = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
         owner_keys: set[Key] = set()
         for _, item in items:
             if not item.is_terminating:
                 owner_keys.update(owner.key for owner in item.owners if owner.key)
-        owner_entries = [entry for entry in await self._read(list(owner_keys)) if entry is not None]
-        owners = {entry.key: self._owner_resolver.parse(entry) for entry in owner_entries}
+        owners = {
+            entry.key: self._owner_resolver.parse(entry) for entry in await self._read(list(owner_keys))
+        }
+        unfinished: dict[str, Requeue | Conflict] = {}
         writes: list[GarbageWrite] = []
         for entry, item in items:
             try:
@@ -207,7 +184,19 @@ class GarbageCollector:
             if item.is_terminating and entry.key.resource == NAMESPACE_RESOURCE and not is_deleted:
                 # Events are not cached, so the removal of their finalizers wakes no reconcile: poll.
                 unfinished[str(entry.key)] = Requeue(BLOCKED_NAMESPACE_RECHECK_S)
-        return writes
+        for key in await self._committer.commit_all(writes):
+            unfinished[str(key)] = Conflict("another writer was first", where=str(key), fix="look again")
+        return unfinished
+
+    async def _read(self, keys: Sequence[Key]) -> list[Entry]:
+        """The objects that exist, in the order of the keys."""
+        entries: list[Entry] = []
+        for start in range(0, len(keys), MAX_CONCURRENT_READS):
+            part = keys[start : start + MAX_CONCURRENT_READS]
+            entries += [
+                entry for entry in await asyncio.gather(*map(self.store.get, part)) if entry is not None
+            ]
+        return entries
 
     def _decide_owned(
         self, entry: Entry, item: GarbageObject, owners: dict[Key, GarbageObject]
@@ -243,7 +232,6 @@ class GarbageCollector:
         writes = [
             _garbage_write(without_owners(resources[dependent.key.resource], dependent, uids), "orphan")
             for dependent in entries
-            if dependent is not None
         ]
         conflicts = await self._committer.commit_all(write for write in writes if write is not None)
         if conflicts:

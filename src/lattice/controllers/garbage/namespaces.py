@@ -1,7 +1,7 @@
 """Delete the content of a deleted namespace, and report the content that remains."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
@@ -88,8 +88,12 @@ class NamespaceCleaner:
         the remaining content."""
         remaining = RemainingContent()
         for resource in self.resources:
-            async for entries in self._pages(resource, namespace.key.name):
-                await self._remove(resource, entries, remaining)
+            after, has_more = "", True
+            while has_more:
+                page = await self.store.list(resource.id, namespace.key.name, limit=PAGE_SIZE, after=after)
+                await self._remove(resource, page.entries, remaining)
+                if has_more := page.has_more:
+                    after = page.entries[-1].key.path
         obj = unpack(namespace.value, namespace.revision)
         # Finalizers of other controllers hold an empty namespace, too.
         if not remaining and not obj["metadata"].get("finalizers"):
@@ -97,16 +101,6 @@ class NamespaceCleaner:
         return replacement_write(
             Namespace.resource, namespace, obj, with_remaining_content(obj, remaining, self._now())
         )
-
-    async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[list[Entry]]:
-        page = await self.store.list(resource.id, namespace, limit=PAGE_SIZE)
-        while page.entries:
-            yield page.entries
-            if not page.has_more:
-                return
-            page = await self.store.list(
-                resource.id, namespace, limit=PAGE_SIZE, after=page.entries[-1].key.path
-            )
 
     async def _remove(
         self, resource: Resource, entries: Sequence[Entry], remaining: RemainingContent

@@ -138,14 +138,6 @@ def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict
     dependents."""
     if item.is_terminating or not item.owners:
         return KEEP
-    holding, leaving, missing = _classify_owners(item, find)
-    # One owner is enough to keep the object; references to other owners are dropped.
-    if holding:
-        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
-    return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
-
-
-def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str], set[str], set[str]]:
     holding: set[str] = set()
     leaving: set[str] = set()
     missing: set[str] = set()
@@ -159,7 +151,10 @@ def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str],
             missing.add(owner.uid)
         else:
             (leaving if current.is_foreground_deleting else holding).add(owner.uid)
-    return holding, leaving, missing
+    # One owner is enough to keep the object; references to other owners are dropped.
+    if holding:
+        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
+    return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
 
 
 def is_blocked(item: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]) -> bool:

@@ -1,6 +1,6 @@
 """Delete expired events and expired join tokens."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import ClassVar
@@ -47,20 +47,19 @@ _decode = msgspec.json.Decoder(_Event).decode
 def is_expired(value: bytes, now: datetime, ttl: timedelta) -> bool:
     """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not
     count."""
-    times = [time for time in _times(_decode(value)) if time <= now]
-    # Without a usable timestamp the age is unknown, and the event stays.
-    return bool(times) and max(times) < now - ttl
-
-
-def _times(event: _Event) -> Iterator[datetime]:
+    event = _decode(value)
     repeated = event.series.last_observed_time if event.series else None
+    latest: datetime | None = None
     for text in (event.metadata.creation_timestamp, event.last_timestamp, event.event_time, repeated):
         try:
             time = parse_timestamp(text or "")
         # Users may post events with any text as a timestamp.
         except ValueError:
             continue
-        yield time
+        if time <= now and (latest is None or time > latest):
+            latest = time
+    # Without a usable timestamp the age is unknown, and the event stays.
+    return latest is not None and latest < now - ttl
 
 
 @dataclass(frozen=True)

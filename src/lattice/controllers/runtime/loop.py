@@ -220,7 +220,14 @@ class Loop:
                 await self._woken.wait()
                 self._woken.clear()
         finally:
-            await self._shut_down(startup)
+            for unsubscribe in self._unsubscribers:
+                unsubscribe()
+            self._timer.stop()
+            tasks = [startup, *(work.task for work in self._in_flight.values())]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._metrics.set_queue_depth(0)
         if self._fenced is not None:
             raise self._fenced
 
@@ -363,16 +370,6 @@ class Loop:
         else:
             log.error("reconcile failed", **fields, why=repr(error), exc_info=error)
         return ["failed"] * len(keys)
-
-    async def _shut_down(self, startup: asyncio.Task[None]) -> None:
-        for unsubscribe in self._unsubscribers:
-            unsubscribe()
-        self._timer.stop()
-        tasks = [startup, *(work.task for work in self._in_flight.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._metrics.set_queue_depth(0)
 
 
 def _root_error(error: Exception) -> Exception:

@@ -100,7 +100,11 @@ class WorkQueue:
 
     def take(self) -> str | None:
         """Take the next key for a reconcile; None if no key is ready."""
-        self._promote()
+        now = self._clock.monotonic()
+        while self.next_due() <= now:
+            _, key = heapq.heappop(self._delayed)
+            del self._due[key]
+            self._make_ready(key, Priority.NORMAL)
         ready_queues = [keys for keys in self._ready if keys]
         if not ready_queues:
             return None
@@ -153,13 +157,6 @@ class WorkQueue:
         while self._delayed and self._due.get(self._delayed[0][1]) != self._delayed[0][0]:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else math.inf
-
-    def _promote(self) -> None:
-        now = self._clock.monotonic()
-        while self.next_due() <= now:
-            _, key = heapq.heappop(self._delayed)
-            del self._due[key]
-            self._make_ready(key, Priority.NORMAL)
 
     def _make_ready(self, key: str, priority: Priority) -> None:
         """Make the key ready, or raise its priority if the key is ready with a lower priority."""
