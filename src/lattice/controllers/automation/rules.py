@@ -8,7 +8,6 @@ the firing, and no other server repeats the call: delivery is at most once and n
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -120,7 +119,17 @@ class AutomationController:
         if when.node_cpu:
             yield from self._cpu_measurements(rule)
         elif when.workload_failures:
-            yield from self._failure_measurements(rule)
+            failures = when.workload_failures
+            for workload in self.context.cache(LatticeWorkload).objects(failures.namespace or None):
+                metadata, retry = workload.metadata, workload.status.retry
+                if failures.selector is None or failures.selector.matches(metadata.labels):
+                    count = (retry.attempts or 0) if retry else 0
+                    reason = workload.status.failure_reason or "no reason was told"
+                    yield Measurement(
+                        f"latticeworkload/{path_of(workload)}",
+                        count,
+                        f"it failed {count} times: {reason}",
+                    )
         elif when.budget:
             for ledger in self.context.cache(LatticeLedger).objects():
                 if when.budget.ledger in ("", ledger.metadata.name):
@@ -174,22 +183,6 @@ class AutomationController:
             return {f"latticepool/{pool.metadata.name}" for pool in pools if pool.status.utilization is None}
         return set()
 
-    def _failure_measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
-        when = rule.spec.when.workload_failures
-        for workload in self.context.cache(LatticeWorkload).objects():
-            metadata, retry = workload.metadata, workload.status.retry
-            if when is None or (when.namespace and when.namespace != metadata.namespace):
-                continue
-            if when.selector is not None and not when.selector.matches(metadata.labels):
-                continue
-            count = (retry.attempts or 0) if retry else 0
-            reason = workload.status.failure_reason or "no reason was told"
-            yield Measurement(
-                f"latticeworkload/{path_of(workload)}",
-                count,
-                f"it failed {count} times: {reason}",
-            )
-
     def _capacity_measurements(self, pool_name: str) -> Iterator[Measurement]:
         for pool in self.context.cache(LatticePool).objects():
             utilization = pool.status.utilization
@@ -236,10 +229,17 @@ class AutomationController:
     ) -> Iterator[Write]:
         """Combine all changes of the workload into one write: two writes of the same key would conflict in a
         commit."""
+        retry_request = {RETRY_REQUESTED_ANNOTATION: self.context.timestamp}
         put: Put | None = None
         for action in rule.spec.actions:
             if action.retry_workload is not None:
-                put = with_metadata(entry, self._with_retry_request)
+                put = with_metadata(
+                    entry,
+                    lambda metadata: {
+                        **metadata,
+                        "annotations": {**metadata.get("annotations", {}), **retry_request},
+                    },
+                )
             elif action.set_desired_state:
                 put = with_spec(
                     entry,
@@ -250,14 +250,6 @@ class AutomationController:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:
             yield put
-
-    def _with_retry_request(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        return metadata | {
-            "annotations": {
-                **metadata.get("annotations", {}),
-                RETRY_REQUESTED_ANNOTATION: self.context.timestamp,
-            }
-        }
 
     def _enqueue_webhooks(self, rule: AutomationRule, decision: RuleDecision) -> None:
         for firing in decision.firings:

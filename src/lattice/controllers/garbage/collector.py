@@ -171,10 +171,16 @@ class GarbageCollector:
         writes: list[GarbageWrite] = []
         for entry, item in items:
             try:
-                if item.is_terminating:
-                    write = await self._decide_terminating(entry, item)
-                else:
+                if not item.is_terminating:
                     write = self._decide_owned(entry, item, owners)
+                elif item.is_orphaning:
+                    write = await self._orphan_dependents(entry, item)
+                elif item.is_foreground_deleting:
+                    write = await self._delete_foreground(entry, item)
+                elif entry.key.resource == NAMESPACE_RESOURCE:
+                    write = _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
+                else:
+                    write = None
             except Conflict as conflict:
                 unfinished[str(entry.key)] = conflict
                 continue
@@ -214,15 +220,6 @@ class GarbageCollector:
             deletion_write(resource, entry, format_timestamp(self.clock.now()), finalizers),
             "foreground" if verdict.is_awaited else "owner",
         )
-
-    async def _decide_terminating(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
-        if item.is_orphaning:
-            return await self._orphan_dependents(entry, item)
-        if item.is_foreground_deleting:
-            return await self._delete_foreground(entry, item)
-        if item.key.resource == NAMESPACE_RESOURCE:
-            return _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
-        return None
 
     async def _orphan_dependents(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
         """Remove the owner reference from every dependent, then the orphan finalizer from the owner."""

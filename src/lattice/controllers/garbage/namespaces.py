@@ -91,7 +91,16 @@ class NamespaceCleaner:
             after, has_more = "", True
             while has_more:
                 page = await self.store.list(resource.id, namespace.key.name, limit=PAGE_SIZE, after=after)
-                await self._remove(resource, page.entries, remaining)
+                writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in page.entries}
+                conflicts = await self.committer.commit_all(
+                    GarbageWrite(write, "namespace") for write in writes.values() if write is not None
+                )
+                for entry in page.entries:
+                    # A finalizer holds a marked object, and a conflict means that another writer changed the
+                    # object: both remain.
+                    if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
+                        finalizers = unpack(entry.value, entry.revision)["metadata"].get("finalizers", ())
+                        remaining.add(entry, finalizers)
                 if has_more := page.has_more:
                     after = page.entries[-1].key.path
         obj = unpack(namespace.value, namespace.revision)
@@ -101,19 +110,6 @@ class NamespaceCleaner:
         return replacement_write(
             Namespace.resource, namespace, obj, with_remaining_content(obj, remaining, self._now())
         )
-
-    async def _remove(
-        self, resource: Resource, entries: Sequence[Entry], remaining: RemainingContent
-    ) -> None:
-        writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in entries}
-        conflicts = await self.committer.commit_all(
-            GarbageWrite(write, "namespace") for write in writes.values() if write is not None
-        )
-        for entry in entries:
-            # A finalizer holds a marked object, and a conflict means that another writer changed the object:
-            # both remain.
-            if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
-                remaining.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
 
     def _now(self) -> str:
         return format_timestamp(self.clock.now())

@@ -103,18 +103,16 @@ class OwnerResolver:
             # A full cache is dropped as a whole.
             if len(self._owner_lists) >= MAX_CACHED_OWNER_LISTS:
                 self._owner_lists.clear()
-            owners = self._owner_lists[namespace, raw] = tuple(
-                Owner(self._key(reference, namespace), reference.uid, reference.block_owner_deletion is True)
-                for reference in _references(raw) or ()
-            )
+            resolved: list[Owner] = []
+            for reference in _references(raw) or ():
+                resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
+                key = None
+                # A cluster-scoped object cannot have an owner in a namespace.
+                if resource is not None and (namespace or not resource.namespaced):
+                    key = Key(resource.id, namespace if resource.namespaced else "", reference.name)
+                resolved.append(Owner(key, reference.uid, reference.block_owner_deletion is True))
+            owners = self._owner_lists[namespace, raw] = tuple(resolved)
         return owners
-
-    def _key(self, reference: _Reference, namespace: str) -> Key | None:
-        resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
-        # A cluster-scoped object cannot have an owner in a namespace.
-        if resource is None or (resource.namespaced and not namespace):
-            return None
-        return Key(resource.id, namespace if resource.namespaced else "", reference.name)
 
 
 class OwnershipVerdict(NamedTuple):
