@@ -143,7 +143,7 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "store": Folder(
-        "The store protocol, the in-memory store, the cache (informer), leader election, the watch feed.",
+        "The store protocol, the in-memory store, the cache (informer), leader election, the watch feed, the packing of commits.",
         "process_tuning clock",
         "the clock",
     ),
@@ -168,7 +168,7 @@ MAP: dict[str, Folder] = {
         "the store through controllers.runtime.context, fenced by the term",
     ),
     "controllers.runtime": Folder(
-        "The reconcile loop, work queue, controller context, object writes, event recorder, commit batching.",
+        "The reconcile loop, work queue, controller context, object writes, event recorder.",
         "kinds kinds.meta clock metrics tracing presence store scheduling.cycle",
         "the store (every write fenced), the clock, a background thread",
     ),
@@ -191,7 +191,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.garbage": Folder(
         "Owner references, namespaces, time to live of events and join tokens.",
-        "kinds kinds.meta clock store controllers.runtime",
+        "kinds kinds.meta clock metrics store controllers.runtime",
         "the store through controllers.runtime.context",
     ),
     "controllers.automation": Folder(

@@ -122,7 +122,11 @@ SCALE = (
         "thousands of workloads",
         "controllers.services.replicas:ReplicaController",
         "controllers/services/test_replicas.py::test_10000_workloads_are_created_in_100_commits",
-        ("controllers/runtime/context.py", "if batch and len(batch) + len(group) > max_writes:", "if batch:"),
+        (
+            "store/commit_packing.py",
+            "if self.operations and not self.limits.allow(operations, size_bytes):",
+            "if self.operations:",
+        ),
     ),
     Row(
         "hundreds of nodes",

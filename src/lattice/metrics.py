@@ -1,5 +1,7 @@
 """Every Prometheus metric of the program; names from before Lattice stay, new names begin with `lattice_`."""
 
+from collections.abc import Sequence
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import generate_latest
 
@@ -222,11 +224,13 @@ class ReconcileMetrics:
             self._last_depth = keys
             self._depth.set(keys)
 
-    def record_reconcile(self, result: str, seconds: float) -> None:
-        counter = self._attempts.get(result)
-        if counter is None:
-            counter = self._attempts[result] = RECONCILES.labels(self._controller, result)
-        counter.inc()
+    def record_reconcile(self, results: Sequence[str], seconds: float) -> None:
+        """Record the duration of one reconcile, and the result of every key that it reconciled."""
         self._seconds.observe(seconds)
-        if result in ("conflict", "failed"):
-            CONTROLLER_RETRIES.labels(self._controller).inc()
+        for result in results:
+            counter = self._attempts.get(result)
+            if counter is None:
+                counter = self._attempts[result] = RECONCILES.labels(self._controller, result)
+            counter.inc()
+            if result in ("conflict", "failed"):
+                CONTROLLER_RETRIES.labels(self._controller).inc()

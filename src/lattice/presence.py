@@ -234,7 +234,11 @@ class Presence:
 
     async def run(self) -> None:
         """Detect pauses of this process, until cancelled: a leader that was paused received no heartbeat and
-        must not count that time as silence of nodes."""
+        must not count that time as silence of nodes.
+
+        Not a controller on `Loop`: the interval between two checks is the measurement, and no work may delay
+        a check.
+        """
         while True:
             self._detect_own_pause()
             self._last_liveness_check = self._clock.monotonic()

@@ -3,11 +3,12 @@
 import asyncio
 import math
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from build.virtual import VirtualClock
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
+from lattice.errors import Conflict
 
 Answer = Requeue | None | Exception
 
@@ -46,8 +47,27 @@ class ScriptedController:
         return [round(when, 3) for name, when in self.begun if name == key]
 
 
+@dataclass
+class ScriptedBatchController:
+    """Records its batches and answers every batch with the next scripted outcome, or raises it."""
+
+    clock: VirtualClock
+    outcomes: list[Mapping[str, Requeue | Conflict] | Exception] = field(default_factory=list)
+    batch_size: int = 3
+    name: str = "batches"
+    batches: list[tuple[float, str]] = field(default_factory=list)
+
+    async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
+        self.batches.append((round(self.clock.monotonic(), 3), "".join(keys)))
+        await self.clock.sleep(1.0)
+        outcome = self.outcomes.pop(0) if self.outcomes else {}
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+
 def a_loop(
-    controller: ScriptedController,
+    controller: ScriptedController | ScriptedBatchController,
     keys: Iterable[str] = (),
     sources: tuple[Source, ...] = (),
     concurrency: Concurrency | None = None,

@@ -497,7 +497,10 @@ def _election(store: Store, clock: Clock, settings: Settings, instance: str) -> 
 
 
 async def _compact(running: RunningServer, store: Store, clock: Clock, history: float) -> None:
-    """Compact the store once a minute: the leader drops revisions older than `history` seconds."""
+    """Compact the store once a minute: the leader drops revisions older than `history` seconds.
+
+    Not a controller on `Loop`: every server samples revisions, also a follower, which runs no controllers.
+    """
     revisions: list[tuple[float, int]] = []
     while True:
         try:

@@ -1,4 +1,5 @@
-"""The store protocol, the in-memory store, the cache (informer), leader election, the watch feed.
+"""The store protocol, the in-memory store, the cache (informer), leader election, the watch feed, the
+packing of commits.
 
 Imported by: app controllers.automation controllers.garbage controllers.nodes controllers.runtime
 controllers.scheduler controllers.services server.access server.agents server.fleet_queries server.grpc

@@ -41,6 +41,13 @@ class Key(NamedTuple):
             return f"{self.resource}/{self.namespace}/{self.name}"
         return f"{self.resource}/{self.name}"
 
+    @classmethod
+    def parse(cls, text: str) -> "Key":
+        """The key whose string is `text`."""
+        resource, _, path = text.partition("/")
+        namespace, _, name = path.rpartition("/")
+        return cls(resource, namespace, name)
+
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """A stored object: key, encoded value, and the revision of the commit that wrote the value."""

@@ -6,9 +6,8 @@ an unreachable URL blocks no rule. If the server dies in between, the status of 
 the firing, and no other server repeats the call: delivery is at most once and never silent.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -16,7 +15,7 @@ from lattice.controllers.automation.webhook_queue import WebhookCall, WebhookQue
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_metadata, with_spec, with_status
-from lattice.kinds.automation import AutomationRule, AutomationStatus
+from lattice.kinds.automation import AutomationRule
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, path_of
 from lattice.kinds.meta.quantity import MILLIONTHS, dollars_to_micros
@@ -56,26 +55,24 @@ class AutomationController:
         self._recorder = self.context.recorder("automation")
 
     def loop(self) -> Loop:
-        kinds: tuple[type[Kind], ...] = (LatticeWorkload, LatticeLedger, LatticePool)
-        sources = tuple(Source(self.context.cache(kind), self._keys_for_kind(kind)) for kind in kinds)
+        # A change of an object wakes the rules that measure its kind; usage of nodes is polled and wakes no rule.
+        sources = (
+            Source(self._rules),
+            Source(self.context.cache(LatticeWorkload), lambda _: self._rules_measuring("workload_failures")),
+            Source(self.context.cache(LatticeLedger), lambda _: self._rules_measuring("budget")),
+            Source(self.context.cache(LatticePool), lambda _: self._rules_measuring("capacity")),
+        )
         return Loop(
             self,
             self.context.clock,
             self.context.rng,
             lambda: [f"/{rule.metadata.name}" for rule in self._rules.objects()],
-            (Source(self._rules), *sources),
+            sources,
             Concurrency(workers=4),
         )
 
-    def _keys_for_kind(self, kind: type[Kind]) -> Callable[[object], Iterable[str]]:
-        """Rules that measure objects of the kind; usage of nodes is polled and wakes no rule."""
-        field_names = {
-            LatticeWorkload: "workload_failures",
-            LatticeLedger: "budget",
-            LatticePool: "capacity",
-        }
-        field_name = field_names[kind]
-        return lambda _: [
+    def _rules_measuring(self, field_name: str) -> list[str]:
+        return [
             f"/{rule.metadata.name}"
             for rule in self._rules.objects()
             if getattr(rule.spec.when, field_name) is not None
@@ -94,7 +91,17 @@ class AutomationController:
         # Every firing writes an event and one write per action, and every commit the rule itself.
         max_firings = (MAX_COMMIT_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
         for part in split_decision(decision, max_firings):
-            next_status = self._status(status, part)
+            next_status = msgspec.structs.replace(
+                status, crossed=dict(part.crossed), quiet=dict(part.cooling_down)
+            )
+            if part.firings:
+                next_status = msgspec.structs.replace(
+                    next_status,
+                    fired=(status.fired or 0) + len(part.firings),
+                    last_fired=self.context.timestamp,
+                    last_object=part.firings[-1].object,
+                    last_error="",
+                )
             if next_status != status:
                 put = with_status(entry, next_status)
                 writes: list[Write] = [put]
@@ -107,28 +114,29 @@ class AutomationController:
                 entry, status = Entry(entry.key, put.value, revision), next_status
         return None if requeue_after is None else Requeue(requeue_after)
 
-    def _status(self, status: AutomationStatus, decision: RuleDecision) -> AutomationStatus:
-        status = msgspec.structs.replace(
-            status, crossed=dict(decision.crossed), quiet=dict(decision.cooling_down)
-        )
-        if not decision.firings:
-            return status
-        return msgspec.structs.replace(
-            status,
-            fired=(status.fired or 0) + len(decision.firings),
-            last_fired=self.context.timestamp,
-            last_object=decision.firings[-1].object,
-            last_error="",
-        )
-
     def _measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
         when = rule.spec.when
         if when.node_cpu:
             yield from self._cpu_measurements(rule)
         elif when.workload_failures:
-            yield from self._failure_measurements(rule)
+            failures = when.workload_failures
+            for workload in self.context.cache(LatticeWorkload).objects(failures.namespace or None):
+                metadata, retry = workload.metadata, workload.status.retry
+                if failures.selector is None or failures.selector.matches(metadata.labels):
+                    count = (retry.attempts or 0) if retry else 0
+                    reason = workload.status.failure_reason or "no reason was told"
+                    yield Measurement(
+                        f"latticeworkload/{path_of(workload)}",
+                        count,
+                        f"it failed {count} times: {reason}",
+                    )
         elif when.budget:
-            yield from self._budget_measurements(when.budget.ledger)
+            for ledger in self.context.cache(LatticeLedger).objects():
+                if when.budget.ledger in ("", ledger.metadata.name):
+                    status = budget_status(ledger, self.context.clock.now())
+                    share = status.utilisation or 0
+                    message = f"{share / 10_000:.1f} % of the budget are projected to be used this month"
+                    yield Measurement(f"latticeledger/{ledger.metadata.name}", share, message)
         elif when.capacity:
             yield from self._capacity_measurements(when.capacity.pool)
 
@@ -175,32 +183,6 @@ class AutomationController:
             return {f"latticepool/{pool.metadata.name}" for pool in pools if pool.status.utilization is None}
         return set()
 
-    def _failure_measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
-        when = rule.spec.when.workload_failures
-        for workload in self.context.cache(LatticeWorkload).objects():
-            metadata, retry = workload.metadata, workload.status.retry
-            if when is None or (when.namespace and when.namespace != metadata.namespace):
-                continue
-            if when.selector is not None and not when.selector.matches(metadata.labels):
-                continue
-            count = (retry.attempts or 0) if retry else 0
-            reason = workload.status.failure_reason or "no reason was told"
-            yield Measurement(
-                f"latticeworkload/{path_of(workload)}",
-                count,
-                f"it failed {count} times: {reason}",
-            )
-
-    def _budget_measurements(self, ledger_name: str) -> Iterator[Measurement]:
-        for ledger in self.context.cache(LatticeLedger).objects():
-            if not ledger_name or ledger.metadata.name == ledger_name:
-                status = budget_status(ledger, self.context.clock.now())
-                message = (
-                    f"{(status.utilisation or 0) / 10_000:.1f} % of the budget are projected "
-                    "to be used this month"
-                )
-                yield Measurement(f"latticeledger/{ledger.metadata.name}", status.utilisation or 0, message)
-
     def _capacity_measurements(self, pool_name: str) -> Iterator[Measurement]:
         for pool in self.context.cache(LatticePool).objects():
             utilization = pool.status.utilization
@@ -220,17 +202,14 @@ class AutomationController:
                     f"{share / 10_000:.0f} % of its {resource} are in use",
                 )
 
-    def _object(self, firing: Firing) -> Kind | None:
+    def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:
+        """The events and object writes of one firing."""
         kinds: dict[str, type[Kind]] = {
             kind.resource.singular: kind
             for kind in (LatticeNode, LatticeWorkload, LatticeLedger, LatticePool)
         }
         singular, _, path = firing.object.partition("/")
-        return self.context.cache(kinds[singular]).get(path if "/" in path else f"/{path}")
-
-    def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:
-        """The events and object writes of one firing."""
-        subject = self._object(firing)
+        subject = self.context.cache(kinds[singular]).get(path if "/" in path else f"/{path}")
         yield self._recorder.event(rule, "RuleFired", f"{firing.object}: {firing.message}")
         # The object was deleted after the measurement: only the event on the rule remains.
         if subject is None:
@@ -250,10 +229,17 @@ class AutomationController:
     ) -> Iterator[Write]:
         """Combine all changes of the workload into one write: two writes of the same key would conflict in a
         commit."""
+        retry_request = {RETRY_REQUESTED_ANNOTATION: self.context.timestamp}
         put: Put | None = None
         for action in rule.spec.actions:
             if action.retry_workload is not None:
-                put = with_metadata(entry, self._with_retry_request)
+                put = with_metadata(
+                    entry,
+                    lambda metadata: {
+                        **metadata,
+                        "annotations": {**metadata.get("annotations", {}), **retry_request},
+                    },
+                )
             elif action.set_desired_state:
                 put = with_spec(
                     entry,
@@ -264,14 +250,6 @@ class AutomationController:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:
             yield put
-
-    def _with_retry_request(self, metadata: dict[str, Any]) -> dict[str, Any]:
-        return metadata | {
-            "annotations": {
-                **metadata.get("annotations", {}),
-                RETRY_REQUESTED_ANNOTATION: self.context.timestamp,
-            }
-        }
 
     def _enqueue_webhooks(self, rule: AutomationRule, decision: RuleDecision) -> None:
         for firing in decision.firings:

@@ -91,7 +91,16 @@ class WebhookQueue:
         if call.due > now:
             return Requeue(call.due - now)
         if not call.is_finished:
-            await self._attempt(call)
+            try:
+                await self.client.post(call.url, call.body, call.timeout)
+            except LatticeError as error:
+                call.attempts, call.error = call.attempts + 1, str(error)
+                call.is_finished = call.url in self._failing_urls or call.attempts >= len(ATTEMPT_DELAYS_S)
+                if call.is_finished:
+                    self._failing_urls.add(call.url)
+            else:
+                call.is_finished, call.error = True, ""
+                self._failing_urls.discard(call.url)
         if not call.is_finished:
             call.due = self.context.clock.monotonic() + ATTEMPT_DELAYS_S[call.attempts]
             return Requeue(ATTEMPT_DELAYS_S[call.attempts])
@@ -105,18 +114,6 @@ class WebhookQueue:
         else:
             del self._queues[key]
         return None
-
-    async def _attempt(self, call: WebhookCall) -> None:
-        try:
-            await self.client.post(call.url, call.body, call.timeout)
-        except LatticeError as error:
-            call.attempts, call.error = call.attempts + 1, str(error)
-            call.is_finished = call.url in self._failing_urls or call.attempts >= len(ATTEMPT_DELAYS_S)
-            if call.is_finished:
-                self._failing_urls.add(call.url)
-        else:
-            call.is_finished, call.error = True, ""
-            self._failing_urls.discard(call.url)
 
     async def _report_failure(self, call: WebhookCall) -> None:
         """Record the failure as an event and in the status of the rule."""

@@ -1,6 +1,6 @@
 """Owner references, namespaces, time to live of events and join tokens.
 
 Imported by: app controllers controllers.services.
-May import: errors kinds kinds.meta clock store controllers.runtime.
+May import: errors kinds kinds.meta clock metrics store controllers.runtime.
 May touch: the store through controllers.runtime.context.
 """

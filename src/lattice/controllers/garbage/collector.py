@@ -2,14 +2,15 @@
 expired events."""
 
 import asyncio
+import math
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-
-import structlog
+from typing import ClassVar
 
 from lattice.clock import Clock
+from lattice.controllers.garbage.batch_committer import BatchCommitter, GarbageReason, GarbageWrite
 from lattice.controllers.garbage.namespaces import NamespaceCleaner
 from lattice.controllers.garbage.ownership import (
     NAMESPACE_RESOURCE,
@@ -21,30 +22,31 @@ from lattice.controllers.garbage.ownership import (
     without_finalizer,
     without_owners,
 )
-from lattice.controllers.garbage.ttl import delete_expired_events
-from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageReason, GarbageWrite
-from lattice.controllers.runtime.workqueue import BatchWorkQueue
-from lattice.errors import Conflict, Fenced, LatticeError
+from lattice.controllers.garbage.ttl import EventExpiryController
+from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source, run_all
+from lattice.errors import Conflict
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.object_lifecycle import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
-from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Entry, Key, Store, Term, Write
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Delete, Entry, Key, Store, Term, Write
 
 EVENT_TTL = timedelta(days=7)
-EVENT_EXPIRY_INTERVAL_S = 600.0
 # Reads of the store that run at the same time.
 MAX_CONCURRENT_READS = 100
 # A namespace that still has content is reconciled again after so many seconds.
 BLOCKED_NAMESPACE_RECHECK_S = 30.0
 
-log = structlog.get_logger()
+# One batch at a time, so that a batch sees the writes of the previous batch. Watches miss no change, so there is
+# no resync; the namespaces of a batch may hold any number of objects, so there is no timeout.
+CONCURRENCY = Concurrency(workers=1, resync_s=math.inf, timeout_s=math.inf)
 
 
 @dataclass
 class GarbageCollector:
-    """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces.
+    """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces; a key is
+    the string of a store key.
 
     The caches only decide which keys to reconcile; every decision reads the store. Events are not cached: an
     event has no owner and no dependents.
@@ -56,96 +58,78 @@ class GarbageCollector:
     term: Term
     event_ttl: timedelta = EVENT_TTL
     rng: random.Random = field(default_factory=random.Random)
+    name: ClassVar[str] = "garbage"
+    # A key has at most one write: a batch usually fits into one commit.
+    batch_size: ClassVar[int] = MAX_COMMIT_OPERATIONS
 
     def __post_init__(self) -> None:
         deletable = [kind for kind in self.kinds if "delete" in kind.resource.verbs]
         self._owner_resolver = OwnerResolver(deletable)
-        self._queue = BatchWorkQueue(self.clock, self.rng)
         self._committer = BatchCommitter(self.store, self.term)
         namespaced = [kind.resource for kind in deletable if kind.resource.namespaced]
         self._namespace_cleaner = NamespaceCleaner(self.store, self.clock, self._committer, namespaced)
-        self.last_reconciled_at: str | None = None
-        # Every resource but events, by resource id.
-        self._caches = {
-            name: self._new_cache(name)
-            for name in self._owner_resolver.resources
-            if name != Event.resource.id
-        }
+        # Every resource but events, by resource id; objects are indexed by the uids of their owners.
+        self._caches: dict[str, Cache[GarbageObject]] = {}
+        for resource in self._owner_resolver.resources:
+            if resource != Event.resource.id:
+                self._caches[resource] = Cache(
+                    self.store,
+                    resource,
+                    self._owner_resolver.parse,
+                    self.clock,
+                    self.rng,
+                    {"owner": lambda item: [owner.uid for owner in item.owners]},
+                    freeze=False,
+                    keeps_bytes=False,
+                )
+        sources = [Source(cache, self._keys_for_change) for cache in self._caches.values()]
+        self._loop = Loop(self, self.clock, self.rng, self._list_keys, sources, CONCURRENCY)
+        expiry = EventExpiryController(self.store, self.clock, self._committer, self.event_ttl)
+        self._expiry_loop = Loop(expiry, self.clock, self.rng, expiry.list_keys, (), CONCURRENCY)
 
     @property
     def pending(self) -> int:
-        """The number of objects in the work queue."""
-        return len(self._queue)
+        """The number of objects to reconcile."""
+        return self._loop.pending
 
-    def _new_cache(self, resource: str) -> Cache[GarbageObject]:
-        """A cache that indexes objects by the uids of their owners and drops the stored bytes."""
-        by_owner = {"owner": lambda item: [owner.uid for owner in item.owners]}
-        return Cache(
-            self.store,
-            resource,
-            self._owner_resolver.parse,
-            self.clock,
-            self.rng,
-            by_owner,
-            freeze=False,
-            keeps_bytes=False,
-        )
+    @property
+    def last_reconciled_at(self) -> str | None:
+        times = (self._loop.last_reconciled_at, self._expiry_loop.last_reconciled_at)
+        return max((time for time in times if time is not None), default=None)
 
     async def run(self) -> None:
         """Run until cancelled, or until the term of the leader is over."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for cache in self._caches.values():
-                    group.create_task(cache.run())
-                group.create_task(self._collect())
-                group.create_task(self._expire_events())
-        except* Fenced as group_error:
-            log.info("garbage collection ends", why=str(group_error.exceptions[0]))
+        await run_all((self._loop, self._expiry_loop), self._caches.values())
 
-    async def _expire_events(self) -> None:
-        while True:
-            try:
-                await delete_expired_events(self.store, self.clock, self._committer, self.event_ttl)
-            except Fenced:
-                raise
-            except LatticeError as error:
-                log.warning("old events could not be removed, trying again later", why=str(error))
-            await self.clock.sleep(EVENT_EXPIRY_INTERVAL_S)
-
-    async def _collect(self) -> None:
+    def _list_keys(self) -> Iterable[str]:
         for cache in self._caches.values():
-            await cache.wait_for()
-        self.last_reconciled_at = format_timestamp(self.clock.now())
-        # No await from here to the first take: a change between subscribing and listing would be lost.
-        for cache in self._caches.values():
-            cache.on_change(self._on_change)
-            self._queue.add(item.key for item in cache.objects() if self._needs_reconcile(item))
-        while True:
-            # At most one write per key: a batch usually fits into one commit.
-            await self._reconcile(await self._queue.take(MAX_COMMIT_OPERATIONS))
-            self.last_reconciled_at = format_timestamp(self.clock.now())
+            for item in cache.objects():
+                if self._needs_reconcile(item):
+                    yield str(item.key)
 
-    def _on_change(self, change: Change) -> None:
-        """Queue every object that the change concerns: the object, its dependents, its owners, its
+    def _keys_for_change(self, change: Change) -> list[str]:
+        """The keys of the objects that the change concerns: the object, its dependents, its owners, its
         namespace."""
         previous, current = self._caches[change.key.resource].previous_object, self._cached(change.key)
+        keys: list[Key] = []
         if previous != current:
             if current is not None and self._needs_reconcile(current):
-                self._queue.add([current.key])
+                keys.append(current.key)
             if previous is not None:
                 # Deleted, or created again under the name: the dependents belong to the previous uid.
                 if current is None or current.uid != previous.uid:
-                    self._queue.add(dependent.key for dependent in self._dependents(previous.uid))
+                    keys += [dependent.key for dependent in self._dependents(previous.uid)]
                 # An owner in foreground deletion may have waited for exactly this object.
-                self._queue.add(
+                keys += [
                     owner.key
                     for owner in previous.owners
                     if owner.key and self._is_awaiting_dependents(owner.key)
-                )
+                ]
         if change.key.namespace:
             namespace_key = Key(NAMESPACE_RESOURCE, "", change.key.namespace)
             if self._is_awaiting_dependents(namespace_key):
-                self._queue.add([namespace_key])
+                keys.append(namespace_key)
+        return list(map(str, keys))
 
     def _needs_reconcile(self, item: GarbageObject) -> bool:
         """Whether the caches suggest that the object is garbage; ordinary changes cost no read of the
@@ -171,51 +155,54 @@ class GarbageCollector:
             dependents += cache.by_index("owner", uid)
         return dependents
 
-    async def _reconcile(self, keys: Sequence[Key]) -> None:
-        """Decide about every key by itself and commit the writes in batches; requeue the failed keys."""
-        failed: set[Key] = set()
-        try:
-            entries = [entry for entry in await self._read(keys) if entry is not None]
-            writes = await self._decide_all(entries, failed)
-            failed |= await self._committer.commit_all(writes)
-        except Fenced:
-            raise
-        except LatticeError as error:
-            log.warning("garbage could not be removed, trying again", objects=len(keys), why=str(error))
-            failed.update(keys)
-        for key in keys:
-            if key in failed:
-                self._queue.failed(key)
-            else:
-                self._queue.done(key)
-
-    async def _read(self, keys: Sequence[Key]) -> list[Entry | None]:
-        entries: list[Entry | None] = []
-        for start in range(0, len(keys), MAX_CONCURRENT_READS):
-            entries += await asyncio.gather(
-                *(self.store.get(key) for key in keys[start : start + MAX_CONCURRENT_READS])
-            )
-        return entries
-
-    async def _decide_all(self, entries: Sequence[Entry], failed: set[Key]) -> list[GarbageWrite]:
-        """Decide about objects with fresh owners from the store; a Conflict adds the key to `failed`."""
+    async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
+        """Decide about every object with fresh owners from the store and commit the writes in batches; return
+        the blocked namespaces and the keys in conflict."""
+        entries = await self._read(list(map(Key.parse, keys)))
         items = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
         owner_keys: set[Key] = set()
         for _, item in items:
             if not item.is_terminating:
                 owner_keys.update(owner.key for owner in item.owners if owner.key)
-        owner_entries = [entry for entry in await self._read(list(owner_keys)) if entry is not None]
-        owners = {entry.key: self._owner_resolver.parse(entry) for entry in owner_entries}
-        writes = []
+        owners = {
+            entry.key: self._owner_resolver.parse(entry) for entry in await self._read(list(owner_keys))
+        }
+        unfinished: dict[str, Requeue | Conflict] = {}
+        writes: list[GarbageWrite] = []
         for entry, item in items:
             try:
-                if item.is_terminating:
-                    writes.append(await self._decide_terminating(entry, item))
+                if not item.is_terminating:
+                    write = self._decide_owned(entry, item, owners)
+                elif item.is_orphaning:
+                    write = await self._orphan_dependents(entry, item)
+                elif item.is_foreground_deleting:
+                    write = await self._delete_foreground(entry, item)
+                elif entry.key.resource == NAMESPACE_RESOURCE:
+                    write = _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
                 else:
-                    writes.append(self._decide_owned(entry, item, owners))
-            except Conflict:
-                failed.add(entry.key)
-        return [write for write in writes if write is not None]
+                    write = None
+            except Conflict as conflict:
+                unfinished[str(entry.key)] = conflict
+                continue
+            if write is not None:
+                writes.append(write)
+            is_deleted = write is not None and isinstance(write.write, Delete)
+            if item.is_terminating and entry.key.resource == NAMESPACE_RESOURCE and not is_deleted:
+                # Events are not cached, so the removal of their finalizers wakes no reconcile: poll.
+                unfinished[str(entry.key)] = Requeue(BLOCKED_NAMESPACE_RECHECK_S)
+        for key in await self._committer.commit_all(writes):
+            unfinished[str(key)] = Conflict("another writer was first", where=str(key), fix="look again")
+        return unfinished
+
+    async def _read(self, keys: Sequence[Key]) -> list[Entry]:
+        """The objects that exist, in the order of the keys."""
+        entries: list[Entry] = []
+        for start in range(0, len(keys), MAX_CONCURRENT_READS):
+            part = keys[start : start + MAX_CONCURRENT_READS]
+            entries += [
+                entry for entry in await asyncio.gather(*map(self.store.get, part)) if entry is not None
+            ]
+        return entries
 
     def _decide_owned(
         self, entry: Entry, item: GarbageObject, owners: dict[Key, GarbageObject]
@@ -234,17 +221,6 @@ class GarbageCollector:
             "foreground" if verdict.is_awaited else "owner",
         )
 
-    async def _decide_terminating(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
-        if item.is_orphaning:
-            return await self._orphan_dependents(entry, item)
-        if item.is_foreground_deleting:
-            return await self._delete_foreground(entry, item)
-        if item.key.resource == NAMESPACE_RESOURCE:
-            # Events are not cached, so the removal of their finalizers wakes no reconcile: poll.
-            self._queue.add_after(BLOCKED_NAMESPACE_RECHECK_S, entry.key)
-            return _garbage_write(await self._namespace_cleaner.empty(entry), "namespace")
-        return None
-
     async def _orphan_dependents(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
         """Remove the owner reference from every dependent, then the orphan finalizer from the owner."""
         await self._catch_up(entry)
@@ -253,7 +229,6 @@ class GarbageCollector:
         writes = [
             _garbage_write(without_owners(resources[dependent.key.resource], dependent, uids), "orphan")
             for dependent in entries
-            if dependent is not None
         ]
         conflicts = await self._committer.commit_all(write for write in writes if write is not None)
         if conflicts:
@@ -266,8 +241,8 @@ class GarbageCollector:
         """Delete the dependents first; every change of a dependent wakes the owner, which goes when no
         dependent blocks it."""
         await self._catch_up(entry)
-        self._queue.add(
-            dependent.key for dependent in self._dependents(item.uid) if not dependent.is_terminating
+        self._loop.wake(
+            str(dependent.key) for dependent in self._dependents(item.uid) if not dependent.is_terminating
         )
         if is_blocked(item, self._dependents):
             return None

@@ -1,12 +1,12 @@
 """Delete the content of a deleted namespace, and report the content that remains."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from lattice.clock import Clock
+from lattice.controllers.garbage.batch_committer import BatchCommitter, GarbageWrite
 from lattice.controllers.garbage.ownership import deletion_write, replacement_write
-from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.stored_encoding import Object, unpack
@@ -88,8 +88,21 @@ class NamespaceCleaner:
         the remaining content."""
         remaining = RemainingContent()
         for resource in self.resources:
-            async for entries in self._pages(resource, namespace.key.name):
-                await self._remove(resource, entries, remaining)
+            after, has_more = "", True
+            while has_more:
+                page = await self.store.list(resource.id, namespace.key.name, limit=PAGE_SIZE, after=after)
+                writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in page.entries}
+                conflicts = await self.committer.commit_all(
+                    GarbageWrite(write, "namespace") for write in writes.values() if write is not None
+                )
+                for entry in page.entries:
+                    # A finalizer holds a marked object, and a conflict means that another writer changed the
+                    # object: both remain.
+                    if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
+                        finalizers = unpack(entry.value, entry.revision)["metadata"].get("finalizers", ())
+                        remaining.add(entry, finalizers)
+                if has_more := page.has_more:
+                    after = page.entries[-1].key.path
         obj = unpack(namespace.value, namespace.revision)
         # Finalizers of other controllers hold an empty namespace, too.
         if not remaining and not obj["metadata"].get("finalizers"):
@@ -97,29 +110,6 @@ class NamespaceCleaner:
         return replacement_write(
             Namespace.resource, namespace, obj, with_remaining_content(obj, remaining, self._now())
         )
-
-    async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[list[Entry]]:
-        page = await self.store.list(resource.id, namespace, limit=PAGE_SIZE)
-        while page.entries:
-            yield page.entries
-            if not page.has_more:
-                return
-            page = await self.store.list(
-                resource.id, namespace, limit=PAGE_SIZE, after=page.entries[-1].key.path
-            )
-
-    async def _remove(
-        self, resource: Resource, entries: Sequence[Entry], remaining: RemainingContent
-    ) -> None:
-        writes = {entry.key: deletion_write(resource, entry, self._now()) for entry in entries}
-        conflicts = await self.committer.commit_all(
-            GarbageWrite(write, "namespace") for write in writes.values() if write is not None
-        )
-        for entry in entries:
-            # A finalizer holds a marked object, and a conflict means that another writer changed the object:
-            # both remain.
-            if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
-                remaining.add(entry, unpack(entry.value, entry.revision)["metadata"].get("finalizers", ()))
 
     def _now(self) -> str:
         return format_timestamp(self.clock.now())

@@ -103,18 +103,16 @@ class OwnerResolver:
             # A full cache is dropped as a whole.
             if len(self._owner_lists) >= MAX_CACHED_OWNER_LISTS:
                 self._owner_lists.clear()
-            owners = self._owner_lists[namespace, raw] = tuple(
-                Owner(self._key(reference, namespace), reference.uid, reference.block_owner_deletion is True)
-                for reference in _references(raw) or ()
-            )
+            resolved: list[Owner] = []
+            for reference in _references(raw) or ():
+                resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
+                key = None
+                # A cluster-scoped object cannot have an owner in a namespace.
+                if resource is not None and (namespace or not resource.namespaced):
+                    key = Key(resource.id, namespace if resource.namespaced else "", reference.name)
+                resolved.append(Owner(key, reference.uid, reference.block_owner_deletion is True))
+            owners = self._owner_lists[namespace, raw] = tuple(resolved)
         return owners
-
-    def _key(self, reference: _Reference, namespace: str) -> Key | None:
-        resource = self._by_kind.get((reference.api_version.rpartition("/")[0], reference.kind))
-        # A cluster-scoped object cannot have an owner in a namespace.
-        if resource is None or (resource.namespaced and not namespace):
-            return None
-        return Key(resource.id, namespace if resource.namespaced else "", reference.name)
 
 
 class OwnershipVerdict(NamedTuple):
@@ -138,14 +136,6 @@ def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict
     dependents."""
     if item.is_terminating or not item.owners:
         return KEEP
-    holding, leaving, missing = _classify_owners(item, find)
-    # One owner is enough to keep the object; references to other owners are dropped.
-    if holding:
-        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
-    return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
-
-
-def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str], set[str], set[str]]:
     holding: set[str] = set()
     leaving: set[str] = set()
     missing: set[str] = set()
@@ -159,7 +149,10 @@ def _classify_owners(item: GarbageObject, find: ObjectLookup) -> tuple[set[str],
             missing.add(owner.uid)
         else:
             (leaving if current.is_foreground_deleting else holding).add(owner.uid)
-    return holding, leaving, missing
+    # One owner is enough to keep the object; references to other owners are dropped.
+    if holding:
+        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
+    return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
 
 
 def is_blocked(item: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]) -> bool:

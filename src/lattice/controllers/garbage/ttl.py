@@ -1,14 +1,15 @@
 """Delete expired events and expired join tokens."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import msgspec
 
 from lattice.clock import Clock
+from lattice.controllers.garbage.batch_committer import BatchCommitter, GarbageWrite
 from lattice.controllers.garbage.ownership import deletion_write
-from lattice.controllers.runtime.commit_batches import BatchCommitter, GarbageWrite
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.kinds.core import Event, Secret
@@ -18,6 +19,7 @@ from lattice.kinds.meta.timestamps import format_timestamp, parse_timestamp
 from lattice.store.protocol import Change, Delete, Store
 
 PAGE_SIZE = 500
+EVENT_EXPIRY_INTERVAL_S = 600.0
 
 
 # An expired token stays for a while, so that a late agent gets the reason of the rejection.
@@ -45,35 +47,47 @@ _decode = msgspec.json.Decoder(_Event).decode
 def is_expired(value: bytes, now: datetime, ttl: timedelta) -> bool:
     """Whether the latest timestamp of the event is older than `ttl`; timestamps in the future do not
     count."""
-    times = [time for time in _times(_decode(value)) if time <= now]
-    # Without a usable timestamp the age is unknown, and the event stays.
-    return bool(times) and max(times) < now - ttl
-
-
-def _times(event: _Event) -> Iterator[datetime]:
+    event = _decode(value)
     repeated = event.series.last_observed_time if event.series else None
+    latest: datetime | None = None
     for text in (event.metadata.creation_timestamp, event.last_timestamp, event.event_time, repeated):
         try:
             time = parse_timestamp(text or "")
         # Users may post events with any text as a timestamp.
         except ValueError:
             continue
-        yield time
+        if time <= now and (latest is None or time > latest):
+            latest = time
+    # Without a usable timestamp the age is unknown, and the event stays.
+    return latest is not None and latest < now - ttl
 
 
-async def delete_expired_events(
-    store: Store, clock: Clock, committer: BatchCommitter, ttl: timedelta
-) -> None:
-    """Delete all expired events, one page of the list at a time."""
-    resource, now, after = Event.resource, clock.now(), ""
-    while True:
-        page = await store.list(resource.id, limit=PAGE_SIZE, after=after)
-        expired = [entry for entry in page.entries if is_expired(entry.value, now, ttl)]
-        writes = [deletion_write(resource, entry, format_timestamp(now)) for entry in expired]
-        await committer.commit_all(GarbageWrite(write, "ttl") for write in writes if write is not None)
-        if not page.has_more:
-            return
-        after = page.entries[-1].key.path
+@dataclass(frozen=True)
+class EventExpiryController:
+    """Delete the expired events of all namespaces at an interval; the only key is the resource of events."""
+
+    store: Store
+    clock: Clock
+    committer: BatchCommitter
+    ttl: timedelta
+    name: ClassVar[str] = "events"
+
+    def list_keys(self) -> Iterable[str]:
+        return [Event.resource.id]
+
+    async def reconcile(self, key: str) -> Requeue:
+        """Delete all expired events, one page of the list at a time."""
+        now, after, has_more = self.clock.now(), "", True
+        while has_more:
+            page = await self.store.list(key, limit=PAGE_SIZE, after=after)
+            expired = [entry for entry in page.entries if is_expired(entry.value, now, self.ttl)]
+            writes = [deletion_write(Event.resource, entry, format_timestamp(now)) for entry in expired]
+            await self.committer.commit_all(
+                GarbageWrite(write, "ttl") for write in writes if write is not None
+            )
+            if has_more := page.has_more:
+                after = page.entries[-1].key.path
+        return Requeue(after=EVENT_EXPIRY_INTERVAL_S)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The reconcile loop, work queue, controller context, object writes, event recorder, commit batching.
+"""The reconcile loop, work queue, controller context, object writes, event recorder.
 
 Imported by: app controllers controllers.automation controllers.garbage controllers.nodes
 controllers.scheduler controllers.services sim.planted_bugs sim.world.

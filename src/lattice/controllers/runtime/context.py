@@ -3,7 +3,7 @@ fences every write."""
 
 import asyncio
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -29,7 +29,8 @@ from lattice.kinds.workload import LatticeWorkload, service_path
 from lattice.presence import Presence
 from lattice.scheduling.cycle.reservation_record import gang_attempt_of, reservation_record
 from lattice.store.cache import Cache, Index
-from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Check, Entry, Store, Term, Write
+from lattice.store.commit_packing import pack_writes
+from lattice.store.protocol import Check, Entry, Store, Term, Write
 
 K = TypeVar("K", bound=Kind)
 # Commits of one large write that run at the same time.
@@ -157,7 +158,7 @@ class ControllerContext:
 
     async def commit_groups(self, writes: Iterable[Sequence[Write]]) -> None:
         """Commit groups of writes in batches, one batch after another; no group is split."""
-        for batch in batch_writes(writes):
+        for batch in pack_writes(writes):
             await self.commit(batch)
 
     async def commit_groups_concurrently(self, groups: Iterable[Sequence[Write]]) -> int:
@@ -167,7 +168,7 @@ class ControllerContext:
         """
         newest, under_way = 0, set[asyncio.Task[int]]()
         try:
-            for batch in batch_writes(groups):
+            for batch in pack_writes(groups):
                 if len(under_way) == MAX_CONCURRENT_COMMITS:
                     done, under_way = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
                     newest = max(newest, *(result.result() for result in done))
@@ -181,18 +182,3 @@ class ControllerContext:
                 raise result
             newest = max(newest, result)
         return newest
-
-
-def batch_writes(
-    groups: Iterable[Sequence[Write]], max_writes: int = MAX_COMMIT_OPERATIONS
-) -> Iterator[list[Write]]:
-    """Join groups into batches of at most `max_writes` writes; no group is split, so a larger group is a
-    batch of its own."""
-    batch: list[Write] = []
-    for group in groups:
-        if batch and len(batch) + len(group) > max_writes:
-            yield batch
-            batch = []
-        batch.extend(group)
-    if batch:
-        yield batch

@@ -1,14 +1,15 @@
-"""The reconcile loop: take keys from the work queue, reconcile several keys at a time, requeue failures with
-back-off."""
+"""The reconcile loop: take keys from the work queue, reconcile several keys at a time, alone or in batches,
+requeue failures with back-off."""
 
 import asyncio
+import itertools
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import structlog
 
@@ -27,7 +28,7 @@ from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.cache import Cache
 from lattice.store.protocol import Change
 
-__all__ = ["Concurrency", "Controller", "Loop", "Priority", "Requeue", "Source", "run_all"]
+__all__ = ["BatchController", "Concurrency", "Controller", "Loop", "Priority", "Requeue", "Source", "run_all"]
 
 WORKERS = 8
 # The interval at which every key is reconciled, changed or not.
@@ -50,6 +51,39 @@ class Controller(Protocol):
         ...
 
     async def reconcile(self, key: str) -> Requeue | None: ...
+
+
+@runtime_checkable
+class BatchController(Protocol):
+    """Reconciles up to `batch_size` keys in one call, so that the writes about the keys share commits."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def batch_size(self) -> int: ...
+
+    async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
+        """Reconcile the keys and return the keys that are not done; an error that is raised fails every
+        key."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _SingleKeyController:
+    """A controller of single keys as a controller of batches of one key."""
+
+    controller: Controller
+    batch_size: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.controller.name
+
+    async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
+        (key,) = keys
+        requeue = await self.controller.reconcile(key)
+        return {} if requeue is None else {key: requeue}
 
 
 def own_path(change: Change) -> Iterable[str]:
@@ -114,7 +148,7 @@ class Loop:
     `list_keys` lists every key. `run_all` runs the caches of the sources.
     """
 
-    controller: Controller
+    controller: Controller | BatchController
     clock: Clock
     rng: random.Random
     list_keys: Callable[[], Iterable[str]]
@@ -123,8 +157,13 @@ class Loop:
 
     def __post_init__(self) -> None:
         self._queue = WorkQueue(self.clock, self.rng)
-        self._in_flight: dict[str, _InFlight] = {}
-        self._overdue: set[str] = set()
+        controller = self.controller
+        self._batch_controller: BatchController = (
+            controller if isinstance(controller, BatchController) else _SingleKeyController(controller)
+        )
+        # By the keys of a batch, in the order of the start.
+        self._in_flight: dict[tuple[str, ...], _InFlight] = {}
+        self._overdue: set[tuple[str, ...]] = set()
         self._woken = asyncio.Event()
         self._timer = _Timer(self.clock, self._woken.set)
         self._resync_at = math.inf
@@ -146,7 +185,7 @@ class Loop:
 
     @property
     def in_flight(self) -> tuple[str, ...]:
-        return tuple(self._in_flight)
+        return tuple(itertools.chain.from_iterable(self._in_flight))
 
     def wake(self, keys: Iterable[str], priority: Priority = Priority.NORMAL) -> None:
         """Wake keys: the loop reconciles the keys in the order of their priority."""
@@ -181,7 +220,14 @@ class Loop:
                 await self._woken.wait()
                 self._woken.clear()
         finally:
-            await self._shut_down(startup)
+            for unsubscribe in self._unsubscribers:
+                unsubscribe()
+            self._timer.stop()
+            tasks = [startup, *(work.task for work in self._in_flight.values())]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            self._metrics.set_queue_depth(0)
         if self._fenced is not None:
             raise self._fenced
 
@@ -192,9 +238,10 @@ class Loop:
         for source in self.sources:
             self._unsubscribers.append(source.cache.on_change(partial(self._on_change, source)))
         self.wake(self.list_keys())
-        # The random phase spreads the resyncs of the controllers over time.
-        phase = 0.5 + self.rng.random() / 2
-        self._resync_at = self.clock.monotonic() + self.concurrency.resync_s * phase
+        if self.concurrency.resync_s < math.inf:
+            # The random phase spreads the resyncs of the controllers over time.
+            phase = 0.5 + self.rng.random() / 2
+            self._resync_at = self.clock.monotonic() + self.concurrency.resync_s * phase
 
     def _on_change(self, source: Source, change: Change) -> None:
         try:
@@ -225,12 +272,12 @@ class Loop:
 
     def _start_reconciles(self) -> None:
         now = self.clock.monotonic()
-        for running_key, running in self._in_flight.items():
+        for running_keys, running in self._in_flight.items():
             if running.deadline > now:
                 break
             # Cancel once: a second cancellation would interrupt the clean-up of the reconcile.
-            if running_key not in self._overdue:
-                self._overdue.add(running_key)
+            if running_keys not in self._overdue:
+                self._overdue.add(running_keys)
                 running.task.cancel()
         # A stopping loop starts no reconcile, and a resync would only fill the queue.
         if self._stop_at is not None:
@@ -238,91 +285,91 @@ class Loop:
         if now >= self._resync_at:
             self._resync_at = now + self.concurrency.resync_s
             self.wake(self.list_keys(), Priority.BACKGROUND)
-        while len(self._in_flight) < self.concurrency.workers and (key := self._queue.take()) is not None:
-            task = asyncio.create_task(self._reconcile_and_measure(key))
-            self._in_flight[key] = _InFlight(task, now + self.concurrency.timeout_s)
-            task.add_done_callback(partial(self._on_task_done, key))
+        limit = self._batch_controller.batch_size
+        while len(self._in_flight) < self.concurrency.workers and (keys := self._queue.take_batch(limit)):
+            task = asyncio.create_task(self._reconcile_and_measure(keys))
+            self._in_flight[keys] = _InFlight(task, now + self.concurrency.timeout_s)
+            task.add_done_callback(partial(self._on_task_done, keys))
         self._metrics.set_queue_depth(self._queue.ready)
 
-    def _on_task_done(self, key: str, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, keys: tuple[str, ...], task: asyncio.Task[None]) -> None:
         # A task may be cancelled before its first step, or by the call that it awaits.
         if task.cancelled():
-            self._forget_in_flight(key)
+            self._forget_in_flight(keys)
             if not self._is_finished():
-                self._queue.failed(key, ERROR_BACKOFF)
+                for key in keys:
+                    self._queue.failed(key, ERROR_BACKOFF)
         self._woken.set()
 
-    def _forget_in_flight(self, key: str) -> None:
-        """Remove the key from the running reconciles; must precede the requeue, which may start the key at
+    def _forget_in_flight(self, keys: tuple[str, ...]) -> None:
+        """Remove the keys from the running reconciles; must precede the requeue, which may start a key at
         once."""
-        del self._in_flight[key]
-        self._overdue.discard(key)
+        del self._in_flight[keys]
+        self._overdue.discard(keys)
 
-    async def _reconcile_and_measure(self, key: str) -> None:
+    async def _reconcile_and_measure(self, keys: tuple[str, ...]) -> None:
         began = self.clock.monotonic()
-        with traces.span("look", controller=self.controller.name, key=key) as span:
-            result = await self._reconcile(key)
-            span.set_attributes(result=result)
+        # A trace of a batch names the first key.
+        with traces.span("look", controller=self.controller.name, key=keys[0]) as span:
+            results = await self._reconcile(keys)
+            span.set_attributes(result=", ".join(dict.fromkeys(results)))
         now = self.clock.monotonic()
         self._reconciled_at = self.clock.now()
-        self._metrics.record_reconcile(result, now - began)
+        self._metrics.record_reconcile(results, now - began)
 
-    async def _reconcile(self, key: str) -> str:
-        """Reconcile one key, report the outcome to the work queue, and return the outcome as the metrics
-        label."""
+    async def _reconcile(self, keys: tuple[str, ...]) -> Sequence[str]:
+        """Reconcile keys, report the outcomes to the work queue, and return the outcomes as metrics
+        labels."""
         try:
-            requeue = await self.controller.reconcile(key)
+            outcomes = await self._batch_controller.reconcile_batch(keys)
         except asyncio.CancelledError:
             # Only the timeout of this loop counts as a failure; any other cancellation ends the task.
-            if key not in self._overdue:
+            if keys not in self._overdue:
                 raise
-            self._forget_in_flight(key)
+            self._forget_in_flight(keys)
             timeout = Unavailable(
                 f"took longer than {self.concurrency.timeout_s:g} s",
-                where=key,
+                where=keys[0],
                 fix="see what it waits for; it is tried again",
             )
-            return self._handle_error(key, timeout)
+            return self._handle_error(keys, timeout)
         # One failing key must not stop the loop; _handle_error logs the error.
         except Exception as error:  # noqa: BLE001
-            self._forget_in_flight(key)
-            return self._handle_error(key, error)
-        self._forget_in_flight(key)
-        self._queue.done(key, requeue)
-        return "done" if requeue is None else "again"
+            self._forget_in_flight(keys)
+            return self._handle_error(keys, error)
+        self._forget_in_flight(keys)
+        return [self._record_outcome(key, outcomes.get(key)) for key in keys]
 
-    def _handle_error(self, key: str, error: Exception) -> str:
-        root = _root_error(error)
-        # Another server leads: no write of this term can succeed any more (I-09), so the key is not requeued.
-        if isinstance(root, Fenced):
-            self._fenced = root
-            return "fenced"
+    def _record_outcome(self, key: str, outcome: Requeue | Conflict | None) -> str:
         # A rival wrote first, which is normal: no log line and a short back-off.
-        if isinstance(root, Conflict):
+        if isinstance(outcome, Conflict):
             self._queue.failed(key, CONFLICT_BACKOFF)
             return "conflict"
-        seconds = self._queue.failed(key, ERROR_BACKOFF)
+        self._queue.done(key, outcome)
+        return "done" if outcome is None else "again"
+
+    def _handle_error(self, keys: tuple[str, ...], error: Exception) -> Sequence[str]:
+        root = _root_error(error)
+        # Another server leads: no write of this term can succeed any more (I-09), so no key is requeued.
+        if isinstance(root, Fenced):
+            self._fenced = root
+            return ["fenced"] * len(keys)
+        if isinstance(root, Conflict):
+            return [self._record_outcome(key, root) for key in keys]
+        delays_s = [self._queue.failed(key, ERROR_BACKOFF) for key in keys]
         fields = {
             "controller": self.controller.name,
-            "key": key,
-            "failures": self._queue.failures(key),
-            "again_in": round(seconds, 3),
+            "key": keys[0],
+            "failures": self._queue.failures(keys[0]),
+            "again_in": round(delays_s[0], 3),
         }
+        if len(keys) > 1:
+            fields["keys"] = len(keys)
         if isinstance(root, LatticeError):
             log.warning("reconcile failed", **fields, why=str(root))
         else:
             log.error("reconcile failed", **fields, why=repr(error), exc_info=error)
-        return "failed"
-
-    async def _shut_down(self, startup: asyncio.Task[None]) -> None:
-        for unsubscribe in self._unsubscribers:
-            unsubscribe()
-        self._timer.stop()
-        tasks = [startup, *(work.task for work in self._in_flight.values())]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        self._metrics.set_queue_depth(0)
+        return ["failed"] * len(keys)
 
 
 def _root_error(error: Exception) -> Exception:

@@ -1,18 +1,14 @@
-"""Work queues of controllers: keys that are ready, delayed or being reconciled, with priorities and
+"""The work queue of a controller: keys that are ready, delayed or being reconciled, with priorities and
 back-off."""
 
-import asyncio
 import heapq
 import math
 import random
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
 
-from lattice.clock import Clock, with_timeout
-from lattice.store.protocol import Key
+from lattice.clock import Clock
 
 # A key that backs off and changes meanwhile waits at least so long: its own writes must not make the
 # controller spin.
@@ -21,9 +17,6 @@ CHANGED_KEY_RETRY_S = 1.0
 MIN_REQUEUE_S = 0.001
 # Of so many keys taken, one comes from the lowest non-empty priority, so that no priority starves.
 LOW_PRIORITY_EVERY = 8
-
-# Back-off of the garbage collector's queue (BatchWorkQueue).
-MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 30.0
 
 
 class Priority(IntEnum):
@@ -107,7 +100,11 @@ class WorkQueue:
 
     def take(self) -> str | None:
         """Take the next key for a reconcile; None if no key is ready."""
-        self._promote()
+        now = self._clock.monotonic()
+        while self.next_due() <= now:
+            _, key = heapq.heappop(self._delayed)
+            del self._due[key]
+            self._make_ready(key, Priority.NORMAL)
         ready_queues = [keys for keys in self._ready if keys]
         if not ready_queues:
             return None
@@ -119,6 +116,13 @@ class WorkQueue:
         self._due.pop(key, None)
         self._processing[key] = None
         return key
+
+    def take_batch(self, limit: int) -> tuple[str, ...]:
+        """Take up to `limit` keys for a reconcile, in the order of `take`."""
+        keys: list[str] = []
+        while len(keys) < limit and (key := self.take()) is not None:
+            keys.append(key)
+        return tuple(keys)
 
     def done(self, key: str, requeue: Requeue | None = None) -> None:
         """End a successful reconcile of the key: reset the failure count, then requeue the key as asked."""
@@ -154,13 +158,6 @@ class WorkQueue:
             heapq.heappop(self._delayed)
         return self._delayed[0][0] if self._delayed else math.inf
 
-    def _promote(self) -> None:
-        now = self._clock.monotonic()
-        while self.next_due() <= now:
-            _, key = heapq.heappop(self._delayed)
-            del self._due[key]
-            self._make_ready(key, Priority.NORMAL)
-
     def _make_ready(self, key: str, priority: Priority) -> None:
         """Make the key ready, or raise its priority if the key is ready with a lower priority."""
         for current_priority, keys in enumerate(self._ready):
@@ -185,72 +182,3 @@ class WorkQueue:
             ]
             heapq.heapify(self._delayed)
         heapq.heappush(self._delayed, (due, key))
-
-
-class BatchWorkQueue:
-    """The keys of a controller that takes many keys at once; for one reader.
-
-    No key is dropped: a key that keeps failing is retried every MAX_BACKOFF_S seconds.
-    """
-
-    def __init__(self, clock: Clock, rng: random.Random) -> None:
-        self._clock = clock
-        self._rng = rng
-        self._ready: dict[Key, None] = {}
-        self._delayed: list[tuple[float, Key]] = []
-        # The due time of a key. Entries of `_delayed` with another time are stale.
-        self._due: dict[Key, float] = {}
-        self._failure_counts: dict[Key, int] = {}
-        self._woken = asyncio.Event()
-
-    def __len__(self) -> int:
-        return len(self._ready.keys() | self._due.keys())
-
-    def add(self, keys: Iterable[Key]) -> None:
-        previous_count = len(self._ready)
-        self._ready.update(dict.fromkeys(keys))
-        if len(self._ready) > previous_count:
-            self._woken.set()
-
-    def add_after(self, seconds: float, key: Key) -> None:
-        """Make the key ready after so many seconds, unless the key is due earlier."""
-        due = self._clock.monotonic() + seconds
-        if due < self._due.get(key, math.inf):
-            self._due[key] = due
-            heapq.heappush(self._delayed, (due, key))
-            self._woken.set()
-
-    def failed(self, key: Key) -> None:
-        """Requeue the key after a back-off that grows with every failure in a row."""
-        count = self._failure_counts[key] = self._failure_counts.get(key, 0) + 1
-        delay_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * 2 ** min(count - 1, 20))
-        self.add_after(delay_s * (0.5 + self._rng.random() / 2), key)
-
-    def done(self, key: Key) -> None:
-        """Reset the failure count of the key."""
-        self._failure_counts.pop(key, None)
-
-    async def take(self, limit: int) -> list[Key]:
-        """Take up to `limit` ready keys, oldest first; wait until a key is ready."""
-        while not self._promote():
-            self._woken.clear()
-            if not self._delayed:
-                await self._woken.wait()
-                continue
-            with suppress(TimeoutError):
-                delay_s = self._delayed[0][0] - self._clock.monotonic()
-                await with_timeout(self._clock, delay_s, self._woken.wait())
-        batch = [key for key, _ in zip(self._ready, range(limit), strict=False)]
-        for key in batch:
-            del self._ready[key]
-        return batch
-
-    def _promote(self) -> bool:
-        now = self._clock.monotonic()
-        while self._delayed and self._delayed[0][0] <= now:
-            due, key = heapq.heappop(self._delayed)
-            # Another due time: `add_after` has replaced this heap entry by an earlier one.
-            if self._due.get(key) == due:
-                del self._due[key]
-                self._ready[key] = None
-        return bool(self._ready)

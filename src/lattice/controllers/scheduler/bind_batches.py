@@ -9,23 +9,16 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from lattice.controllers.scheduler.bind_units import LIMITS, BindUnit, make_unit, node_units, pack_waves
 from lattice.controllers.scheduler.binding_store import PersistentBindingStore, node_key, workload_key
 from lattice.errors import TooLarge
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload
 from lattice.scheduling.cycle.binder import BindRequest
-from lattice.scheduling.cycle.commit_batches import (
-    BindUnit,
-    CommitLimits,
-    make_unit,
-    node_units,
-    pack_commit_batches,
-)
 from lattice.scheduling.cycle.cycle import ScheduledWorkload
 from lattice.scheduling.cycle.reservations import Reservations
+from lattice.store.commit_packing import cost_of_writes, pack_commits
 from lattice.store.protocol import Entry, Put, RevisionConflict
-
-LIMITS = CommitLimits()
 
 log = structlog.get_logger()
 
@@ -71,11 +64,11 @@ class BatchBinder:
         gangs = list(groups)
         sizes: dict[str, int] = {}
         ready = [scheduled for scheduled in alone if self._measure(scheduled, sizes)]
-        units = [*(self._unit(gang.members) for gang in gangs), *node_units(ready, sizes, LIMITS)]
+        units = [*(self._unit(gang.members) for gang in gangs), *node_units(ready, sizes)]
         min_members = {gang.members[0].ask.group: gang.min_members for gang in gangs if gang.members}
-        for batch in pack_commit_batches(units, LIMITS):
+        for wave in pack_waves(units):
             results = await asyncio.gather(
-                *(self._commit(commit, min_members) for commit in batch), return_exceptions=True
+                *(self._commit(commit, min_members) for commit in wave), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, BaseException):
@@ -89,14 +82,14 @@ class BatchBinder:
             for entry, count in nodes
             if entry and (put := self.binding_store.records.set_count(entry, count))
         ]
-        for start in range(0, len(puts), LIMITS.max_operations):
-            part = puts[start : start + LIMITS.max_operations]
+        for part in pack_commits(puts, lambda put: cost_of_writes([put])):
             with suppress(RevisionConflict):
                 self._record_commit(part, (), await self.binding_store.context.commit(part))
 
     def fits_in_one_commit(self, gang: Gang) -> bool:
         """Whether the bindings of the gang fit into one commit."""
-        return self._unit(gang.members).fits(LIMITS)
+        unit = self._unit(gang.members)
+        return LIMITS.allow(unit.operations, unit.size_bytes)
 
     def _unit(self, members: Sequence[ScheduledWorkload]) -> BindUnit:
         sizes: dict[str, int] = {}

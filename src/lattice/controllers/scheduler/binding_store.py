@@ -19,6 +19,7 @@ import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import key_of, put_new
+from lattice.controllers.scheduler.bind_units import LIMITS
 from lattice.controllers.scheduler.binding_records import BindingDetails, BindingRecords
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.core import Lease, LeaseSpec
@@ -39,7 +40,8 @@ from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus
-from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Delete, Entry, Key, Put, RevisionConflict, Write
+from lattice.store.commit_packing import CommitCost, pack_commits
+from lattice.store.protocol import Delete, Entry, Key, Put, RevisionConflict, Write
 
 # Attempts of a write that conflicts with rivals; a lost attempt means that a rival has committed.
 MAX_WRITE_ATTEMPTS = 16
@@ -184,24 +186,35 @@ class PersistentBindingStore:
         """Bind the reserved members of a gang; return the reservations that are missing, in which case no
         member is bound."""
         # A binding takes two writes: the workload and its event.
-        if 2 * len(requests) <= MAX_COMMIT_OPERATIONS:
+        parts = self._parts(requests, writes_per_request=2)
+        if len(parts) <= 1:
             return await self._commit_together(requests)
         attempt = f"{requests[0].reservation} {self.context.new_uid()}"
-        for part in _parts(requests, MAX_COMMIT_OPERATIONS):
+        for part in self._parts(requests, writes_per_request=1):
             if missing := await self._adopt(part, attempt, lead=requests[0].workload):
                 return missing
         # The first part contains the lead: its commit decides about the gang.
-        first, *remaining = _parts(requests, MAX_COMMIT_OPERATIONS // 2)
+        first, *remaining = parts
         if missing := await self._commit_together(first, attempt):
             return missing
         for part in remaining:
             await self._finish(part)
         return ()
 
+    def _parts(self, requests: Sequence[BindRequest], writes_per_request: int) -> list[list[BindRequest]]:
+        """Split requests into parts that fit into one commit, by the sizes of the cached workloads."""
+        cache = self.context.cache(LatticeWorkload)
+
+        def cost_of(request: BindRequest) -> CommitCost:
+            entry = cache.entry(request.workload)
+            return CommitCost(writes_per_request, len(entry.value) if entry else 0)
+
+        return list(pack_commits(requests, cost_of, LIMITS))
+
     async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
         """Cancel the reservations and return the reservations that were bound before the abort."""
         # A cancelled reservation takes up to two writes: the workload and the count of its node.
-        for part in _parts(requests, MAX_COMMIT_OPERATIONS // 2):
+        for part in self._parts(requests, writes_per_request=2):
             await self._write_with_retries(partial(self._abort_writes, part))
         return await self._bound_reservations(requests)
 
@@ -455,10 +468,6 @@ def _is_lease_expired(lease: Entry, now: datetime) -> bool:
     spec = _decode_lease(lease.value).spec
     seconds = timedelta(seconds=spec.lease_duration_seconds or 0)
     return spec.renew_time is None or now >= parse_timestamp(spec.renew_time) + seconds
-
-
-def _parts(requests: Sequence[BindRequest], size: int) -> list[Sequence[BindRequest]]:
-    return [requests[start : start + size] for start in range(0, len(requests), size)]
 
 
 def _contended(where: str) -> Conflict:

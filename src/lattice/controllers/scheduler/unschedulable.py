@@ -15,6 +15,7 @@ from lattice.scheduling.cycle.decision_record import DecisionRecord, rejected_re
 from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.cycle.scheduler_cache import is_evicted
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
+from lattice.store.commit_packing import cost_of_writes, pack_commits
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, RevisionConflict
 
 # The shortest time between two events about one workload; the later event counts the failures in between.
@@ -143,11 +144,7 @@ class UnschedulableReporter:
         """
         context = self.records.context
         written: list[str] = []
-        names = list(puts)
-        # A workload has two writes: its status and an event.
-        batch_size = MAX_COMMIT_OPERATIONS // 2
-        for start in range(0, len(names), batch_size):
-            remaining = names[start : start + batch_size]
+        for remaining in pack_commits(puts, lambda name: cost_of_writes(puts[name])):
             while remaining:
                 writes: list[Put] = []
                 for name in remaining:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from lattice.controllers.runtime.context import ControllerContext, batch_writes
+from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
 from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict
@@ -32,6 +32,7 @@ from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
 from lattice.placement.status.placement_conditions import PlacementStatus
 from lattice.placement.status.service_status import cluster_labels, cluster_object
+from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
 # With events, ledgers and budget owners, so many clusters stay below a hundred operations.
@@ -99,7 +100,7 @@ class PlacementWriter:
         groups = (
             self._status_writes(decided, name, statuses[name]) for name in statuses if name not in written
         )
-        for batch in batch_writes([group for group in groups if group]):
+        for batch in pack_writes(group for group in groups if group):
             await self._commit(batch)
         return None
 

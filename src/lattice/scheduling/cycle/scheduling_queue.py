@@ -1,5 +1,9 @@
 """The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads until
-a cluster event."""
+a cluster event.
+
+Not the work queue of controllers (`controllers/runtime/workqueue`): workloads are ordered by their priority and
+arrival, a gang is popped as a whole, and only the events that a rejection names wake an unschedulable workload.
+"""
 
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass, field

@@ -117,7 +117,11 @@ class AgentSessions:
         self._registrar = Registrar(self.clock)
 
     async def run(self) -> None:
-        """Sweep sessions at an interval until cancelled."""
+        """Sweep sessions at an interval until cancelled.
+
+        Not a controller on `Loop`: a sweep reads the sessions in memory, also of a server that does not lead,
+        and has no key to back off.
+        """
         while True:
             await self.clock.sleep(SWEEP_INTERVAL_S)
             self.sweep()

@@ -9,7 +9,7 @@ plan, and the reply names the declaration.
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -21,15 +21,8 @@ from lattice.server.fleet_queries.protocol import ObjectRow, PlannedWrite, Query
 from lattice.server.fleet_queries.query_schema import APPLY_QUERY, PLACEMENT_INPUT_KINDS
 from lattice.server.fleet_queries.service import FleetQueryService, QueryRecord
 from lattice.server.requests.call import Reply, User
-from lattice.store.protocol import (
-    ABSENT,
-    MAX_COMMIT_BYTES,
-    MAX_COMMIT_OPERATIONS,
-    Check,
-    Key,
-    Put,
-    RevisionConflict,
-)
+from lattice.store.commit_packing import CommitCost, cost_of_writes, pack_commits
+from lattice.store.protocol import ABSENT, Check, Key, Put, RevisionConflict
 
 # Plans that the query process computes while other users change declarations.
 MAX_PLAN_ATTEMPTS = 3
@@ -71,7 +64,7 @@ async def _apply(fleet: FleetQueryService, result: QueryResult, record: QueryRec
     revisions = {write.key: write.expect for write in result.writes}
     applied = 0
     try:
-        for batch in _commit_batches(changed):
+        for batch in pack_commits(changed, _commit_cost):
             puts = [Put(write.key, write.value, write.expect) for write in batch]
             revision = await fleet.api.store.commit(puts, checks=_namespace_checks(batch))
             revisions.update((write.key, revision) for write in batch)
@@ -88,23 +81,10 @@ async def _apply(fleet: FleetQueryService, result: QueryResult, record: QueryRec
     )
 
 
-def _commit_batches(writes: Sequence[PlannedWrite]) -> Iterator[list[PlannedWrite]]:
-    """Split the writes, in order, into batches within the limits of one commit."""
-    batch: list[PlannedWrite] = []
-    size = 0
-    for write in writes:
-        # Estimates the bytes of the write in the commit, keys and check included.
-        length = len(write.value) + 2 * len(str(write.key)) + len(write.key.namespace) + 20
-        if batch and (
-            len(batch) + len(_namespace_checks([*batch, write])) >= MAX_COMMIT_OPERATIONS
-            or size + length > MAX_COMMIT_BYTES
-        ):
-            yield batch
-            batch, size = [], 0
-        batch.append(write)
-        size += length
-    if batch:
-        yield batch
+def _commit_cost(write: PlannedWrite) -> CommitCost:
+    return cost_of_writes(
+        [Put(write.key, write.value)], tuple(check.key for check in _namespace_checks([write]))
+    )
 
 
 def _namespace_checks(writes: Sequence[PlannedWrite]) -> list[Check]:

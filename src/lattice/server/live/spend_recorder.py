@@ -43,7 +43,11 @@ class SpendRecorder:
     _next_write_at: float = 0.0
 
     async def run(self) -> None:
-        """Sample at an interval until cancelled. A failed write is logged and repeated later."""
+        """Sample at an interval until cancelled. A failed write is logged and repeated later.
+
+        Not a controller on `Loop`: a sample has no key to reconcile or to back off, and the history outlives
+        the controllers of a term, because this server answers spending requests from it.
+        """
         while True:
             if (leader := self.leader_context()) is not None:
                 try:

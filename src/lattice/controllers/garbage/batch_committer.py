@@ -1,21 +1,12 @@
 """Commit the writes of the garbage collector in few fenced commits and count every deletion by its reason."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from lattice import metrics
-from lattice.store.protocol import (
-    MAX_COMMIT_BYTES,
-    MAX_COMMIT_OPERATIONS,
-    Delete,
-    Key,
-    Put,
-    RevisionConflict,
-    Store,
-    Term,
-    Write,
-)
+from lattice.store.commit_packing import cost_of_writes, pack_commits
+from lattice.store.protocol import Delete, Key, RevisionConflict, Store, Term, Write
 
 GarbageReason = Literal["owner", "foreground", "orphan", "namespace", "ttl"]
 
@@ -39,7 +30,7 @@ class BatchCommitter:
         """Commit all writes; leave out objects that another writer changed meanwhile and return their
         keys."""
         conflicts: set[Key] = set()
-        for batch in batch_garbage_writes(writes):
+        for batch in pack_commits(writes, lambda garbage_write: cost_of_writes([garbage_write.write])):
             try:
                 await self._commit(batch)
             except RevisionConflict:
@@ -57,21 +48,3 @@ class BatchCommitter:
         for garbage_write in batch:
             if isinstance(garbage_write.write, Delete):
                 metrics.GARBAGE_COLLECTED.labels(garbage_write.reason).inc()
-
-
-def batch_garbage_writes(writes: Iterable[GarbageWrite]) -> Iterator[list[GarbageWrite]]:
-    """Group writes into batches that stay within the operation and byte limits of one commit."""
-    batch: list[GarbageWrite] = []
-    size = 0
-    for garbage_write in writes:
-        # The size of key and value approximates the size of the operation in the store.
-        cost = len(str(garbage_write.write.key)) + (
-            len(garbage_write.write.value) if isinstance(garbage_write.write, Put) else 0
-        )
-        if batch and (len(batch) == MAX_COMMIT_OPERATIONS or size + cost > MAX_COMMIT_BYTES):
-            yield batch
-            batch, size = [], 0
-        batch.append(garbage_write)
-        size += cost
-    if batch:
-        yield batch

@@ -7,12 +7,11 @@ from build.small_clusters import ask, nodes
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.scheduling.cycle.commit_batches import CommitLimits, make_unit, node_units, pack_commit_batches
+from lattice.controllers.scheduler.bind_units import LIMITS, make_unit, node_units, pack_waves
 from lattice.scheduling.cycle.cycle import ScheduledWorkload
 from lattice.scheduling.cycle.reservations import Reservation
 
 TABLE = nodes(1000)
-LIMITS = CommitLimits()
 
 
 def placed(name: str, node: str) -> ScheduledWorkload:
@@ -32,7 +31,7 @@ def test_commits_respect_limits_and_waves_repeat_no_node(
         make_unit([placed(f"g{number}-{place}", f"n{node}") for place, node in enumerate(gang)], 1)
         for number, gang in enumerate(gangs)
     ]
-    made = pack_commit_batches([*together, *node_units(alone, sizes, LIMITS)], LIMITS)
+    made = pack_waves([*together, *node_units(alone, sizes)])
     found = Counter(
         each.ask.name for wave in made for commit in wave for unit in commit for each in unit.scheduled
     )

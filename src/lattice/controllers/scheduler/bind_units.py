@@ -1,0 +1,69 @@
+"""Bind units: group bindings that are written together, and pack the units into waves of commits in which every
+node is written once."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+
+from lattice.scheduling.cycle.cycle import ScheduledWorkload
+from lattice.store.commit_packing import CommitCost, CommitLimits, CommitSpace, pack_commits
+from lattice.store.protocol import MAX_COMMIT_OPERATIONS
+
+# The workload and its event; a node is one more operation, whatever the number of its bindings.
+OPERATIONS_PER_BINDING = 2
+MAX_BINDINGS_PER_UNIT = 32
+# The bytes of the workloads: below the limit of the store, because nodes and events come on top.
+MAX_WORKLOAD_BYTES_PER_COMMIT = 900_000
+LIMITS = CommitLimits(MAX_COMMIT_OPERATIONS, MAX_WORKLOAD_BYTES_PER_COMMIT)
+NODE_UNIT_LIMITS = CommitLimits(MAX_BINDINGS_PER_UNIT, MAX_WORKLOAD_BYTES_PER_COMMIT)
+
+
+@dataclass(frozen=True, slots=True)
+class BindUnit:
+    """Bindings that are written together: the members of a gang, or the bindings to one node."""
+
+    scheduled: tuple[ScheduledWorkload, ...]
+    size_bytes: int
+    nodes: frozenset[str] = field(default=frozenset())
+
+    @property
+    def operations(self) -> int:
+        return OPERATIONS_PER_BINDING * len(self.scheduled) + len(self.nodes)
+
+
+def make_unit(workloads: Sequence[ScheduledWorkload], size: int) -> BindUnit:
+    return BindUnit(tuple(workloads), size, frozenset(scheduled.node for scheduled in workloads))
+
+
+def node_units(placed: Iterable[ScheduledWorkload], size_of: Mapping[str, int]) -> Iterator[BindUnit]:
+    """Units of the workloads without gang, by node, split at the limits of a unit."""
+    by_node = sorted(placed, key=lambda scheduled: scheduled.node)
+    for _, on_node in groupby(by_node, key=lambda scheduled: scheduled.node):
+        for part in pack_commits(
+            on_node, lambda scheduled: CommitCost(1, size_of[scheduled.ask.name]), NODE_UNIT_LIMITS
+        ):
+            yield make_unit(part, sum(size_of[scheduled.ask.name] for scheduled in part))
+
+
+def pack_waves(units: Iterable[BindUnit]) -> list[list[list[BindUnit]]]:
+    """Waves of commits. No two commits of a wave write the same node, so the commits of a wave may run
+    concurrently; waves run in order."""
+    waves: list[list[list[BindUnit]]] = []
+    # By wave: the space of its last commit.
+    spaces: list[CommitSpace] = []
+    # By node: the first wave that may write the node.
+    next_wave: dict[str, int] = {}
+    for unit in units:
+        wave = max([next_wave.get(node, 0) for node in unit.nodes], default=0)
+        for node in unit.nodes:
+            next_wave[node] = wave + 1
+        if wave == len(waves):
+            waves.append([[]])
+            spaces.append(CommitSpace(LIMITS))
+        cost = CommitCost(unit.operations, unit.size_bytes)
+        if not spaces[wave].take(cost):
+            waves[wave].append([])
+            spaces[wave] = CommitSpace(LIMITS)
+            spaces[wave].take(cost)
+        waves[wave][-1].append(unit)
+    return waves
