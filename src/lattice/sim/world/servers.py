@@ -9,8 +9,8 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Protocol
 
-from lattice.app.leadership import Leadership
-from lattice.app.serve import NAME_SUFFIX_ALPHABET, ROLE
+from lattice.app.leadership import ELECTION_ROLE, Leadership
+from lattice.app.serve import NAME_SUFFIX_ALPHABET
 from lattice.controllers.controller_set import ControllerDependencies
 from lattice.controllers.runtime.context import uid_generator
 from lattice.errors import LatticeError, Unavailable
@@ -31,7 +31,7 @@ from lattice.server.resources.api import Api
 from lattice.sim.world.clocks import SimClock
 from lattice.sim.world.cloud import Cloud
 from lattice.sim.world.event_loop import Process, SimLoop
-from lattice.sim.world.network import AnswerCallback, Network
+from lattice.sim.world.network import AnswerCallback, Network, answer_request
 from lattice.sim.world.settings import (
     COMPACTION_INTERVAL_S,
     EVENT_TTL_S,
@@ -138,7 +138,7 @@ class SimServer:
         self.election = Election(
             self.store,
             clock,
-            ROLE,
+            ELECTION_ROLE,
             host.name if host.has_stable_identity else process.name,
             rng,
             LEASE_TTL_S,
@@ -210,16 +210,12 @@ class SimServer:
         if not self.process.is_alive:
             answer(None, Unavailable("nobody listens there", where=self.host.name))
             return
-        self.world.loop.spawn(self.process, self._handle(origin, work, answer))
 
-    async def _handle(
-        self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback
-    ) -> None:
-        REQUEST_ORIGIN.set(origin)
-        try:
-            answer(await work(), None)
-        except LatticeError as error:
-            answer(None, error)
+        async def answer_for_origin() -> None:
+            REQUEST_ORIGIN.set(origin)
+            await answer_request(work, answer)
+
+        self.world.loop.spawn(self.process, answer_for_origin())
 
     async def _compact_periodically(self) -> None:
         """Compact revisions older than HISTORY_RETENTION_S, as `lattice serve` does; only the leader
