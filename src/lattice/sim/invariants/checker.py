@@ -309,11 +309,7 @@ class Checker:
                 )
             if workload.spec.desired_state != "Running":
                 continue
-            if (
-                self._waits_for_gang(workload)
-                or self._surge_is_blocked(workload)
-                or self._has_no_capacity(workload)
-            ):
+            if self._may_wait(workload):
                 yield from self._check_explained(path, workload)
                 waiting.add(path)
                 continue
@@ -361,11 +357,15 @@ class Checker:
         ]
         changes = chain.from_iterable(record.changes for record in late)
         written = Counter(change.key for change in changes if change.key.resource != "events")
-        # A waiting workload may update its reason once, and a pool may begin a month.
-        allowed = (
-            Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
-            + self._month_changes()
-        )
+        # A waiting workload may update its reason once.
+        allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
+        # A pool may begin a month; on a slow clock a month may end at any time.
+        for path, pool in self.snapshot.pools.items():
+            versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
+            budgets = [version.status.budget for version in versions if version.status.budget]
+            costs = [budget.current_month_cost or 0 for budget in budgets]
+            month_changes = sum(new < old for new, old in pairwise(costs))
+            allowed[Key(pool.resource.id, "", pool.metadata.name)] += month_changes
         if written - allowed:
             most_written = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
             yield "I-33", f"{len(late)} commits in the last {QUIET_PERIOD_S:g} s: {most_written}"
@@ -395,62 +395,45 @@ class Checker:
                     ),
                 )
 
-    def _month_changes(self) -> Counter[Key]:
-        """Pools that began a new month in the quiet period; on a slow clock a month may end at any time."""
-        counts: Counter[Key] = Counter()
-        for path, pool in self.snapshot.pools.items():
-            versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
-            costs = [
-                version.status.budget.current_month_cost or 0 for version in versions if version.status.budget
-            ]
-            counts[Key(pool.resource.id, "", pool.metadata.name)] += sum(
-                new < old for new, old in pairwise(costs)
-            )
-        return counts
+    def _may_wait(self, workload: LatticeWorkload) -> bool:
+        """Report whether a desired workload may stay unbound: its gang has too few members, no node has room
+        for the surge replica of a rollout, or the workload has no service and is unschedulable.
 
-    def _surge_is_blocked(self, workload: LatticeWorkload) -> bool:
-        """Report whether the surge replica of a rollout fits on no node, and the service's Progressing
-        condition explains the block."""
+        Remediation adds machines for services only. Members of a small gang that are bound may run.
+        """
+        if node_of(workload):
+            return False
+        members, group = [workload], workload.spec.group
+        if group is not None:
+            members = [
+                member
+                for member in self.snapshot.workloads.values()
+                if member.metadata.namespace == workload.metadata.namespace
+                and member.spec.group is not None
+                and member.spec.group.name == group.name
+            ]
+            if len(members) < group.min_member:
+                return True
+        if not workload.spec.service:
+            return binding.are_unschedulable(members, self.snapshot)
         service = self.snapshot.services.get(service_path(workload))
         progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION) if service else None
-        if node_of(workload) or progressing is None or progressing.reason != "NoRoomForSurge":
+        # The service's Progressing condition must explain why the surge replica waits.
+        if progressing is None or progressing.reason != "NoRoomForSurge":
             return False
         workloads = list(self.snapshot.workloads.values())
-        nodes = [
-            node for node in self.snapshot.nodes.values() if not binding.infeasible_reason(workload, node)
-        ]
-        return all(binding.shortfalls(workload, node.metadata.name, node, workloads) for node in nodes)
-
-    def _has_no_capacity(self, workload: LatticeWorkload) -> bool:
-        """Report whether a workload without a service, or the workload's gang, is unschedulable: remediation
-        adds machines for services only."""
-        if workload.spec.service or node_of(workload):
-            return False
-        return binding.are_unschedulable(self._members(workload), self.snapshot)
+        for node in self.snapshot.nodes.values():
+            if not binding.infeasible_reason(workload, node) and not binding.shortfalls(
+                workload, node.metadata.name, node, workloads
+            ):
+                return False
+        return True
 
     def _check_explained(self, path: str, workload: LatticeWorkload) -> Findings:
         """I-34: an unschedulable workload has a condition with the reason."""
         unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
         if unscheduled is None or not unscheduled.message:
             yield "I-34", f"{path} waits and does not say for what"
-
-    def _waits_for_gang(self, workload: LatticeWorkload) -> bool:
-        """Report whether an unbound workload belongs to a gang with fewer members than required; bound
-        members may run."""
-        group = workload.spec.group
-        return group is not None and not node_of(workload) and len(self._members(workload)) < group.min_member
-
-    def _members(self, workload: LatticeWorkload) -> list[LatticeWorkload]:
-        """Members of the workload's gang; without a gang, the workload itself."""
-        group, namespace = workload.spec.group, workload.metadata.namespace
-        if group is None:
-            return [workload]
-        grouped = [
-            member
-            for member in self.snapshot.workloads.values()
-            if member.metadata.namespace == namespace and member.spec.group
-        ]
-        return [member for member in grouped if member.spec.group and member.spec.group.name == group.name]
 
     def check_rejections(self) -> Findings:
         """I-35: no server repeats a rejected commit forever; the limit is lower for a writer that had
