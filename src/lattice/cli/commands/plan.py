@@ -84,21 +84,17 @@ def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: Fle
     from lattice.cli.output.plan_tables import plan_lines
 
     print_lines([*plan_lines(document, table_renderer(form)), *fit_hint(document, sources)])
-    if not document["isEmpty"]:
-        print_lines(["", _next_step_hint(document, sources)])
-
-
-def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
-    """The plan's id with the next command: apply on a server; a plan from files names the command that plans
-    on a server."""
-    label, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
+    if document["isEmpty"]:
+        return
+    hint, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
     flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
     # A plan with deletions, or without manifests, cannot be applied with one command.
-    if not sources.files or sources.deletions:
-        return label
-    if sources.is_offline:
-        return f"{label}   computed from these files; to plan on a server: lattice plan {flags}"
-    return f"{label}   apply with: lattice apply {flags} --plan {document['id']}"
+    is_appliable = bool(sources.files) and not sources.deletions
+    if is_appliable and sources.is_offline:
+        hint += f"   computed from these files; to plan on a server: lattice plan {flags}"
+    elif is_appliable:
+        hint += f"   apply with: lattice apply {flags} --plan {document['id']}"
+    print_lines(["", hint])
 
 
 def table_renderer(form: output.OutputFormat) -> Any:
