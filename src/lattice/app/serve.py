@@ -12,17 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import structlog
-
-from lattice import metrics
 from lattice import tracing as traces
 from lattice.app.bootstrap import bootstrap
+from lattice.app.compaction import HistoryCompactor
 from lattice.app.leadership import Leadership, build_dependencies, build_election, build_providers
 from lattice.app.listeners import AgentsAddress, ApiAddress, listen_for_clients
 from lattice.app.storage import locked_data_dir, open_store
 from lattice.clock import Clock, SystemClock
 from lattice.controllers.runtime.context import uid_generator
-from lattice.errors import LatticeError
 from lattice.kinds import KINDS
 from lattice.kinds.core import CustomResourceDefinition
 from lattice.kinds.meta.stored_encoding import pack
@@ -64,7 +61,6 @@ ADMIN = "lattice-admin"
 # No vowels, so that random suffixes spell no words.
 NAME_SUFFIX_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 COMPACTION_INTERVAL_S = 60.0
-log = structlog.get_logger()
 
 
 @dataclass
@@ -295,6 +291,9 @@ def _start_background_tasks(
 ) -> None:
     """Start the election, the recording of spending, compaction, and the registration of this server."""
     settings, api, leadership = base.settings, base.api, control_plane.leadership
+    compactor = HistoryCompactor(
+        api.store, api.clock, leadership.election, settings.history, COMPACTION_INTERVAL_S
+    )
     running.tasks |= {
         asyncio.create_task(leadership.lease_cache.run()),
         asyncio.create_task(leadership.election.run()),
@@ -303,29 +302,11 @@ def _start_background_tasks(
                 api.clock, leadership.leading_context, api.new_uid, handlers.usage.spend_history
             ).run()
         ),
-        asyncio.create_task(_compact(running, api.store, api.clock, settings.history)),
+        asyncio.create_task(compactor.run()),
     }
     # A store that other servers may share.
     if settings.store:
         running.tasks.add(asyncio.create_task(control_plane.servers.register()))
-
-
-async def _compact(running: RunningServer, store: Store, clock: Clock, history: float) -> None:
-    """Compact the store once a minute: the leader drops revisions older than `history` seconds."""
-    revisions: list[tuple[float, int]] = []
-    while True:
-        try:
-            current = await store.revision()
-            metrics.REVISION.set(current)
-            # Followers sample revisions too, so that a new leader can compact at once.
-            revisions.append((clock.monotonic(), current))
-            old = [revision for at, revision in revisions if at <= clock.monotonic() - history]
-            if old and running.leadership.election.term is not None:
-                await store.compact(old[-1])
-            revisions = [(at, revision) for at, revision in revisions if not old or revision > old[-1]]
-        except LatticeError as error:
-            log.warning("cannot compact", reason=str(error))
-        await clock.sleep(COMPACTION_INTERVAL_S)
 
 
 def admin_kubeconfig(url: str, authority: CertificateAuthority) -> str:

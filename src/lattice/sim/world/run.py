@@ -140,7 +140,14 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
     await _add_capacity(world, clients[0])
     await world.sleep_until(run.duration.faults_end + RETRY_FAILED_AFTER_S)
-    await _retry_failed(world, clients[0])
+    # Workloads that used up their attempts are retried once.
+    page = await world.store.list(LatticeWorkload.resource.id)
+    for entry in page.entries:
+        status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
+        if status.actual_state == "Failed" or (status.retry and status.retry.attempts):
+            # The workload may be gone since the list.
+            with contextlib.suppress(AssertionError):
+                await clients[0].retry(entry.key.name, entry.key.namespace)
     await world.sleep_until(run.duration.run_end)
     cache_check.cancel()
 
@@ -200,15 +207,3 @@ async def _add_capacity(world: World, client: Client) -> None:
 async def _retry_until_answered(request: Any, *arguments: Any) -> None:
     while await request(*arguments) is None:  # noqa: ASYNC110 - asked anew each time
         await asyncio.sleep(0.5)
-
-
-async def _retry_failed(world: World, client: Client) -> None:
-    page = await world.store.list(LatticeWorkload.resource.id)
-    for entry in page.entries:
-        workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
-        if workload.status.actual_state == "Failed" or (
-            workload.status.retry and workload.status.retry.attempts
-        ):
-            # The workload may be gone since the list.
-            with contextlib.suppress(AssertionError):
-                await client.retry(entry.key.name, entry.key.namespace)
