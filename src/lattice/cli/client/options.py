@@ -81,6 +81,21 @@ class Connection:
         return self.explicit_namespace or self.server.namespace or "default"
 
 
+def manifests_option(
+    help_text: str, *, required: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The `-f` flag, which a command gets as the argument `files`."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="FILE|DIR|URL|-",
+        help=help_text,
+    )
+
+
 # The `--dry-run` flag of commands that change objects.
 dry_run_option = click.option(
     "--dry-run",

@@ -10,7 +10,14 @@ import click
 from lattice.cli.client.http import APPLY_PATCH_MEDIA_TYPE, Request
 from lattice.cli.client.kind_names import Target, full_name, resource_path
 from lattice.cli.client.manifests import locate_error, read_manifests
-from lattice.cli.client.options import DRY_RUN_SUFFIXES, Command, Connection, dry_run_option, with_connection
+from lattice.cli.client.options import (
+    DRY_RUN_SUFFIXES,
+    Command,
+    Connection,
+    dry_run_option,
+    manifests_option,
+    with_connection,
+)
 from lattice.cli.output import messages as say
 from lattice.cli.output import output_format as output
 from lattice.cli.output import render
@@ -39,15 +46,7 @@ class ApplyOptions:
 
 
 @click.command(cls=Command)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE|DIR|URL|-",
-    help="File, folder, URL or - with manifests. Repeatable.",
-)
+@manifests_option("File, folder, URL or - with manifests. Repeatable.", required=True)
 @click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @dry_run_option
 @click.option("--force-conflicts", is_flag=True, help="Take over fields from other field managers.")
@@ -66,15 +65,7 @@ class ApplyOptions:
     "--prices", multiple=True, metavar="CSV", help="With --plan: the price file that plan used. Repeatable."
 )
 @click.option("--latency", default="", metavar="CSV", help="With --plan: the latency file that plan used.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("name", "json", "yaml"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="name, json or yaml.",
-)
+@output.output_option("name", "json", "yaml", help_text="name, json or yaml.")
 @with_connection
 def apply(connection: Connection, **options: Any) -> int:
     """Create or update objects from manifests.

@@ -19,6 +19,7 @@ from lattice.cli.client.options import (
     Duration,
     complete_kind,
     dry_run_option,
+    manifests_option,
     with_connection,
 )
 from lattice.cli.fleet.orphan_warning import orphan_warning
@@ -67,14 +68,7 @@ class DeletionTarget:
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]", shell_complete=complete_kind)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Delete the objects of these manifests. Repeatable.",
-)
+@manifests_option("Delete the objects of these manifests. Repeatable.")
 @click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels."
@@ -94,15 +88,7 @@ class DeletionTarget:
     show_default=True,
     help="What to do with owned objects.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("name"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="name",
-)
+@output.output_option("name", help_text="name")
 @with_connection
 def delete(connection: Connection, **options: Any) -> int:
     """Delete objects and wait until they are gone.

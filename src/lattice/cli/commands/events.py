@@ -40,15 +40,7 @@ class EventsOptions:
 @click.option("-w", "--watch", is_flag=True, help="Then print new events.")
 @click.option("--types", default="", metavar="TYPES", help="Only these types: Normal, Warning.")
 @click.option("--no-headers", is_flag=True, help="Do not print column headers.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("json", "yaml"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="json or yaml.",
-)
+@output.output_option("json", "yaml", help_text="json or yaml.")
 @with_connection
 def events(connection: Connection, types: str, **options: Any) -> None:
     """List events, oldest first.

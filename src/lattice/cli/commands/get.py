@@ -64,10 +64,9 @@ class GetCommand(Command):
     "-l", "--selector", default="", metavar="LABELS", help="Select by labels: a=b,c!=d,e in (f,g),!h."
 )
 @click.option("--field-selector", default="", metavar="FIELDS", help="Select by fields: metadata.name=api.")
-@click.option(
-    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORMAT",
-    help="wide, json, yaml, name or jsonpath=TEMPLATE.",
-)  # fmt: skip
+@output.output_option(
+    "wide", "json", "yaml", "name", "jsonpath", help_text="wide, json, yaml, name or jsonpath=TEMPLATE."
+)
 @click.option("-w", "--watch", is_flag=True, help="Then print every change.")
 @click.option("--watch-only", is_flag=True, help="Print changes only.")
 @click.option(

@@ -4,8 +4,8 @@ from decimal import Decimal
 
 import click
 
-from lattice.cli.client.options import Duration
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
+from lattice.cli.client.options import Duration, manifests_option
+from lattice.cli.commands.plan import plan_exit_code, print_lines, table_renderer
 from lattice.cli.fleet.fleet_command import FleetCommand, fit_hint, run_query, with_fleet_inputs
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
@@ -45,23 +45,8 @@ HOUR_S = 3600
     metavar="DURATION",
     help="Time limit of the search.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (clusters, prices) or json.",
-)
+@manifests_option("Assume that these manifests are applied. Repeatable.")
+@output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def optimise(
     sources: FleetInputs,

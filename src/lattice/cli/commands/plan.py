@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from lattice.cli.client.options import manifests_option
 from lattice.cli.fleet.fleet_command import (
     EXIT_CHANGES,
     EXIT_INFEASIBLE,
@@ -18,18 +19,9 @@ from lattice.cli.fleet.fleet_command import (
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 
-FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
-
 
 @click.command(cls=FleetCommand)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="File, folder, URL or - with manifests to plan. Repeatable.",
-)
+@manifests_option("File, folder, URL or - with manifests to plan. Repeatable.")
 @click.option(
     "--delete",
     "deletions",
@@ -37,15 +29,7 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     metavar="KIND/NAME",
     help="Assume that this object is deleted. Repeatable.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (clusters, prices) or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
     """Show how a change would affect placements and cost.

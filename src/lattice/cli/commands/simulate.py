@@ -89,15 +89,7 @@ class SimulateOptions:
     is_flag=True,
     help="Exit with 1 if a workload is not placed.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("table", "wide", "json"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (every placement) or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide (every placement) or json.")
 def simulate(**options: Any) -> int:
     """Schedule workloads offline and explain the decisions.
 

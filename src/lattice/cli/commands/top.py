@@ -32,15 +32,7 @@ _CURSOR_HOME, _CLEAR_TO_LINE_END, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     help="Time between refreshes with -w.",
     metavar="DURATION",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("table", "wide", "json"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide or json.")
 @with_connection
 def top(
     connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.OutputFormat
