@@ -140,47 +140,31 @@ def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
 
 
 def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    rows = [
-        _service(service, renderer)
-        for service in document["services"]
-        if service["before"] or service["after"]
-    ]
+    rows = []
+    for service in document["services"]:
+        if not service["before"] and not service["after"]:
+            continue
+        change = service["cost"]["change"]
+        before = format_placements(service["before"], renderer.wide)
+        after = format_placements(service["after"], renderer.wide)
+        if not service["before"]:
+            text = after
+        elif before == after:
+            text = f"{after}, as before"
+        else:
+            text = f"{before} → {after}"
+        if not service["isPlaced"] and service["after"]:
+            placed = sum(placement["replicas"] for placement in service["after"])
+            text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
+        hourly = format_dollars(change["hourlyMicros"], signed=True)
+        rows.append([service["mark"], service["name"], text, hourly, _monthly_change(change)])
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
-        rows = [
-            # The row of empty nodes stays visible when the table is cut.
-            *(rows if renderer.wide else rows[:MAX_ROWS]),
-            [
-                "",
-                "(empty nodes)",
-                "",
-                format_dollars(empty["hourlyMicros"], signed=True),
-                _monthly_change(empty),
-            ],
-        ]
+        hourly = format_dollars(empty["hourlyMicros"], signed=True)
+        # The row of empty nodes stays visible when the table is cut.
+        rows = rows if renderer.wide else rows[:MAX_ROWS]
+        rows.append(["", "(empty nodes)", "", hourly, _monthly_change(empty)])
     return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
-
-
-def _service(service: JsonObject, renderer: TableRenderer) -> list[str]:
-    change = service["cost"]["change"]
-    before = format_placements(service["before"], renderer.wide)
-    after = format_placements(service["after"], renderer.wide)
-    if not service["before"]:
-        text = after
-    elif before == after:
-        text = f"{after}, as before"
-    else:
-        text = f"{before} → {after}"
-    if not service["isPlaced"] and service["after"]:
-        placed = sum(placement["replicas"] for placement in service["after"])
-        text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
-    return [
-        service["mark"],
-        service["name"],
-        text,
-        format_dollars(change["hourlyMicros"], signed=True),
-        _monthly_change(change),
-    ]
 
 
 def _monthly_change(change: JsonObject) -> str:

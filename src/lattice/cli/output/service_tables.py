@@ -144,8 +144,14 @@ def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     table = renderer.table(
         ["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
     )
-    table += ["", *renderer.wrap(_legend(document), renderer.max_width)] if table else []
-    if not table:
+    if table:
+        placed, now = document["placed"], "now $0.00/h, not placed"
+        if placed:
+            hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
+            now = f"now {hourly}/h with {placed:,} of {document['replicas']:,} replicas"
+        legend = f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
+        table += ["", *renderer.wrap(legend, renderer.max_width)]
+    else:
         fewest = min((len(parts) for parts in document["conflicts"]), default=0)
         together = f": {fewest} requirements would have to change together" if fewest > 1 else ""
         text = f"no tried change places the service{together}; `lattice why` lists the blockers"
@@ -178,13 +184,3 @@ def _suggestion(number: int, suggestion: JsonObject) -> list[list[str]]:
             note = f"(places {names} first)"
         rows.append(["", "", "", "", "", note])
     return rows
-
-
-def _legend(document: JsonObject) -> str:
-    """Explanation of the cost columns."""
-    placed, desired = document["placed"], document["replicas"]
-    now = "now $0.00/h, not placed"
-    if placed:
-        hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
-        now = f"now {hourly}/h with {placed:,} of {desired:,} replicas"
-    return f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
