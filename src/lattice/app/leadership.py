@@ -279,7 +279,7 @@ class Leadership:
             except Fenced:
                 return self.election.end_term(term)
             except LatticeError as error:
-                log.warning("cannot say who leads", reason=str(error))
+                log.warning("cannot announce the addresses of the leader", reason=str(error))
                 await self.clock.sleep(1.0)
         return None
 

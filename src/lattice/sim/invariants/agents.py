@@ -24,14 +24,14 @@ def check_assignments_obeyed(context: CheckerContext) -> Findings:
                 "I-19",
                 (
                     f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
-                    " before its agent was told anything"
+                    " before its agent had received assignments"
                 ),
             )
         terms = machine.state_file.accepted_terms
         if terms != sorted(terms):
             yield (
                 "I-19",
-                f"{machine.name} obeyed the leaders of terms {', '.join(map(str, terms))}, one after the other",
+                f"{machine.name} accepted leaders of the terms {', '.join(map(str, terms))}, one after the other",
             )
 
 

@@ -442,13 +442,13 @@ def _lock_violation(context: CheckerContext, record: CommitRecord, node: str) ->
     path = f"lattice-system/node.{node}"
     lock = context.snapshot.leases.get(path)
     if lock is None or record.term is None:
-        return "which nobody had locked"
+        return "which no server had locked"
     holder, writer_prefix = (
         lock.spec.holder_identity or "",
         f"{record.term.role}/{record.term.holder}.{record.term.number} ",
     )
     if not holder.startswith(writer_prefix):
-        return f"which {holder or 'nobody'} had locked"
+        return f"which {holder or 'no server'} had locked"
     # The lock must hold when the commit is sent; delivery may take longer.
     held_s = (record.at if record.sent_at is None else record.sent_at) - context.snapshot.locked_at[path]
     lease_s = (lock.spec.lease_duration_seconds or 0) / context.clock_rate(record)
@@ -487,8 +487,8 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
             yield (
                 "I-18",
                 (
-                    f"{change.key.path} of priority {change.new.spec.priority} must make room,"
-                    " and nobody more important waits for that"
+                    f"{change.key.path} of priority {change.new.spec.priority} was preempted,"
+                    " and no workload of higher priority waits for its node"
                 ),
             )
 

@@ -112,7 +112,7 @@ class Checker:
                 Violation("I-00", f"the run broke off: {self.run.error}", self.world.loop.time())
             )
         self.violations += [
-            Violation("I-00", f"nobody handled: {error}", self.world.loop.time())
+            Violation("I-00", f"unhandled error: {error}", self.world.loop.time())
             for error in self.world.loop.unhandled_errors[:3]
         ]
         for record in self.world.store.history:
@@ -200,7 +200,7 @@ class Checker:
                 and any(entry[2] for entry in before)
                 and all(entry[2] for entry in during)
             ):
-                yield "I-04", f"{request} was told that there is none, and revision {before[0][0]} was there"
+                yield "I-04", f"{request} was answered with not found, and revision {before[0][0]} existed"
             if operation.outcome != "ok":
                 continue
             if (
@@ -237,7 +237,7 @@ class Checker:
         host = self.world.leader()
         context = host.server.leadership.context if host is not None and host.server is not None else None
         if context is None:
-            yield "I-32", "nobody leads in the end"
+            yield "I-32", "no server leads at the end"
             return
         for cache in context.caches:
             if words := cache_difference(cache, self.world.store.revisions_by_path(cache.resource)):
@@ -334,7 +334,7 @@ class Checker:
         yield from self._outdated_instances(live_runs, waiting)
         # Instances that no workload desires must have stopped.
         for node, uid in sorted(running - desired):
-            yield "I-32", f"{node} runs a copy of {uid} that nobody wants"
+            yield "I-32", f"{node} runs a copy of {uid} that no workload desires"
         for key, service in self.snapshot.services.items():
             ready = sum(bool(replica.status.ready) for replica in self.snapshot.replicas_of(key))
             if service.metadata.deletion_timestamp or ready != service.spec.desired_replicas():
@@ -462,7 +462,7 @@ def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None
     if value is None:
         return "which never wrote it"
     if operation.carries_operation and operation_in(value) != operation.operation:
-        return f"at which {operation_in(value) or 'nobody'} had written last"
+        return f"at which {operation_in(value) or 'no operation'} had written last"
     if (
         operation.replicas is not None
         and (replicas := msgspec.json.decode(value, type=LatticeService).spec.min_replicas)

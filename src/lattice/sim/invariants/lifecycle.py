@@ -136,8 +136,8 @@ def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) 
     for contact, next_contact in pairwise(contact_times):
         if next_contact > contact + allowed:
             words = (
-                f"{run.spec.workload} ran on {run.node} until {end:.2f} s,"
-                f" which nobody had heard since {contact:.2f} s"
+                f"{run.spec.workload} ran until {end:.2f} s on {run.node},"
+                f" whose last message came at {contact:.2f} s"
             )
             yield "I-13", f"{words}: it was to end by itself after {run.spec.stop_after:g} s"
             return
@@ -180,12 +180,12 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
         ]
         desired = context.snapshot.min_desired_replicas(key, since)
         if len(ready) < desired:
-            number, action = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
+            number, action = ("I-24", "stopped") if is_stopped else ("I-28", "preempted")
             yield (
                 number,
                 (
-                    f"{change.key.path} was {action} while it was needed: {len(ready)} others are ready"
-                    f" and {desired} are wanted"
+                    f"{change.key.path} was {action} while it was needed: {len(ready)} other replicas are ready"
+                    f" and {desired} are desired"
                 ),
             )
 
@@ -228,8 +228,8 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
             yield (
                 "I-25",
                 (
-                    f"{change.key.path} was made though the {len(live)} that {key} wants are ready, as asked,"
-                    " and on nodes that stay"
+                    f"{change.key.path} was created although the {len(live)} replicas that {key} desires are"
+                    " ready, up to date and on schedulable nodes"
                 ),
             )
 

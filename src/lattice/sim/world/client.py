@@ -179,7 +179,7 @@ class Client:
         def serve(answer: AnswerCallback) -> None:
             server = next(server_host.server for server_host in world.hosts if server_host.name == host)
             if server is None:
-                answer(None, Unavailable("nobody listens there", where=host))
+                answer(None, Unavailable("no server process listens there", where=host))
                 return
             attributes = request_attributes(call.method, call.target, watching=False)
             server.handle(f"api {self.name}", lambda: dispatched(server.api, call, attributes), answer)

@@ -259,7 +259,7 @@ class SimLoop(asyncio.BaseEventLoop):
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
         if not scheduled:
-            raise Deadlock(f"at {self._now:.3f} s everybody waits and no timer runs")
+            raise Deadlock(f"at {self._now:.3f} s every task waits and no timer is scheduled")
         now = self._now = max(self._now, scheduled[0][0])
         while scheduled and scheduled[0][0] <= now:
             timer = heapq.heappop(scheduled)[2]
