@@ -43,7 +43,7 @@ from lattice.presence import Presence
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
 from lattice.providers.protocol import Provider
-from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
+from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.server.access.certificate_authority import CertificateAuthority
 from lattice.server.fleet_queries.pricing_files import PricingFiles, split_comma_list
@@ -52,6 +52,8 @@ from lattice.store.cache import Cache
 from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put, Store, Term
 
+# The term that every write of a controller is fenced by.
+ELECTION_ROLE = "controllers"
 LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "controllers")
 # Annotations of the lease: the leader's address for agents, and the URL of its API.
 AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
@@ -123,6 +125,14 @@ def build_dependencies(
 ) -> ControllerDependencies:
     """Build the dependencies of the controllers from the settings."""
     files = PricingFiles(split_comma_list(settings.prices), settings.latency)
+    profile_name = settings.profile or DEFAULT_PROFILE
+    if profile_name in PRESETS:
+        profile = PRESETS[profile_name]
+    else:
+        # Imported only when needed: reading a profile file needs more code than a server.
+        from lattice.app.profile_file import load_profile
+
+        profile = load_profile(profile_name, None).profile
     return ControllerDependencies(
         mint_token=JoinTokenMinter(authority, clock),
         pricing_tables=lambda: tuple(files.current()),  # type: ignore[arg-type,return-value]
@@ -134,19 +144,14 @@ def build_dependencies(
         recheck_interval_s=settings.reconcile_interval,
         unschedulable_grace_s=settings.room_grace,
         enabled_controllers=settings.controllers,
-        profile=_scheduling_profile(settings.profile or DEFAULT_PROFILE),
+        profile=profile,
         standalone_profile=None if settings.profile else PRESETS[STANDALONE_PROFILE],
     )
 
 
-def _scheduling_profile(name: str) -> ProfileSpec:
-    """A preset or a profile file; the reader of files is imported only when needed, because it needs more
-    code than a server."""
-    if name in PRESETS:
-        return PRESETS[name]
-    from lattice.app.profile_file import load_profile
-
-    return load_profile(name, None).profile
+def build_election(settings: Settings, store: Store, clock: Clock, instance_id: str) -> Election:
+    """Build the election of the leader among the servers of a store."""
+    return Election(store, clock, ELECTION_ROLE, instance_id, random.Random(), settings.lease_ttl)  # noqa: S311 - jitter
 
 
 @dataclass
@@ -274,7 +279,7 @@ class Leadership:
             except Fenced:
                 return self.election.end_term(term)
             except LatticeError as error:
-                log.warning("cannot say who leads", reason=str(error))
+                log.warning("cannot announce the addresses of the leader", reason=str(error))
                 await self.clock.sleep(1.0)
         return None
 

@@ -22,29 +22,23 @@ class ProfileChoice(NamedTuple):
 def load_profile(name: str, seed: int | None) -> ProfileChoice:
     """Load a preset or a profile file; `seed` overrides the seed of the profile, which breaks ties between
     equal nodes."""
-    from lattice.scheduling.cycle.profile import PRESETS, preset
+    from lattice.scheduling.cycle.profile import PRESETS, parse_profile, preset
 
     if name in PRESETS or not (Path(name).suffix or "/" in name or Path(name).exists()):
         spec = preset(name)
     else:
-        spec = _parse_profile_document(_profile_document(name))
+        document = _profile_document(name)
+        try:
+            spec = parse_profile(document.value)
+        except Invalid as error:
+            # Every problem is reported with its line in the file, in the order of the lines.
+            causes = [
+                Cause(f"{document.location(cause.field)}: {cause.field}", cause.message, cause.reason)
+                for cause in sorted(error.causes, key=lambda cause: document.line_of(cause.field))
+            ]
+            raise Invalid("is not a profile", where=document.source, fix=error.fix, causes=causes) from error
     chosen_seed = spec.seed if seed is None else seed
     return ProfileChoice(spec, random.Random(chosen_seed), chosen_seed)  # noqa: S311 - a tie, not a secret
-
-
-def _parse_profile_document(document: "Document") -> "ProfileSpec":
-    """Parse a profile; every problem is reported with its line in the file."""
-    from lattice.scheduling.cycle.profile import parse_profile
-
-    try:
-        return parse_profile(document.value)
-    except Invalid as error:
-        in_order = sorted(error.causes, key=lambda cause: document.line_of(cause.field))
-        causes = [
-            Cause(f"{document.location(cause.field)}: {cause.field}", cause.message, cause.reason)
-            for cause in in_order
-        ]
-        raise Invalid("is not a profile", where=document.source, fix=error.fix, causes=causes) from error
 
 
 def _profile_document(name: str) -> "Document":

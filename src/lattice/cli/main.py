@@ -183,20 +183,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except OSError as e:
-        problem = _error_from_os_error(e)
+        # One sentence with the path, instead of a traceback.
+        where = str(e.filename or "")
+        if e.errno in DISK_FULL_ERRNOS:
+            problem: LatticeError = Full("the disk is full", where=where, fix="free some space")
+        else:
+            reason = (e.strerror or str(e)).lower()
+            fix = "check the path and its permissions"
+            problem = LatticeError(f"cannot be used: {reason}", where=where, fix=fix)
         say.error(problem)
         return problem.exit_code
-
-
-def _error_from_os_error(e: OSError) -> LatticeError:
-    """The operating system's error as a LatticeError: one sentence with the path, instead of a traceback."""
-    is_full = e.errno in DISK_FULL_ERRNOS
-    message = "the disk is full" if is_full else f"cannot be used: {(e.strerror or str(e)).lower()}"
-    return (Full if is_full else LatticeError)(
-        message,
-        where=str(e.filename or ""),
-        fix="free some space" if is_full else "check the path and its permissions",
-    )
 
 
 def run() -> NoReturn:

@@ -7,8 +7,7 @@ import pytest
 from build.virtual import VirtualClock
 
 from lattice.agent.join import split_servers
-from lattice.app.leadership import build_dependencies
-from lattice.app.serve import _election
+from lattice.app.leadership import build_dependencies, build_election
 from lattice.cli.client.config import find_server
 from lattice.cli.commands.agent import agent
 from lattice.cli.commands.server import server, with_etcd_host
@@ -191,7 +190,7 @@ def test_environment_settings_take_effect(monkeypatch):
         monkeypatch.setenv(name, value)
     said, clock = settings(), VirtualClock()
     store = MemoryStore(clock)
-    election = _election(store, clock, said, said.instance_id)
+    election = build_election(said, store, clock, said.instance_id)
     assert (election.ttl, election.holder) == (2.5, "seven")
     office = ControllerContext(
         store, clock, Term("controllers", 1, "seven"), random.Random(1), Presence(clock)

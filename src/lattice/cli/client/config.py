@@ -40,8 +40,15 @@ def find_server(
     if chosen := kubeconfig or environment.get("LATTICE_KUBECONFIG"):
         return read_kubeconfig(Path(chosen), context)
     for variable in ADDRESS_VARIABLES:
-        if environment.get(variable):
-            return _from_environment(variable, environment)
+        address = environment.get(variable)
+        if not address:
+            continue
+        url = address if "://" in address else f"https://{address}"
+        authority = environment.get("LATTICE_CA", "")
+        if authority and "BEGIN CERTIFICATE" not in authority:
+            authority = _read_text(Path(authority), "LATTICE_CA")
+        token = environment.get("LATTICE_TOKEN", "")
+        return Server(url.rstrip("/"), authority=authority, token=token, source=variable)
     for path in discover_kubeconfigs(Path.cwd(), environment):
         return read_kubeconfig(path, context)
     raise Unavailable(
@@ -62,37 +69,19 @@ def is_default_kubeconfig(kubeconfig: Path, environment: Mapping[str, str] = os.
 
 def discover_kubeconfigs(folder: Path, environment: Mapping[str, str]) -> Iterator[Path]:
     """Kubeconfigs that commands use without a flag, nearest first."""
-    yield from (
-        candidate / LOCAL_KUBECONFIG
-        for candidate in (folder, *folder.parents)
-        if _is_trusted_file(candidate / LOCAL_KUBECONFIG)
-    )
+    for candidate in (folder, *folder.parents):
+        path = candidate / LOCAL_KUBECONFIG
+        try:
+            # Another user's file in a shared folder must not choose the server.
+            is_trusted = path.is_file() and path.stat().st_uid in (os.getuid(), 0)
+        except OSError:
+            continue
+        if is_trusted:
+            yield path
     # The user named these files, so their owner does not matter.
-    yield from (
-        Path(part)
-        for part in environment.get("KUBECONFIG", "").split(os.pathsep)
-        if part and Path(part).is_file()
-    )
-
-
-def _is_trusted_file(path: Path) -> bool:
-    """Whether a file belongs to the user or to root: another user's file in a shared folder must not choose
-    the server."""
-    try:
-        return path.is_file() and path.stat().st_uid in (os.getuid(), 0)
-    except OSError:
-        return False
-
-
-def _from_environment(variable: str, environment: Mapping[str, str]) -> Server:
-    address = environment[variable]
-    url = address if "://" in address else f"https://{address}"
-    authority = environment.get("LATTICE_CA", "")
-    if authority and "BEGIN CERTIFICATE" not in authority:
-        authority = _read_text(Path(authority), "LATTICE_CA")
-    return Server(
-        url.rstrip("/"), authority=authority, token=environment.get("LATTICE_TOKEN", ""), source=variable
-    )
+    for part in environment.get("KUBECONFIG", "").split(os.pathsep):
+        if part and Path(part).is_file():
+            yield Path(part)
 
 
 def read_kubeconfig(path: Path, context: str | None = None) -> Server:

@@ -103,7 +103,17 @@ class Client:
     def stream_events(self, request: Request) -> Iterator[Any]:
         """Events of a watch until the server or a lost connection ends the stream."""
         with self._open_stream(request) as response:
-            yield from _lines(response)
+            while True:
+                try:
+                    line = response.readline()
+                # The watcher resumes at its last revision, so a lost connection is no error here.
+                except (OSError, http.client.HTTPException):
+                    return
+                # The stream broke in the middle of a line: the watch resumes from the last complete event.
+                if not line.endswith(b"\n"):
+                    return
+                if line.strip():
+                    yield decode_stored(line)
 
     def stream_text(self, request: Request) -> Iterator[bytes]:
         """Pieces of a text until the server ends the stream; a lost connection is an error."""
@@ -256,7 +266,15 @@ def _tls_context(server: Server) -> ssl.SSLContext:
         if server.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         if server.certificate:
-            _load_certificate(context, server)
+            # OpenSSL reads key pairs only from files. mkstemp creates the file with mode 0600; the key is on
+            # disk only until load_cert_chain returns.
+            handle, path = tempfile.mkstemp(prefix="lattice-")
+            try:
+                with os.fdopen(handle, "w") as file:
+                    file.write(f"{server.certificate}\n{server.key}\n")
+                context.load_cert_chain(path)
+            finally:
+                os.unlink(path)
     except (ssl.SSLError, ValueError) as e:
         raise Malformed(
             f"a certificate or key cannot be read: {e}",
@@ -264,32 +282,6 @@ def _tls_context(server: Server) -> ssl.SSLContext:
             fix="create the kubeconfig again with `lattice kubeconfig`",
         ) from e
     return context
-
-
-def _load_certificate(context: ssl.SSLContext, server: Server) -> None:
-    """Load the client certificate through a temporary file, because OpenSSL reads key pairs only from files."""
-    # mkstemp creates the file with mode 0600; the key is on disk only until load_cert_chain returns.
-    handle, path = tempfile.mkstemp(prefix="lattice-")
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(f"{server.certificate}\n{server.key}\n")
-        context.load_cert_chain(path)
-    finally:
-        os.unlink(path)
-
-
-def _lines(response: http.client.HTTPResponse) -> Iterator[Any]:
-    while True:
-        try:
-            line = response.readline()
-        # The watcher resumes at its last revision, so a lost connection is no error here.
-        except (OSError, http.client.HTTPException):
-            return
-        # The stream broke in the middle of a line: the watch resumes from the last complete event.
-        if not line.endswith(b"\n"):
-            return
-        if line.strip():
-            yield decode_stored(line)
 
 
 def _warnings(response: http.client.HTTPResponse) -> Iterator[str]:
@@ -345,10 +337,13 @@ def error_from_status(status: int, answer: Mapping[str, Any], path: str = "") ->
         for c in details.get("causes") or []
         if isinstance(c, dict)
     ]
-    message, fix = _split_fix(str(answer.get("message") or f"the server answered {status} to {path}"))
-    return kind(
-        message, fix=fix or _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path), causes=causes
-    )
+    message = str(answer.get("message") or f"the server answered {status} to {path}")
+    fix = _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path)
+    # The server appends a fix to its message as `... (fix: do this)`.
+    problem, marker, server_fix = message.rpartition(" (fix: ")
+    if marker and server_fix.endswith(")"):
+        message, fix = problem, server_fix[:-1] or fix
+    return kind(message, fix=fix, causes=causes)
 
 
 def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
@@ -360,10 +355,3 @@ def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
     match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
     namespace = f" -n {match[1]}" if match else ""
     return f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"
-
-
-def _split_fix(message: str) -> tuple[str, str]:
-    """Split a message of the server into the problem and the fix, which the server appends as `... (fix: do
-    this)`."""
-    problem, marker, fix = message.rpartition(" (fix: ")
-    return (problem, fix[:-1]) if marker and fix.endswith(")") else (message, "")

@@ -63,7 +63,11 @@ class KindNames:
         self.resources = sorted(listed, key=lambda r: r.group != GROUP)
         self.resources_by_word: dict[str, Resource] = {}
         for resource in self.resources:
-            for word in _spellings(resource):
+            group, version, names = resource.group, resource.version, (resource.singular, resource.plural)
+            words = [*names, *resource.short_names, *(f"{name}.{version}.{group}" for name in names)]
+            if group:
+                words += [f"{name}.{group}" for name in names]
+            for word in (*words, *_short_names(resource)):
                 self.resources_by_word.setdefault(word, resource)
 
     def resolve(self, word: str) -> list[Resource]:
@@ -78,7 +82,12 @@ class KindNames:
         ]
         if spelling and members:
             return members
-        raise self._unknown(word)
+        near = difflib.get_close_matches(word.lower(), self.resources_by_word, n=3, cutoff=0.6)
+        meant = dict.fromkeys(_usual_name(self.resources_by_word[spelling]) for spelling in near)
+        raise NotFound(
+            f"there is no kind {word!r}",
+            fix=f"did you mean {' or '.join(meant)}?" if meant else _LIST_KINDS_HINT,
+        )
 
     def parse_targets(self, words: Sequence[str]) -> list[Target]:
         """Targets of `pools`, `pools,nodes`, `pools a b` or `pool/a service/b`."""
@@ -111,10 +120,8 @@ class KindNames:
 
     def short_names(self) -> list[str]:
         """The shortest usual name of every Lattice kind."""
-        words = {
-            (_short_names(r) or [r.plural])[-1]: None for r in self.resources if r not in _EXTERNAL_RESOURCES
-        }
-        return list(words)
+        own = [resource for resource in self.resources if resource not in _EXTERNAL_RESOURCES]
+        return list(dict.fromkeys(_usual_name(resource) for resource in own))
 
     def _parse_target(self, word: str) -> Target:
         kind, slash, name = word.partition("/")
@@ -130,17 +137,6 @@ class KindNames:
                 fix="name one kind",
             )
         return Target(resources[0], name)
-
-    def _unknown(self, word: str) -> NotFound:
-        near = difflib.get_close_matches(word.lower(), self.resources_by_word, n=3, cutoff=0.6)
-        meant = list(
-            dict.fromkeys(
-                (_short_names(self.resources_by_word[n]) or [self.resources_by_word[n].plural])[-1]
-                for n in near
-            )
-        )
-        fix = f"did you mean {' or '.join(meant)}?" if meant else _LIST_KINDS_HINT
-        return NotFound(f"there is no kind {word!r}", fix=fix)
 
 
 # Cached: loading the kinds takes time, and commands that need no kinds must start fast.
@@ -166,11 +162,8 @@ def _short_names(resource: Resource) -> list[str]:
     return [*bare, *_EXTRA_NAMES.get(resource.kind, ())]
 
 
-def _spellings(resource: Resource) -> list[str]:
-    group, version = resource.group, resource.version
-    full = [f"{word}.{version}.{group}" for word in (resource.singular, resource.plural)]
-    full += [f"{word}.{group}" for word in (resource.singular, resource.plural) if group]
-    return [resource.singular, resource.plural, *resource.short_names, *full, *_short_names(resource)]
+def _usual_name(resource: Resource) -> str:
+    return (_short_names(resource) or [resource.plural])[-1]
 
 
 def resource_path(resource: Resource, namespace: str | None = None, name: str = "") -> str:

@@ -179,26 +179,22 @@ def _items(text: bytes, source: str) -> Iterator[RawObject | Document]:
         head = decode_header(text)
     # RecursionError: a deeply nested text exceeds the decoder's depth.
     except (msgspec.MsgspecError, RecursionError):
-        if text.lstrip()[:1] == b"[":
-            yield from _list_items(text, source)
-        else:
+        if text.lstrip()[:1] != b"[":
             yield from _line_objects(text, source)
+            return
+        # A bare JSON array is accepted like a List.
+        try:
+            items = msgspec.json.decode(text, type=list[msgspec.Raw])
+        except (msgspec.MsgspecError, RecursionError):
+            yield from _parse_as_yaml(text, source)
+        else:
+            yield from _with_line_numbers(items, text, source)
         return
     # An object of another kind may have a field `items` of its own.
     if head.items is None or not head.kind.endswith("List"):
         yield RawObject(text.strip(), source, 1 + text[: len(text) - len(text.lstrip())].count(b"\n"))
         return
     yield from _with_line_numbers(head.items, text, source)
-
-
-def _list_items(text: bytes, source: str) -> Iterator[RawObject | Document]:
-    """Items of a bare JSON array, which is accepted like a List."""
-    try:
-        items = msgspec.json.decode(text, type=list[msgspec.Raw])
-    except (msgspec.MsgspecError, RecursionError):
-        yield from _parse_as_yaml(text, source)
-        return
-    yield from _with_line_numbers(items, text, source)
 
 
 def _line_objects(text: bytes, source: str) -> Iterator[RawObject | Document]:
@@ -262,7 +258,14 @@ def locate_error(e: LatticeError, document: Document, target: Target) -> Lattice
     name = f"{full_name(target.resource)}/{target.name}"
     # In the order of the file, like a compiler.
     in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
-    causes = [_with_line(c, document) for c in in_order]
+    causes = []
+    for cause in in_order:
+        path = cause.field.removeprefix(".")
+        where = document.location(path)
+        # The path is left out if the message names the field already.
+        if path and path not in cause.message:
+            where = f"{where}: {path}"
+        causes.append(Cause(where, cause.message, cause.reason))
     # The causes name the fields and their managers; the server's message only repeats the causes.
     if causes and isinstance(e, Conflict):
         fields, pronoun = ("1 field is", "it") if len(causes) == 1 else (f"{len(causes)} fields are", "them")
@@ -277,14 +280,3 @@ def locate_error(e: LatticeError, document: Document, target: Target) -> Lattice
     if causes and isinstance(e, Invalid | Malformed):
         return Invalid(f"{name} is invalid", where=document.location(), fix=e.fix, causes=causes)
     return type(e)(f"{name}: {e.message}", where=e.where or document.location(), fix=e.fix, causes=causes)
-
-
-def _with_line(cause: Cause, document: Document) -> Cause:
-    path = cause.field.removeprefix(".")
-    # The path is left out if the message names the field already.
-    is_path_needed = path and path not in cause.message
-    return Cause(
-        f"{document.location(path)}: {path}" if is_path_needed else document.location(path),
-        cause.message,
-        cause.reason,
-    )

@@ -9,7 +9,7 @@ import click
 
 from lattice.cli.client.http import Request
 from lattice.cli.client.kind_names import Target, kind_names, resource_path
-from lattice.cli.client.options import Connection
+from lattice.cli.client.options import DRY_RUN_SUFFIXES, Connection
 from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError, UsageError
 from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
@@ -77,8 +77,8 @@ class NodeSpecUpdate:
                 say.error(error)
                 codes.add(error.exit_code)
             else:
-                dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.dry_run, "")
-                click.echo(f"node/{name} {self.verb if is_changed else f'already {self.verb}'}{dry}")
+                outcome = self.verb if is_changed else f"already {self.verb}"
+                click.echo(f"node/{name} {outcome}{DRY_RUN_SUFFIXES[self.dry_run]}")
         return say.combined_exit_code(codes)
 
     def _update(self, name: str) -> bool:

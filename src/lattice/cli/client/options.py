@@ -81,6 +81,32 @@ class Connection:
         return self.explicit_namespace or self.server.namespace or "default"
 
 
+def manifests_option(
+    help_text: str, *, required: bool = False
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The `-f` flag, which a command gets as the argument `files`."""
+    return click.option(
+        "-f",
+        "--filename",
+        "files",
+        multiple=True,
+        required=required,
+        metavar="FILE|DIR|URL|-",
+        help=help_text,
+    )
+
+
+# The `--dry-run` flag of commands that change objects.
+dry_run_option = click.option(
+    "--dry-run",
+    type=click.Choice(["none", "client", "server"]),
+    default="none",
+    help="Print what would happen; change nothing.",
+    metavar="[=server|client|none]",
+)
+# End of the line that reports a change, by the value of `--dry-run`.
+DRY_RUN_SUFFIXES = {"none": "", "server": " (server dry run)", "client": " (dry run)"}
+
 _CONNECTION_OPTIONS = [
     click.option(
         "--kubeconfig", metavar="FILE", help="Kubeconfig with the server's address and your credentials."

@@ -36,10 +36,13 @@ class ServerTable:
 
     def lines(self, rows: Sequence[dict[str, Any]]) -> list[str]:
         """Lines of the rows; the first call also yields the headers."""
-        first = not self.widths
         shown = [self._cells(row) for row in rows]
-        if first:
-            shown = [self._headers(), *shown] if self.options.show_headers else shown
+        if not self.widths:
+            if self.options.show_headers:
+                heads = ["NAMESPACE"] * (self.options.show_namespace and self.resource.namespaced)
+                heads += [str(self.columns[column]["name"]).upper() for column in self._visible_columns()]
+                heads += ["LABELS"] * self.options.show_labels
+                shown = [heads, *shown]
             # Rows that a watch adds later keep these widths.
             self.widths = render.widths(shown)
         return [render.line(cells, self.widths) for cells in shown]
@@ -51,14 +54,6 @@ class ServerTable:
     def _visible_columns(self) -> list[int]:
         return [i for i, c in enumerate(self.columns) if self.options.wide or not c.get("priority")]
 
-    def _headers(self) -> list[str]:
-        heads = [str(self.columns[i]["name"]).upper() for i in self._visible_columns()]
-        return (
-            ["NAMESPACE"] * (self.options.show_namespace and self.resource.namespaced)
-            + heads
-            + ["LABELS"] * self.options.show_labels
-        )
-
     def _cells(self, row: dict[str, Any]) -> list[str]:
         values = row.get("cells") or []
         metadata = (row.get("object") or {}).get("metadata") or {}
@@ -67,7 +62,9 @@ class ServerTable:
         for column in self._visible_columns():
             name = str(self.columns[column]["name"]).lower()
             is_phase = is_terminating and name in _PHASE_COLUMNS
-            cells.append(_TERMINATING if is_phase else _cell(values, column))
+            value = values[column] if column < len(values) else None
+            # A missing value and an empty value both show as `<none>`.
+            cells.append(_TERMINATING if is_phase else render.cell(None if value == "" else value))
         if self.options.show_kind and cells:
             cells[0] = f"{full_name(self.resource)}/{cells[0]}"
         namespace_cell = [render.cell(metadata.get("namespace", ""))] * (
@@ -78,12 +75,6 @@ class ServerTable:
             + cells
             + [render.cell(render.label_pairs(metadata.get("labels")))] * self.options.show_labels
         )
-
-
-def _cell(values: Sequence[Any], column: int) -> str:
-    """Cell of a column; a missing value and an empty value both show as `<none>`."""
-    value = values[column] if column < len(values) else None
-    return render.cell(None if value == "" else value)
 
 
 def sort_key(path: Path, value: Any) -> tuple[int, Any]:

@@ -27,8 +27,18 @@ class RetryWatcher:
         """Type and object of every change after the revision; never ends by itself."""
         pause, is_warned = 0.0, False
         while True:
+            query = {
+                **self.query,
+                "watch": "true",
+                "allowWatchBookmarks": "true",
+                "resourceVersion": revision,
+            }
             try:
-                for kind, value in self._stream(revision):
+                for event in self.client.stream_events(Request("GET", self.path, query, accept=self.accept)):
+                    kind, value = event["type"], event["object"]
+                    # A compacted revision arrives as an ERROR event; its status becomes Gone.
+                    if kind == "ERROR":
+                        raise error_from_status(value.get("code", 500), value)
                     pause, is_warned, revision = 0.0, False, revision_of(value) or revision
                     # A bookmark carries only a newer revision to resume from.
                     if kind != "BOOKMARK":
@@ -40,15 +50,6 @@ class RetryWatcher:
                 is_warned = True
             pause = min(max(pause * 2, _MIN_RECONNECT_S), _MAX_RECONNECT_S)
             self.sleep(pause)
-
-    def _stream(self, revision: str) -> Iterator[tuple[str, Any]]:
-        query = {**self.query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": revision}
-        for event in self.client.stream_events(Request("GET", self.path, query, accept=self.accept)):
-            kind, value = event["type"], event["object"]
-            # A compacted revision arrives as an ERROR event; its status becomes Gone.
-            if kind == "ERROR":
-                raise error_from_status(value.get("code", 500), value)
-            yield kind, value
 
 
 def revision_of(value: Mapping[str, Any]) -> str:

@@ -190,17 +190,16 @@ async def _run(options: AgentOptions) -> None:
         runtime, names = await _runtime(options, folder, state, clock)
         executor = Executor(runtime, state, clock, grace=options.grace)
         try:
-            await (_clear(executor) if options.clear else _serve(options, folder, executor, names))
+            if options.clear:
+                # Adopt the workloads of the earlier agent first, then remove them.
+                await executor.adopt()
+                await executor.clear()
+            else:
+                await _serve(options, folder, executor, names)
         finally:
             await runtime.close()
     finally:
         state.close()
-
-
-async def _clear(executor: "Executor") -> None:
-    # Adopt the workloads of the earlier agent first, then remove them.
-    await executor.adopt()
-    await executor.clear()
 
 
 async def _runtime(
@@ -338,8 +337,11 @@ async def _run_until_stopped(*running: Any) -> None:
 def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
     """Join with the token unless the machine has joined this control plane: a token is valid once, a joined
     node needs none."""
+    import time
+
     from lattice.agent.join import join
     from lattice.clock import SystemClock
+    from lattice.errors import Unavailable
     from lattice.kinds.join_token import fingerprint, parse_token
 
     # A token of another authority moves the machine to another control plane.
@@ -355,7 +357,15 @@ def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
     if not options.token or not options.server:
         fix = "give --server and --join with a token from `lattice tokens create`"
         raise UsageError("this machine has not joined", where=str(identity.folder), fix=fix)
-    _join_with_retries(lambda: join(identity, options.server, options.token, options.name or _host_name()))
+    name = options.name or _host_name()
+    # Retried with back-off for up to 7.7 seconds: a server may just be starting.
+    for pause_s in (0.2, 0.5, 1.0, 2.0, 4.0):
+        try:
+            join(identity, options.server, options.token, name)
+            return
+        except Unavailable:
+            time.sleep(pause_s)
+    join(identity, options.server, options.token, name)
 
 
 def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
@@ -379,22 +389,6 @@ def _try_rejoin(identity: "Identity", options: AgentOptions) -> bool:
     return True
 
 
-def _join_with_retries(attempt: Any) -> None:
-    """Join with back-off while the server is unavailable, for up to 7.7 seconds: a server may just be
-    starting."""
-    import time
-
-    from lattice.errors import Unavailable
-
-    for pause in (0.2, 0.5, 1.0, 2.0, 4.0):
-        try:
-            attempt()
-            return
-        except Unavailable:
-            time.sleep(pause)
-    attempt()
-
-
 def _host_name() -> str:
     import re
     import socket
@@ -411,6 +405,7 @@ def _machine(
     from lattice.agent.host.usage import capacity
     from lattice.agent.join import split_servers
     from lattice.kinds.container import resource_parser
+    from lattice.kinds.node import AGENT_LABEL_PREFIX
 
     machine_capacity = capacity(folder)
     resources = {
@@ -432,9 +427,14 @@ def _machine(
         name: _amount("--reserve", resource_parser(name), text)
         for name, text in _pairs("--reserve", options.reserve).items()
     }
+    labels = _pairs("--label", options.labels)
+    for key in labels:
+        if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
+            fix = f"omit the prefix (Lattice adds {AGENT_LABEL_PREFIX}), or set the label on the join token"
+            raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
     host = urlsplit(split_servers(options.server)[0]).hostname or ""
     addresses = [("InternalIP", options.address)] if options.address else own_addresses(host)
-    return MachineInfo(resources, runtimes, ports, reserved, _labels(options.labels), addresses, options.gpus)
+    return MachineInfo(resources, runtimes, ports, reserved, labels, addresses, options.gpus)
 
 
 def _amount(flag: str, parse: Any, text: str) -> int:
@@ -455,17 +455,6 @@ def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
             raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
         pairs[key] = value
     return pairs
-
-
-def _labels(words: tuple[str, ...]) -> dict[str, str]:
-    from lattice.kinds.node import AGENT_LABEL_PREFIX
-
-    labels = _pairs("--label", words)
-    for key in labels:
-        if "/" in key and not key.startswith(AGENT_LABEL_PREFIX):
-            fix = f"omit the prefix (Lattice adds {AGENT_LABEL_PREFIX}), or set the label on the join token"
-            raise UsageError(f"an agent may not set label {key}", where="--label", fix=fix)
-    return labels
 
 
 def _ports(text: str) -> tuple[int, int]:

@@ -10,7 +10,14 @@ import click
 from lattice.cli.client.http import APPLY_PATCH_MEDIA_TYPE, Request
 from lattice.cli.client.kind_names import Target, full_name, resource_path
 from lattice.cli.client.manifests import locate_error, read_manifests
-from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.options import (
+    DRY_RUN_SUFFIXES,
+    Command,
+    Connection,
+    dry_run_option,
+    manifests_option,
+    with_connection,
+)
 from lattice.cli.output import messages as say
 from lattice.cli.output import output_format as output
 from lattice.cli.output import render
@@ -39,23 +46,9 @@ class ApplyOptions:
 
 
 @click.command(cls=Command)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    required=True,
-    metavar="FILE|DIR|URL|-",
-    help="File, folder, URL or - with manifests. Repeatable.",
-)
+@manifests_option("File, folder, URL or - with manifests. Repeatable.", required=True)
 @click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
-@click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Print what would happen; change nothing.",
-    metavar="[=server|client|none]",
-)
+@dry_run_option
 @click.option("--force-conflicts", is_flag=True, help="Take over fields from other field managers.")
 @click.option("--field-manager", default="lattice", show_default=True, help="Name of the field manager.")
 @click.option(
@@ -72,15 +65,7 @@ class ApplyOptions:
     "--prices", multiple=True, metavar="CSV", help="With --plan: the price file that plan used. Repeatable."
 )
 @click.option("--latency", default="", metavar="CSV", help="With --plan: the latency file that plan used.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("name", "json", "yaml"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="name, json or yaml.",
-)
+@output.output_option("name", "json", "yaml", help_text="name, json or yaml.")
 @with_connection
 def apply(connection: Connection, **options: Any) -> int:
     """Create or update objects from manifests.
@@ -100,11 +85,17 @@ def apply(connection: Connection, **options: Any) -> int:
     choices = ApplyOptions(**options)
     if (choices.prices or choices.latency) and not choices.plan:
         raise UsageError("--prices and --latency need --plan", fix="remove them, or add --plan")
-    manifests = read_manifests(
-        choices.files,
-        choices.recursive,
-        lambda document, target: _check_namespace(connection, document, target),
-    )
+
+    def check_namespace(document: Document, target: Target) -> None:
+        declared, explicit = document.value["metadata"].get("namespace"), connection.explicit_namespace
+        if target.resource.namespaced and declared and explicit and declared != explicit:
+            raise Malformed(
+                f"is in namespace {declared}, but -n says {explicit}",
+                where=document.location("metadata.namespace"),
+                fix="remove one of the two",
+            )
+
+    manifests = read_manifests(choices.files, choices.recursive, check_namespace)
     planned: dict[Key, tuple[str, Any]] = {}
     if choices.plan:
         from lattice.cli.fleet.plan_check import PlanCheck, enforce_plan
@@ -119,16 +110,6 @@ def apply(connection: Connection, **options: Any) -> int:
         )
         planned = enforce_plan(connection, check, manifests)
     return Applier(connection, choices, manifests, planned).run()
-
-
-def _check_namespace(connection: Connection, document: Document, target: Target) -> None:
-    declared, explicit = document.value["metadata"].get("namespace"), connection.explicit_namespace
-    if target.resource.namespaced and declared and explicit and declared != explicit:
-        raise Malformed(
-            f"is in namespace {declared}, but -n says {explicit}",
-            where=document.location("metadata.namespace"),
-            fix="remove one of the two",
-        )
 
 
 @dataclass
@@ -158,12 +139,33 @@ class Applier:
                 self.exit_codes.add(e.exit_code)
                 verdict, value = "failed", None
             self.verdict_counts[verdict] += 1
-            if value is not None:
-                self._print_result(target, verdict, value)
-        return self._finish()
+            if value is None:
+                continue
+            self.results.append((target, value))
+            name = f"{full_name(target.resource)}/{target.name}"
+            if self.options.form.name == "name":
+                click.echo(name)
+            elif self.options.form.is_table:
+                click.echo(f"{name} {verdict}{DRY_RUN_SUFFIXES[self.options.dry_run]}")
+        if self.options.form.name in ("json", "yaml") and self.results:
+            shown = [value for _, value in self.results]
+            if not self.options.show_managed_fields:
+                shown = [render.without_managed_fields(value) for value in shown]
+            output.print_raw(output.serialize(output.one_or_list(shown, single=True), self.options.form))
+        if len(self.objects) > 1:
+            counts = sorted(self.verdict_counts.items())
+            say.note(", ".join(f"{count} {verdict}" for verdict, count in counts))
+        return say.combined_exit_code(self.exit_codes)
 
     def _apply_object(self, document: Document, target: Target) -> tuple[str, Any]:
-        value = self._with_namespace(document, target)
+        value, metadata = document.value, document.value["metadata"]
+        if target.resource.namespaced and not metadata.get("namespace"):
+            namespace = self.connection.explicit_namespace
+            # A client dry run needs no server, so it reads no kubeconfig.
+            if not namespace:
+                is_local = self.options.dry_run == "client"
+                namespace = "default" if is_local else self.connection.namespace
+            value = {**value, "metadata": {**metadata, "namespace": namespace}}
         if self.options.dry_run == "client":
             _admit_locally(target, value)
             return "checked", value
@@ -188,36 +190,6 @@ class Applier:
         # Compared by content: a dry run keeps the revision, and a controller may write status meanwhile.
         is_unchanged = _comparable_content(current) == _comparable_content(response.body)
         return ("unchanged" if is_unchanged else "configured"), response.body
-
-    def _with_namespace(self, document: Document, target: Target) -> dict[str, Any]:
-        metadata = document.value["metadata"]
-        declared, explicit = metadata.get("namespace"), self.connection.explicit_namespace
-        if declared or not target.resource.namespaced:
-            return document.value
-        # A client dry run needs no server, so it reads no kubeconfig.
-        namespace = explicit or ("default" if self.options.dry_run == "client" else self.connection.namespace)
-        return {**document.value, "metadata": {**metadata, "namespace": namespace}}
-
-    def _print_result(self, target: Target, verdict: str, value: Any) -> None:
-        self.results.append((target, value))
-        if self.options.form.name == "name":
-            click.echo(f"{full_name(target.resource)}/{target.name}")
-        elif self.options.form.is_table:
-            dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.options.dry_run, "")
-            click.echo(f"{full_name(target.resource)}/{target.name} {verdict}{dry}")
-
-    def _finish(self) -> int:
-        if self.options.form.name in ("json", "yaml") and self.results:
-            shown = [
-                v if self.options.show_managed_fields else render.without_managed_fields(v)
-                for _, v in self.results
-            ]
-            output.print_raw(output.serialize(output.one_or_list(shown, single=True), self.options.form))
-        if len(self.objects) > 1:
-            say.note(
-                ", ".join(f"{count} {verdict}" for verdict, count in sorted(self.verdict_counts.items()))
-            )
-        return say.combined_exit_code(self.exit_codes)
 
 
 def validate_locally(document: Document, target: Target) -> None:

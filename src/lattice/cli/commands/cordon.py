@@ -3,23 +3,16 @@
 import click
 
 from lattice.cli.client import node_updates
-from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.options import Command, Connection, dry_run_option, with_connection
 
 _NODES = click.argument("nodes", nargs=-1, metavar="NODE...")
 _SELECTOR = click.option("-l", "--selector", default="", metavar="LABELS", help="Select nodes by labels.")
-_DRY_RUN = click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Print what would happen; change nothing.",
-    metavar="[=server|client|none]",
-)
 
 
 @click.command(cls=Command)
 @_NODES
 @_SELECTOR
-@_DRY_RUN
+@dry_run_option
 @with_connection
 def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Exclude nodes from new workloads. Running workloads stay.
@@ -37,7 +30,7 @@ def cordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_ru
 @click.command(cls=Command)
 @_NODES
 @_SELECTOR
-@_DRY_RUN
+@dry_run_option
 @with_connection
 def uncordon(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str) -> int:
     """Let nodes accept workloads again; also stops a drain."""

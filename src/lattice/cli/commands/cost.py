@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.client.options import manifests_option
+from lattice.cli.commands.plan import print_lines, table_renderer
 from lattice.cli.fleet.fleet_command import FleetCommand, run_query, with_fleet_inputs
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
@@ -35,23 +36,8 @@ class CostGrouping(click.ParamType):  # type: ignore[type-arg]
     metavar="pool|service|label:KEY",
     help="Grouping of the cost.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (with prices) or json.",
-)
+@manifests_option("Assume that these manifests are applied. Repeatable.")
+@output.output_option("table", "wide", "json", help_text="table, wide (with prices) or json.")
 @with_fleet_inputs
 def cost(sources: FleetInputs, by: str, form: output.OutputFormat) -> int:
     """Show the cost per hour and per 30 days, by pool, service or label.

@@ -12,7 +12,16 @@ from lattice.cli.client import node_updates
 from lattice.cli.client.http import Request
 from lattice.cli.client.kind_names import Target, full_name, kind_names, resource_path
 from lattice.cli.client.manifests import read_manifests
-from lattice.cli.client.options import Command, Connection, Duration, complete_kind, with_connection
+from lattice.cli.client.options import (
+    DRY_RUN_SUFFIXES,
+    Command,
+    Connection,
+    Duration,
+    complete_kind,
+    dry_run_option,
+    manifests_option,
+    with_connection,
+)
 from lattice.cli.fleet.orphan_warning import orphan_warning
 from lattice.cli.output import messages as say
 from lattice.cli.output import output_format as output
@@ -59,14 +68,7 @@ class DeletionTarget:
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, metavar="[KIND NAME... | KIND/NAME...]", shell_complete=complete_kind)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Delete the objects of these manifests. Repeatable.",
-)
+@manifests_option("Delete the objects of these manifests. Repeatable.")
 @click.option("-R", "--recursive", is_flag=True, help="Include subfolders.")
 @click.option(
     "-l", "--selector", default="", metavar="LABELS", help="Delete objects of the kind with these labels."
@@ -78,13 +80,7 @@ class DeletionTarget:
     "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
 @click.option("--ignore-not-found", is_flag=True, help="Do not fail on objects that do not exist.")
-@click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Print what would happen; change nothing.",
-    metavar="[=server|client|none]",
-)
+@dry_run_option
 @click.option(
     "--cascade",
     type=click.Choice(list(_PROPAGATION_POLICIES)),
@@ -92,15 +88,7 @@ class DeletionTarget:
     show_default=True,
     help="What to do with owned objects.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("name"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="name",
-)
+@output.output_option("name", help_text="name")
 @with_connection
 def delete(connection: Connection, **options: Any) -> int:
     """Delete objects and wait until they are gone.
@@ -115,11 +103,6 @@ def delete(connection: Connection, **options: Any) -> int:
       lattice delete services -l team=shop --no-wait
     """
     choices = DeleteOptions(**options)
-    _check_options(choices)
-    return Deleter(connection, choices).run()
-
-
-def _check_options(choices: DeleteOptions) -> None:
     if choices.files and (choices.words or choices.all_objects or choices.selector):
         raise UsageError(
             "-f cannot be combined with kinds, names or selectors",
@@ -129,6 +112,7 @@ def _check_options(choices: DeleteOptions) -> None:
         raise UsageError("no objects are named", fix="give KIND NAME, or -f FILE")
     if choices.all_objects and choices.selector:
         raise UsageError("--all and -l cannot be combined", fix="remove --all")
+    return Deleter(connection, choices).run()
 
 
 @dataclass
@@ -140,12 +124,28 @@ class Deleter:
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
+        deleted = []
         # All targets are selected before the first deletion: a wrong word deletes nothing.
-        deleted = [
-            target
-            for target in (self._delete(target) for target in list(self._select_targets()))
-            if target is not None
-        ]
+        for target in list(self._select_targets()):
+            orphans = orphan_warning(self.connection, target.target)
+            try:
+                value = self._send_delete(target)
+            # Without credentials or without a server every further deletion fails, too.
+            except (UnknownUser, Unavailable):
+                raise
+            except LatticeError as e:
+                if not (isinstance(e, NotFound) and self.options.ignore_not_found):
+                    say.error(e)
+                    self.exit_codes.add(e.exit_code)
+                continue
+            name = f"{full_name(target.target.resource)}/{target.target.name}"
+            result = f"{target} deleted{DRY_RUN_SUFFIXES[self.options.dry_run]}"
+            click.echo(name if self.options.form.name == "name" else result)
+            if orphans:
+                say.warning(orphans)
+            # The server answers with the object while finalizers remain, else with a Status.
+            uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
+            deleted.append(DeletionTarget(target.target, target.namespace, uid))
         if self.options.wait and self.options.dry_run == "none":
             # --timeout covers all objects together.
             deadline = time.monotonic() + self.options.timeout if self.options.timeout else None
@@ -155,11 +155,13 @@ class Deleter:
 
     def _select_targets(self) -> Iterator[DeletionTarget]:
         if self.options.files:
-            yield from self._from_manifests()
+            # Reverse order: objects of later manifests may live in objects of earlier ones.
+            for document, target in reversed(read_manifests(self.options.files, self.options.recursive)):
+                declared = document.value["metadata"].get("namespace")
+                yield DeletionTarget(target, declared or self._namespace(target))
             return
-        targets = kind_names().parse_targets(self.options.words)
         is_by_rule = self.options.all_objects or bool(self.options.selector)
-        for target in targets:
+        for target in kind_names().parse_targets(self.options.words):
             if target.name and is_by_rule:
                 raise UsageError(
                     "a name cannot be combined with -l or --all", fix="give either names or a selector"
@@ -168,57 +170,27 @@ class Deleter:
                 raise UsageError(
                     "no names are given", where=target.resource.plural, fix="give names, -l LABELS, or --all"
                 )
-            yield from (
-                [DeletionTarget(target, self._namespace(target))]
-                if target.name
-                else self._list_matching(target)
-            )
+            if target.name:
+                yield DeletionTarget(target, self._namespace(target))
+            else:
+                yield from self._list_matching(target)
 
-    def _from_manifests(self) -> Iterator[DeletionTarget]:
-        # Reverse order: objects of later manifests may live in objects of earlier ones.
-        for document, target in reversed(read_manifests(self.options.files, self.options.recursive)):
-            declared = document.value["metadata"].get("namespace")
-            yield DeletionTarget(target, declared or self._namespace(target))
+    def _list_matching(self, target: Target) -> Iterator[DeletionTarget]:
+        namespace = None if self.options.all_namespaces else self._namespace(target)
+        is_empty = True
+        for page in self.connection.client.list_pages(
+            resource_path(target.resource, namespace),
+            {"labelSelector": self.options.selector, "limit": "500"},
+        ):
+            for item in page.get("items") or []:
+                is_empty = False
+                metadata = item["metadata"]
+                yield DeletionTarget(Target(target.resource, metadata["name"]), metadata.get("namespace"))
+        if is_empty:
+            say.note("No resources found")
 
     def _namespace(self, target: Target) -> str | None:
         return self.connection.namespace if target.resource.namespaced else None
-
-    def _list_matching(self, target: Target) -> Iterator[DeletionTarget]:
-        path = resource_path(
-            target.resource, None if self.options.all_namespaces else self._namespace(target)
-        )
-        is_found = False
-        for page in self.connection.client.list_pages(
-            path, {"labelSelector": self.options.selector, "limit": "500"}
-        ):
-            for item in page.get("items") or []:
-                is_found = True
-                yield DeletionTarget(
-                    Target(target.resource, item["metadata"]["name"]), item["metadata"].get("namespace")
-                )
-        if not is_found:
-            say.note("No resources found")
-
-    def _delete(self, target: DeletionTarget) -> DeletionTarget | None:
-        orphans = orphan_warning(self.connection, target.target)
-        try:
-            value = self._send_delete(target)
-        # Without credentials or without a server every further deletion fails, too.
-        except (UnknownUser, Unavailable):
-            raise
-        except LatticeError as e:
-            if not (isinstance(e, NotFound) and self.options.ignore_not_found):
-                say.error(e)
-                self.exit_codes.add(e.exit_code)
-            return None
-        dry = {"server": " (server dry run)", "client": " (dry run)"}.get(self.options.dry_run, "")
-        name = f"{full_name(target.target.resource)}/{target.target.name}"
-        click.echo(name if self.options.form.name == "name" else f"{target} deleted{dry}")
-        if orphans:
-            say.warning(orphans)
-        # The server answers with the object while finalizers remain, else with a Status.
-        uid = (value.get("metadata") or {}).get("uid") or (value.get("details") or {}).get("uid") or ""
-        return DeletionTarget(target.target, target.namespace, uid)
 
     def _send_delete(self, target: DeletionTarget) -> dict[str, Any]:
         client = self.connection.client
@@ -237,7 +209,14 @@ class Deleter:
 
     def _wait_until_deleted(self, target: DeletionTarget, deadline: float | None) -> None:
         pause, silent_until = _MIN_POLL_S, time.monotonic() + QUIET_WAIT_S
-        while (remaining := self._get_if_exists(target)) is not None:
+        while True:
+            try:
+                remaining: dict[str, Any] = self.connection.client.get(target.path)
+            except NotFound:
+                return
+            # An object with the same name and another uid is a new object.
+            if target.uid and remaining["metadata"].get("uid") != target.uid:
+                return
             now = time.monotonic()
             if deadline is not None and now + pause > deadline:
                 problem = Unavailable(
@@ -253,14 +232,6 @@ class Deleter:
                 silent_until = math.inf
             time.sleep(pause)
             pause = min(pause * 2, _MAX_POLL_S)
-
-    def _get_if_exists(self, target: DeletionTarget) -> dict[str, Any] | None:
-        """The object while it exists; an object with the same name and another uid is a new object."""
-        try:
-            current: dict[str, Any] = self.connection.client.get(target.path)
-        except NotFound:
-            return None
-        return None if target.uid and current["metadata"].get("uid") != target.uid else current
 
 
 def _deletion_blockers(remaining: dict[str, Any]) -> str:

@@ -18,7 +18,6 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 # Width of the label column.
 _LABEL_CHARS = 14
 _STANDARD_FIELDS = ("apiVersion", "kind", "metadata", "status")
-_CONDITION_HEADS = ["Type", "Status", "Age", "Reason", "Message"]
 
 
 @click.command(cls=Command)
@@ -42,10 +41,15 @@ def describe(
     """
     objects, code = [], 0
     for target in kind_names().parse_targets(words):
+        is_in_namespace = target.resource.namespaced and not all_namespaces
+        namespace = connection.namespace if is_in_namespace else None
+        path = resource_path(target.resource, namespace, target.name)
         try:
-            objects += [
-                (target, value) for value in _fetch_objects(connection, target, selector, all_namespaces)
-            ]
+            if target.name:
+                objects.append((target, connection.client.get(path)))
+                continue
+            for page in connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"}):
+                objects += [(target, value) for value in page.get("items") or []]
         except NotFound as e:
             say.error(e)
             code = e.exit_code
@@ -62,20 +66,6 @@ def describe(
     if not objects and not code:
         say.note("No resources found")
     return code
-
-
-def _fetch_objects(
-    connection: Connection, target: Target, selector: str, everywhere: bool
-) -> list[dict[str, Any]]:
-    namespaced = target.resource.namespaced and not everywhere
-    path = resource_path(target.resource, connection.namespace if namespaced else None, target.name)
-    if target.name:
-        return [connection.client.get(path)]
-    pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})
-    items: list[dict[str, Any]] = []
-    for page in pages:
-        items += page.get("items") or []
-    return items
 
 
 def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
@@ -103,7 +93,15 @@ def describe_lines(value: dict[str, Any], now: datetime) -> Iterator[str]:
             inner = {k: f"{len(str(v).rstrip('=')) * 3 // 4} bytes" for k, v in inner.items()}
         yield from _section(name, inner)
     yield from _section("status", {k: v for k, v in status.items() if k != "conditions"}) if status else ()
-    yield from _conditions(status.get("conditions") or [], now)
+    rows = [["Type", "Status", "Age", "Reason", "Message"]]
+    for condition in status.get("conditions") or []:
+        age = render.age_since(condition.get("lastTransitionTime"), now)
+        cells = (condition.get("type"), condition.get("status"), age)
+        texts = (condition.get("reason", ""), condition.get("message", ""))
+        rows.append([render.cell(value) for value in (*cells, *texts)])
+    if len(rows) > 1:
+        yield "Conditions:"
+        yield from (f"  {line}" for line in render.table(rows))
 
 
 def _field(name: str, value: Any) -> str:
@@ -165,26 +163,6 @@ def _inline_value(value: Any) -> str:
     return render.printable_text(value.rstrip("\n")) if isinstance(value, str) else render.cell(value)
 
 
-def _conditions(conditions: list[dict[str, Any]], now: datetime) -> Iterator[str]:
-    if not conditions:
-        return
-    yield "Conditions:"
-    rows = [
-        [
-            c.get("type"),
-            c.get("status"),
-            render.age_since(c.get("lastTransitionTime"), now),
-            c.get("reason", ""),
-            c.get("message", ""),
-        ]
-        for c in conditions
-    ]
-    yield from (
-        f"  {row}"
-        for row in render.table([_CONDITION_HEADS, *([render.cell(v) for v in row] for row in rows)])
-    )
-
-
 def _events(connection: Connection, about: Target, value: dict[str, Any], now: datetime) -> list[str]:
     metadata = value["metadata"]
     path = resource_path(events.EVENT_RESOURCE, metadata.get("namespace"))
@@ -202,17 +180,10 @@ def _events(connection: Connection, about: Target, value: dict[str, Any], now: d
     items.sort(key=events.event_sort_key)
     if not items:
         return [_field("Events", "<none>")]
-    rows = [
-        [
-            e.get("type", ""),
-            e.get("reason", ""),
-            events.last_seen_text(e, now),
-            str(e.get("message", "")).strip(),
-        ]
-        for e in items
-    ]
-    heads = ["Type", "Reason", "Age", "Message"]
-    return [
-        "Events:",
-        *(f"  {row}" for row in render.table([heads, *([render.cell(v) for v in row] for row in rows)])),
-    ]
+    rows = [["Type", "Reason", "Age", "Message"]]
+    for event in items:
+        message = str(event.get("message", "")).strip()
+        age = events.last_seen_text(event, now)
+        cells = (event.get("type", ""), event.get("reason", ""), age, message)
+        rows.append([render.cell(value) for value in cells])
+    return ["Events:", *(f"  {line}" for line in render.table(rows))]

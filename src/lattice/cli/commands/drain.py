@@ -9,10 +9,9 @@ import click
 
 from lattice.cli.client import node_updates
 from lattice.cli.client.kind_names import resource_path
-from lattice.cli.client.options import Command, Connection, Duration, with_connection
+from lattice.cli.client.options import Command, Connection, Duration, dry_run_option, with_connection
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError, NotFound, Unavailable
-from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
 # Seconds between two checks of the remaining workloads.
@@ -28,13 +27,7 @@ PROGRESS_INTERVAL_S = 10.0
 @click.option(
     "--timeout", type=Duration(), default="0", help="Maximum wait; 0 waits without limit.", metavar="DURATION"
 )
-@click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Print what would happen; change nothing.",
-    metavar="[=server|client|none]",
-)
+@dry_run_option
 @with_connection
 def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run: str, **waiting: Any) -> int:
     """Evict all workloads from nodes and wait until the nodes are empty.
@@ -52,11 +45,24 @@ def drain(connection: Connection, nodes: tuple[str, ...], selector: str, dry_run
     code = node_updates.NodeSpecUpdate(connection, "draining", node_updates.draining_spec, dry_run).run(
         chosen
     )
-    if dry_run != "none" and not code:
-        _preview_drain(connection, chosen)
-    if code or dry_run != "none" or not waiting["wait"]:
+    if code or (dry_run == "none" and not waiting["wait"]):
         return code
-    return DrainWaiter(connection, waiting["timeout"]).run(chosen)
+    if dry_run == "none":
+        return DrainWaiter(connection, waiting["timeout"]).run(chosen)
+    # The workloads that would move; their new nodes are chosen only when the drain runs.
+    workloads = _workloads_by_node(connection)
+    for name in chosen:
+        if not (moving := workloads.get(name)):
+            click.echo(f"node/{name}: no workloads, nothing would move")
+            continue
+        node = connection.client.get(resource_path(node_updates.NODE_RESOURCE, None, name))
+        pool = (node.get("spec") or {}).get("pool")
+        priced = (
+            f"; `lattice whatif --lose-pool {pool}` shows the cost of losing all of {pool}" if pool else ""
+        )
+        click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
+        say.note(f"if no other node has free capacity, Lattice adds machines, which cost money{priced}")
+    return code
 
 
 @dataclass
@@ -102,23 +108,6 @@ class DrainWaiter:
             ) or _truncated_list(workloads)
         except NotFound:
             return _truncated_list(workloads)
-
-
-def _preview_drain(connection: Connection, nodes: list[str]) -> None:
-    """Print the workloads that a drain would evict; their new nodes are chosen only when the drain runs."""
-    workloads = _workloads_by_node(connection)
-    for name in nodes:
-        if not (moving := workloads.get(name)):
-            click.echo(f"node/{name}: no workloads, nothing would move")
-            continue
-        pool = (connection.client.get(resource_path(LatticeNode.resource, None, name)).get("spec") or {}).get(
-            "pool"
-        )
-        priced = (
-            f"; `lattice whatif --lose-pool {pool}` shows the cost of losing all of {pool}" if pool else ""
-        )
-        click.echo(f"node/{name}: would move {', '.join(sorted(moving))}")
-        say.note(f"if no other node has free capacity, Lattice adds machines, which cost money{priced}")
 
 
 def _workloads_by_node(connection: Connection) -> dict[str, list[str]]:

@@ -40,15 +40,7 @@ class EventsOptions:
 @click.option("-w", "--watch", is_flag=True, help="Then print new events.")
 @click.option("--types", default="", metavar="TYPES", help="Only these types: Normal, Warning.")
 @click.option("--no-headers", is_flag=True, help="Do not print column headers.")
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("json", "yaml"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="json or yaml.",
-)
+@output.output_option("json", "yaml", help_text="json or yaml.")
 @with_connection
 def events(connection: Connection, types: str, **options: Any) -> None:
     """List events, oldest first.
@@ -77,7 +69,14 @@ class Events:
     widths: list[int] = field(default_factory=list)
 
     def run(self) -> None:
-        target = _parse_target(self.options.about)
+        target, about = None, self.options.about
+        if about:
+            targets = kind_names().parse_targets([about]) if "/" in about else []
+            if len(targets) != 1:
+                raise UsageError(
+                    f"{about!r} is not kind/name", where="--for", fix="write it like service/api"
+                )
+            target = targets[0]
         # Events of a cluster-scoped object may be in any namespace.
         everywhere = self.options.all_namespaces or (
             target is not None and not target.resource.namespaced and not self.connection.explicit_namespace
@@ -110,49 +109,31 @@ class Events:
         return not self.options.types or event.get("type") in self.options.types
 
     def _print(self, items: list[dict[str, Any]]) -> None:
-        if not self.options.form.is_table:
-            self._print_documents(items)
-        elif items or self.options.watch:
-            lines = self._lines(event_rows(items, SystemClock().now(), self.options.all_namespaces))
-            click.echo("".join(f"{line}\n" for line in lines), nl=False)
-        else:
-            say.note(
-                "No events found"
-                if self.options.all_namespaces or self.options.about
-                else f"No events found in {self.connection.namespace} namespace."
-            )
-
-    def _lines(self, rows: list[list[str]]) -> list[str]:
-        """Aligned lines, headers first; a watch reserves the usual width of later events."""
-        first = not self.widths
-        if first:
-            samples = (
-                [[""] * (len(rows[0]) - len(_SAMPLE_CELLS)) + list(_SAMPLE_CELLS)]
-                if self.options.watch
-                else []
-            )
-            self.widths = render.widths([*rows, *samples])
-        return [
-            render.line(row, self.widths)
-            for row in (rows if first and not self.options.no_headers else rows[1:])
-        ]
-
-    def _print_documents(self, items: list[dict[str, Any]]) -> None:
-        clean = [{"apiVersion": "v1", "kind": "Event", **render.without_managed_fields(e)} for e in items]
-        if not self.options.watch:
-            output.print_raw(output.serialize(render.as_list(clean), self.options.form))
+        form, is_watch = self.options.form, self.options.watch
+        if not form.is_table:
+            clean = [{"apiVersion": "v1", "kind": "Event", **render.without_managed_fields(e)} for e in items]
+            if not is_watch:
+                output.print_raw(output.serialize(render.as_list(clean), form))
+                return
+            # One document per event: the list of a watch has no end.
+            separator = "---\n" if form.name == "yaml" else ""
+            output.print_raw("".join(separator + output.serialize(event, form) for event in clean))
             return
-        separator = "---\n" if self.options.form.name == "yaml" else ""
-        output.print_raw("".join(separator + output.serialize(e, self.options.form) for e in clean))
-
-
-def _parse_target(words: str) -> Target | None:
-    if not words:
-        return None
-    targets = kind_names().parse_targets([words]) if "/" in words else []
-    if len(targets) != 1:
-        raise UsageError(f"{words!r} is not kind/name", where="--for", fix="write it like service/api")
-    return targets[0]
+        if not items and not is_watch:
+            everywhere = self.options.all_namespaces or self.options.about
+            suffix = "" if everywhere else f" in {self.connection.namespace} namespace."
+            say.note(f"No events found{suffix}")
+            return
+        rows = event_rows(items, SystemClock().now(), self.options.all_namespaces)
+        is_first = not self.widths
+        if is_first:
+            samples = []
+            # A watch reserves the usual width of later events.
+            if is_watch:
+                samples.append([""] * (len(rows[0]) - len(_SAMPLE_CELLS)) + list(_SAMPLE_CELLS))
+            self.widths = render.widths([*rows, *samples])
+        shown = rows if is_first and not self.options.no_headers else rows[1:]
+        click.echo("".join(f"{render.line(row, self.widths)}\n" for row in shown), nl=False)
 
 
 def event_selector(target: Target | None, uid: str = "") -> str:
@@ -165,17 +146,18 @@ def event_selector(target: Target | None, uid: str = "") -> str:
 
 def event_rows(items: list[dict[str, Any]], now: datetime, namespaces: bool = False) -> list[list[str]]:
     """Rows of cells, headers first."""
-    heads = (["NAMESPACE"] if namespaces else []) + list(_HEADERS)
-    return [heads, *(_row(e, now, namespaces) for e in items)]
-
-
-def _row(event: dict[str, Any], now: datetime, namespaces: bool) -> list[str]:
-    about = event.get("involvedObject") or {}
-    subject = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
-    cells = [render.cell(event.get(f, "")) for f in ("type", "reason")]
-    message = render.cell(str(event.get("message", "")).strip())
-    namespace_cell = [render.cell(event["metadata"].get("namespace", ""))] if namespaces else []
-    return [*namespace_cell, last_seen_text(event, now), *cells, render.cell(subject), message]
+    rows = [(["NAMESPACE"] if namespaces else []) + list(_HEADERS)]
+    for event in items:
+        about = event.get("involvedObject") or {}
+        subject = f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
+        row = [render.cell(event["metadata"].get("namespace", ""))] if namespaces else []
+        row.append(last_seen_text(event, now))
+        message = str(event.get("message", "")).strip()
+        row += [
+            render.cell(value) for value in (event.get("type", ""), event.get("reason", ""), subject, message)
+        ]
+        rows.append(row)
+    return rows
 
 
 def last_seen_text(event: dict[str, Any], now: datetime) -> str:

@@ -2,7 +2,8 @@
 
 import click
 
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.client.options import manifests_option
+from lattice.cli.commands.plan import print_lines, table_renderer
 from lattice.cli.commands.whatif import WhatIfEvent, with_whatif_event
 from lattice.cli.fleet.fleet_command import (
     EXIT_INFEASIBLE,
@@ -18,14 +19,7 @@ from lattice.cli.output import output_format as output
 @click.command(cls=FleetCommand)
 @click.argument("service", metavar="service/NAME")
 @with_whatif_event
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied. Repeatable.",
-)
+@manifests_option("Assume that these manifests are applied. Repeatable.")
 @click.option(
     "--delete",
     "deletions",
@@ -33,15 +27,7 @@ from lattice.cli.output import output_format as output
     metavar="KIND/NAME",
     help="Assume that this object is deleted. Repeatable.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (fields to change) or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide (fields to change) or json.")
 @with_fleet_inputs
 def fit(sources: FleetInputs, service: str, event: WhatIfEvent, form: output.OutputFormat) -> int:
     """List the smallest changes that would place a service, each with its cost.

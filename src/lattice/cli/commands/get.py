@@ -64,10 +64,9 @@ class GetCommand(Command):
     "-l", "--selector", default="", metavar="LABELS", help="Select by labels: a=b,c!=d,e in (f,g),!h."
 )
 @click.option("--field-selector", default="", metavar="FIELDS", help="Select by fields: metadata.name=api.")
-@click.option(
-    "-o", "--output", "form", type=output.OutputFormatType("wide", "json", "yaml", "name", "jsonpath"), default=output.OutputFormat(), metavar="FORMAT",
-    help="wide, json, yaml, name or jsonpath=TEMPLATE.",
-)  # fmt: skip
+@output.output_option(
+    "wide", "json", "yaml", "name", "jsonpath", help_text="wide, json, yaml, name or jsonpath=TEMPLATE."
+)
 @click.option("-w", "--watch", is_flag=True, help="Then print every change.")
 @click.option("--watch-only", is_flag=True, help="Print changes only.")
 @click.option(
@@ -247,9 +246,16 @@ class ObjectWatcher:
         return str(pages[0]["metadata"].get("resourceVersion", ""))
 
     def _print_value(self, value: Any) -> None:
-        if not self.options.form.is_table:
-            if self._is_new(value):
-                output.print_raw(self._format_object(value))
+        form = self.options.form
+        if not form.is_table:
+            if not self._is_new(value):
+                return
+            if form.name == "name":
+                output.print_raw(f"{full_name(self.server_table.resource)}/{value['metadata']['name']}\n")
+                return
+            shown = value if self.options.show_managed_fields else render.without_managed_fields(value)
+            separator = "---\n" if form.name == "yaml" else ""
+            output.print_raw(separator + output.serialize(shown, form))
             return
         self.server_table.update_columns(value)
         rows = [row for row in value.get("rows") or [] if self._is_new(row.get("object") or {})]
@@ -264,14 +270,6 @@ class ObjectWatcher:
             return False
         self.shown_revisions[key] = revision
         return True
-
-    def _format_object(self, value: dict[str, Any]) -> str:
-        if self.options.form.name == "name":
-            return f"{full_name(self.server_table.resource)}/{value['metadata']['name']}\n"
-        shown = value if self.options.show_managed_fields else render.without_managed_fields(value)
-        return ("---\n" if self.options.form.name == "yaml" else "") + output.serialize(
-            shown, self.options.form
-        )
 
 
 def column_options(choices: GetOptions, show_kind: bool) -> ColumnOptions:

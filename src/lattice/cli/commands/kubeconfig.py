@@ -5,8 +5,9 @@ from base64 import b64decode
 import click
 
 from lattice.app.kubeconfig import Credentials, render_kubeconfig
-from lattice.cli.client.http import Client
+from lattice.cli.client.http import Client, Request
 from lattice.cli.client.options import Connection, with_connection
+from lattice.cli.commands.tokens import SECRETS_PATH
 from lattice.cli.output import messages as say
 from lattice.errors import UsageError
 
@@ -46,10 +47,18 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
             render_kubeconfig(server.url, server.authority.encode(), own, connection.namespace), nl=False
         )
         return
-    _warn_about_groups(groups)
-    credentials = (
-        _token(connection.client, user, groups) if as_token else _certificate(connection.client, user, groups)
-    )
+    from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
+
+    if SYSTEM in groups:
+        say.warning(
+            f"{SYSTEM} is Lattice's own identity: it may write status and managed kinds, which users may not"
+        )
+    if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
+        say.warning(
+            f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}"
+        )
+    issue = _issue_token if as_token else _issue_certificate
+    credentials = issue(connection.client, user, groups)
     click.echo(
         render_kubeconfig(server.url, server.authority.encode(), credentials, connection.namespace), nl=False
     )
@@ -78,36 +87,19 @@ def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) ->
         )
 
 
-def _warn_about_groups(groups: tuple[str, ...]) -> None:
-    from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
-
-    if SYSTEM in groups:
-        say.warning(
-            f"{SYSTEM} is Lattice's own identity: it may write status and managed kinds, which users may not"
-        )
-    if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
-        say.warning(
-            f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}"
-        )
-
-
-def _certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
+def _issue_certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
     """Issue a client certificate with the authority's key, which only administrators can read."""
     from lattice.server.access.certificate_authority import CertificateKeyPair, load_authority
 
-    # Only administrators may read the secret of the authority.
-    secret = client.get("/api/v1/namespaces/lattice-system/secrets/lattice-ca")["data"]
+    secret = client.get(f"{SECRETS_PATH}/lattice-ca")["data"]
     authority = load_authority(CertificateKeyPair(b64decode(secret["tls.crt"]), b64decode(secret["tls.key"])))
     pair = authority.issue_client(user, list(groups))
     return Credentials(user, pair.certificate, pair.key)
 
 
-def _token(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
-    from lattice.cli.client.http import Request
+def _issue_token(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:
     from lattice.server.access.authentication import new_token, token_secret
 
     token, _ = new_token()
-    client.send(
-        Request("POST", "/api/v1/namespaces/lattice-system/secrets", body=token_secret(token, user, groups))
-    )
+    client.send(Request("POST", SECRETS_PATH, body=token_secret(token, user, groups)))
     return Credentials(user, token=token)

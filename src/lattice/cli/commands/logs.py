@@ -101,19 +101,16 @@ class Logs:
             )
         if self.options.follow and len(selection.workloads) > 1:
             return self._follow_all(selection.workloads)
-        return say.combined_exit_code(
-            {code for workload in selection.workloads if (code := self._print_log(workload))}
-        )
-
-    def _print_log(self, workload: Object) -> int:
-        try:
-            for piece in self._stream_log(workload, self.connection.client):
-                sys.stdout.buffer.write(piece)
-                sys.stdout.buffer.flush()
-        except LatticeError as error:
-            say.error(error)
-            return error.exit_code
-        return 0
+        codes = set()
+        for workload in selection.workloads:
+            try:
+                for piece in self._stream_log(workload, self.connection.client):
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
+            except LatticeError as error:
+                say.error(error)
+                codes.add(error.exit_code)
+        return say.combined_exit_code(codes)
 
     def _follow_all(self, workloads: list[Object]) -> int:
         """Follow several logs at once, line by line; returns when every stream has ended."""

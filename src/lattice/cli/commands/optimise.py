@@ -4,12 +4,12 @@ from decimal import Decimal
 
 import click
 
-from lattice.cli.client.options import Duration
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
+from lattice.cli.client.options import Duration, manifests_option
+from lattice.cli.commands.plan import plan_exit_code, print_lines, table_renderer
 from lattice.cli.fleet.fleet_command import FleetCommand, fit_hint, run_query, with_fleet_inputs
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
-from lattice.errors import UsageError
+from lattice.errors import LatticeError, UsageError
 
 HOUR_S = 3600
 
@@ -45,23 +45,8 @@ HOUR_S = 3600
     metavar="DURATION",
     help="Time limit of the search.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (clusters, prices) or json.",
-)
+@manifests_option("Assume that these manifests are applied. Repeatable.")
+@output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def optimise(
     sources: FleetInputs,
@@ -90,11 +75,20 @@ def optimise(
             "--payback must be 1h or more, --time-limit more than 0s",
             fix="write them like 168h and 30s",
         )
+    from lattice.kinds.meta.quantity import dollars_to_micros
+
+    try:
+        move_cost_micros = dollars_to_micros(Decimal(move_cost.removeprefix("$")))
+    except (LatticeError, ArithmeticError) as e:
+        raise UsageError(
+            f"--move-cost must be an amount in dollars such as 0.05, got {move_cost!r}",
+            fix="write a plain number",
+        ) from e
     query = {
         "ask": "optimise",
         "maxMoves": max_moves,
         "paybackHours": int(payback // HOUR_S),
-        "moveCostMicros": _micros(move_cost),
+        "moveCostMicros": move_cost_micros,
         "timeLimitSeconds": time_limit,
     }
     document = run_query(sources, query)
@@ -105,15 +99,3 @@ def optimise(
 
     print_lines([*optimise_lines(document, table_renderer(form)), *fit_hint(document, sources)])
     return plan_exit_code(document)
-
-
-def _micros(text: str) -> int:
-    from lattice.errors import LatticeError
-    from lattice.kinds.meta.quantity import dollars_to_micros
-
-    try:
-        return dollars_to_micros(Decimal(text.removeprefix("$")))
-    except (LatticeError, ArithmeticError) as e:
-        raise UsageError(
-            f"--move-cost must be an amount in dollars such as 0.05, got {text!r}", fix="write a plain number"
-        ) from e

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from lattice.cli.client.options import manifests_option
 from lattice.cli.fleet.fleet_command import (
     EXIT_CHANGES,
     EXIT_INFEASIBLE,
@@ -18,18 +19,9 @@ from lattice.cli.fleet.fleet_command import (
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
 
-FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
-
 
 @click.command(cls=FleetCommand)
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="File, folder, URL or - with manifests to plan. Repeatable.",
-)
+@manifests_option("File, folder, URL or - with manifests to plan. Repeatable.")
 @click.option(
     "--delete",
     "deletions",
@@ -37,15 +29,7 @@ FLEET_OUTPUT_TYPE = output.OutputFormatType("table", "wide", "json")
     metavar="KIND/NAME",
     help="Assume that this object is deleted. Repeatable.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (clusters, prices) or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
     """Show how a change would affect placements and cost.
@@ -84,21 +68,17 @@ def print_plan(document: dict[str, Any], form: output.OutputFormat, sources: Fle
     from lattice.cli.output.plan_tables import plan_lines
 
     print_lines([*plan_lines(document, table_renderer(form)), *fit_hint(document, sources)])
-    if not document["isEmpty"]:
-        print_lines(["", _next_step_hint(document, sources)])
-
-
-def _next_step_hint(document: dict[str, Any], sources: FleetInputs) -> str:
-    """The plan's id with the next command: apply on a server; a plan from files names the command that plans
-    on a server."""
-    label, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
+    if document["isEmpty"]:
+        return
+    hint, namespace = f"plan {document['id']}", sources.connection.explicit_namespace
     flags = sources.change_flags + (f" -n {namespace}" if namespace else "")
     # A plan with deletions, or without manifests, cannot be applied with one command.
-    if not sources.files or sources.deletions:
-        return label
-    if sources.is_offline:
-        return f"{label}   computed from these files; to plan on a server: lattice plan {flags}"
-    return f"{label}   apply with: lattice apply {flags} --plan {document['id']}"
+    is_appliable = bool(sources.files) and not sources.deletions
+    if is_appliable and sources.is_offline:
+        hint += f"   computed from these files; to plan on a server: lattice plan {flags}"
+    elif is_appliable:
+        hint += f"   apply with: lattice apply {flags} --plan {document['id']}"
+    print_lines(["", hint])
 
 
 def table_renderer(form: output.OutputFormat) -> Any:

@@ -7,7 +7,7 @@ import click
 
 from lattice.cli.client.http import Request
 from lattice.cli.client.kind_names import resource_path
-from lattice.cli.client.options import Command, Connection, with_connection
+from lattice.cli.client.options import DRY_RUN_SUFFIXES, Command, Connection, dry_run_option, with_connection
 from lattice.cli.client.workload_selection import select_workloads
 from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError
@@ -16,13 +16,7 @@ from lattice.kinds.workload import LatticeWorkload
 
 @click.command(cls=Command)
 @click.argument("words", nargs=-1, required=True, metavar="WORKLOAD|service/NAME...")
-@click.option(
-    "--dry-run",
-    type=click.Choice(["none", "client", "server"]),
-    default="none",
-    help="Print what would happen; change nothing.",
-    metavar="[=server|client|none]",
-)
+@dry_run_option
 @with_connection
 def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     """Restart failed replicas now and reset the attempt counter.
@@ -44,29 +38,26 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
         if not failed:
             say.note(f"service/{selection.service}: no replica has failed")
         for workload in failed:
+            metadata, spec = workload["metadata"], workload.get("spec") or {}
+            name = metadata["name"]
+            path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
             try:
-                _request_retry(connection, workload, dry_run)
+                if spec.get("desiredState", "Running") != "Running":
+                    message = f"workload/{name} should not run: nothing to retry"
+                    raise Conflict(message, fix="set spec.desiredState to Running first")
+                if dry_run != "client":
+                    query = {"dryRun": "All"} if dry_run == "server" else {}
+                    connection.client.send(Request("POST", path, query))
             except LatticeError as error:
                 say.error(error)
                 codes.add(error.exit_code)
+                continue
+            # The server decides; the state read before the request only chooses the words.
+            outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
+            click.echo(f"workload/{name} {outcome}{DRY_RUN_SUFFIXES[dry_run]}")
     return say.combined_exit_code(codes)
 
 
 def has_failed(workload: dict[str, Any]) -> bool:
     status = workload.get("status") or {}
     return status.get("actualState") == "Failed" or bool((status.get("retry") or {}).get("attempts"))
-
-
-def _request_retry(connection: Connection, workload: dict[str, Any], dry_run: str) -> None:
-    metadata = workload["metadata"]
-    name = metadata["name"]
-    if (workload.get("spec") or {}).get("desiredState", "Running") != "Running":
-        message = f"workload/{name} should not run: nothing to retry"
-        raise Conflict(message, fix="set spec.desiredState to Running first")
-    if dry_run != "client":
-        path = f"{resource_path(LatticeWorkload.resource, metadata['namespace'], name)}/retry"
-        connection.client.send(Request("POST", path, {"dryRun": "All"} if dry_run == "server" else {}))
-    dry = {"server": " (server dry run)", "client": " (dry run)"}.get(dry_run, "")
-    # The server decides; the state read before the request only chooses the words.
-    outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
-    click.echo(f"workload/{name} {outcome}{dry}")

@@ -89,15 +89,7 @@ class SimulateOptions:
     is_flag=True,
     help="Exit with 1 if a workload is not placed.",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("table", "wide", "json"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (every placement) or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide (every placement) or json.")
 def simulate(**options: Any) -> int:
     """Schedule workloads offline and explain the decisions.
 
@@ -117,7 +109,11 @@ def simulate(**options: Any) -> int:
         return 1
     chosen = load_profile(choices.profile, choices.seed)
     report = _run_simulation(inventory, choices.explain, chosen)
-    _print_warnings(report, inventory)
+    for warning in report.warnings[:MAX_WARNINGS]:
+        location = inventory.location_of(warning.kind, warning.name)
+        say.warning(f"{location}{warning.kind} {warning.name} {warning.message}")
+    if len(report.warnings) > MAX_WARNINGS:
+        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more warnings; -o json lists all")
     from lattice.cli.output import simulation_report
 
     if choices.form.name == "json":
@@ -149,15 +145,6 @@ def _load_inventory(choices: SimulateOptions) -> "Inventory | None":
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(inventory.ignored.items()))
         say.note(f"ignored {kinds}: simulate uses only LatticeNode and LatticeWorkload")
     return inventory
-
-
-def _print_warnings(report: "SimulationReport", inventory: "Inventory") -> None:
-    for warning in report.warnings[:MAX_WARNINGS]:
-        say.warning(
-            f"{inventory.location_of(warning.kind, warning.name)}{warning.kind} {warning.name} {warning.message}"
-        )
-    if len(report.warnings) > MAX_WARNINGS:
-        say.warning(f"and {len(report.warnings) - MAX_WARNINGS:,} more warnings; -o json lists all")
 
 
 def _run_simulation(inventory: "Inventory", to_explain: str, chosen: ProfileChoice) -> "SimulationReport":

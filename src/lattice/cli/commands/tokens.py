@@ -66,11 +66,22 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     import secrets
 
     from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
+    from lattice.kinds.meta.metadata_validation import name_problem
     from lattice.kinds.meta.timestamps import format_timestamp
-    from lattice.kinds.node import NodeSpec
+    from lattice.kinds.node import LatticeNode, NodeSpec
 
-    _check_ttl(ttl, long_lived)
-    _check_node_name(node)
+    if not 0 < ttl <= MAX_TTL_S:
+        raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
+    if ttl > MAX_SHORT_TTL_S and not long_lived:
+        raise UsageError(
+            "a token that lives longer than 15 minutes may leak",
+            where="--ttl",
+            fix="add --long-lived to allow it",
+        )
+    if node and (problem := name_problem(LatticeNode.resource, node)):
+        raise UsageError(
+            f"{node!r} cannot be the name of a node: {problem}", where="--node", fix="choose another name"
+        )
     labels = _labels(node_fields.pop("labels"))
     _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
     # The token carries the authority's fingerprint, so that a joining machine can verify the server.
@@ -106,27 +117,6 @@ def _exists(client: Client, path: str) -> bool:
     except NotFound:
         return False
     return True
-
-
-def _check_ttl(ttl: float, long_lived: bool) -> None:
-    if not 0 < ttl <= MAX_TTL_S:
-        raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
-    if ttl > MAX_SHORT_TTL_S and not long_lived:
-        raise UsageError(
-            "a token that lives longer than 15 minutes may leak",
-            where="--ttl",
-            fix="add --long-lived to allow it",
-        )
-
-
-def _check_node_name(node: str) -> None:
-    from lattice.kinds.meta.metadata_validation import name_problem
-    from lattice.kinds.node import LatticeNode
-
-    if node and (problem := name_problem(LatticeNode.resource, node)):
-        raise UsageError(
-            f"{node!r} cannot be the name of a node: {problem}", where="--node", fix="choose another name"
-        )
 
 
 def _labels(words: tuple[str, ...]) -> dict[str, str]:

@@ -4,8 +4,6 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,15 +32,7 @@ _CURSOR_HOME, _CLEAR_TO_LINE_END, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
     help="Time between refreshes with -w.",
     metavar="DURATION",
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("table", "wide", "json"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide or json.",
-)
+@output.output_option("table", "wide", "json", help_text="table, wide or json.")
 @with_connection
 def top(
     connection: Connection, words: tuple[str, ...], watch: bool, interval: float, form: output.OutputFormat
@@ -59,15 +49,6 @@ def top(
       lattice top nodes -o wide
       lattice top services -o json
     """
-    view = Top(connection, _parse_tables(words), form)
-    if not watch:
-        click.echo(view.text(), nl=False)
-        return
-    # At most ten requests per second.
-    view.watch(max(interval, 0.1))
-
-
-def _parse_tables(words: tuple[str, ...]) -> str:
     from lattice.cli.output.top_tables import TABLES
 
     names = []
@@ -75,7 +56,12 @@ def _parse_tables(words: tuple[str, ...]) -> str:
         names += [PLURALS.get(part, part) for part in word.lower().split(",") if part]
     if unknown := [name for name in names if name not in TABLES]:
         raise UsageError(f"there is no table {unknown[0]!r}", fix=f"choose from {', '.join(TABLES)}")
-    return ",".join(dict.fromkeys(names))
+    view = Top(connection, ",".join(dict.fromkeys(names)), form)
+    if not watch:
+        click.echo(view.text(), nl=False)
+        return
+    # At most ten requests per second.
+    view.watch(max(interval, 0.1))
 
 
 @dataclass(frozen=True)
@@ -101,9 +87,14 @@ class Top:
         between."""
         # Output for a program or a pipe is never redrawn in place.
         if not sys.stdout.isatty() or self.form.name == "json":
-            self._print_repeatedly(interval)
-            return
-        with _alternate_screen():
+            separator = ""
+            while True:
+                click.echo(separator + self.text(), nl=False)
+                sys.stdout.flush()
+                separator = "" if self.form.name == "json" else "\n"
+                time.sleep(interval)
+        sys.stdout.write(_ENTER_SCREEN)
+        try:
             while True:
                 document = self.fetch_usage()
                 # Read for every frame, because the user may resize the window.
@@ -112,14 +103,10 @@ class Top:
                 sys.stdout.write(render_frame([head, "", *self._lines(document)], size.columns, size.lines))
                 sys.stdout.flush()
                 time.sleep(interval)
-
-    def _print_repeatedly(self, interval: float) -> None:
-        separator = ""
-        while True:
-            click.echo(separator + self.text(), nl=False)
+        finally:
+            # Also after Ctrl-C or an error: the terminal must be usable again.
+            sys.stdout.write(_LEAVE_SCREEN)
             sys.stdout.flush()
-            separator = "" if self.form.name == "json" else "\n"
-            time.sleep(interval)
 
     def _lines(self, document: dict[str, Any]) -> list[str]:
         from lattice.cli.output.table_renderer import TableRenderer
@@ -128,17 +115,6 @@ class Top:
         return top_lines(
             document, TableRenderer(self.form.name == "wide"), BarRenderer(sys.stdout.encoding or "")
         )
-
-
-@contextmanager
-def _alternate_screen() -> Iterator[None]:
-    sys.stdout.write(_ENTER_SCREEN)
-    try:
-        yield
-    finally:
-        # Also after Ctrl-C or an error: the terminal must be usable again.
-        sys.stdout.write(_LEAVE_SCREEN)
-        sys.stdout.flush()
 
 
 def render_frame(lines: list[str], columns: int, rows: int) -> str:

@@ -87,7 +87,14 @@ async def _run(settings: Settings, options: UpOptions) -> None:
     folder = Path(settings.data_dir)
     # Checked before the server creates the file.
     is_new_state = not settings.store and not (folder / "state.db").exists()
-    _check_seeds(options.seeds, is_new_state)
+    # Standard input can be read only once, which the apply does.
+    if sources := [_resolve_seed(seed) for seed in options.seeds if seed != "-"]:
+        from lattice.cli.client.manifests import read_manifests
+        from lattice.cli.commands.apply import validate_locally
+
+        # Before the state is created: a state that began without its seeds never gets them. Seeds of an
+        # existing state are only parsed.
+        read_manifests(sources, check=validate_locally if is_new_state else lambda document, target: None)
     # The log and the state may hold secrets: only this user may read them.
     os.umask(0o077)
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -110,23 +117,12 @@ async def _run(settings: Settings, options: UpOptions) -> None:
                 unseeded.unlink(missing_ok=True)
             if options.seeds or options.manifests:
                 click.echo("")
-            _print_suggestions(running)
+            click.echo("Try, in another terminal:")
+            for command, purpose in suggestions(running.kubeconfig):
+                click.echo(f"  {command:<57}  {purpose}")
+            click.echo("\nPress Ctrl-C to stop.")
             await stop.wait()
             click.echo("\nstopping; the state stays in " + _relative_path(folder.resolve()))
-
-
-def _check_seeds(seeds: tuple[str, ...], is_new_state: bool) -> None:
-    """Validate the seeds before the state is created, because a state that began without its seeds never gets
-    them.
-
-    Seeds of an existing state are only parsed.
-    """
-    from lattice.cli.client.manifests import read_manifests
-    from lattice.cli.commands.apply import validate_locally
-
-    # Standard input can be read only once, which the apply does.
-    if sources := [_resolve_seed(seed) for seed in seeds if seed != "-"]:
-        read_manifests(sources, check=validate_locally if is_new_state else lambda document, target: None)
 
 
 def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:
@@ -201,13 +197,6 @@ def _apply(kubeconfig: Path, manifest: str) -> None:
     sys.stdout.flush()
     # A failed apply has printed its error, and the server goes on.
     subprocess.run(command, check=False)
-
-
-def _print_suggestions(running: "RunningServer") -> None:
-    click.echo("Try, in another terminal:")
-    for command, purpose in suggestions(running.kubeconfig):
-        click.echo(f"  {command:<57}  {purpose}")
-    click.echo("\nPress Ctrl-C to stop.")
 
 
 def suggestions(kubeconfig: Path) -> list[tuple[str, str]]:

@@ -16,15 +16,7 @@ from lattice.errors import LatticeError
 @click.option(
     "--client", "client_only", is_flag=True, help="Show only the version of this program, without a server."
 )
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=output.OutputFormatType("json", "yaml"),
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="json or yaml.",
-)
+@output.output_option("json", "yaml", help_text="json or yaml.")
 @with_connection
 def version(connection: Connection, client_only: bool, form: output.OutputFormat) -> int:
     """Show the versions of this program and of the server.

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, plan_exit_code, print_lines, table_renderer
+from lattice.cli.client.options import manifests_option
+from lattice.cli.commands.plan import plan_exit_code, print_lines, table_renderer
 from lattice.cli.fleet.fleet_command import FleetCommand, fit_hint, run_query, with_fleet_inputs
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
@@ -144,23 +145,8 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
     is_flag=True,
     help="Assume the loss of every pool in turn, and list the services left unplaced.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied first. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (clusters, prices) or json.",
-)
+@manifests_option("Assume that these manifests are applied first. Repeatable.")
+@output.output_option("table", "wide", "json", help_text="table, wide (clusters, prices) or json.")
 @with_fleet_inputs
 def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form: output.OutputFormat) -> int:
     """Show moved services, unplaced services and cost after an event.

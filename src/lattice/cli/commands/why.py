@@ -4,7 +4,8 @@ from typing import Any
 
 import click
 
-from lattice.cli.commands.plan import FLEET_OUTPUT_TYPE, print_lines, table_renderer
+from lattice.cli.client.options import manifests_option
+from lattice.cli.commands.plan import print_lines, table_renderer
 from lattice.cli.fleet.fleet_command import FleetCommand, run_query, service_key, with_fleet_inputs
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import output_format as output
@@ -18,23 +19,8 @@ from lattice.cli.output import output_format as output
     metavar="POOL",
     help="Show only this pool, cloud region or data center.",
 )
-@click.option(
-    "-f",
-    "--filename",
-    "files",
-    multiple=True,
-    metavar="FILE|DIR|URL|-",
-    help="Assume that these manifests are applied. Repeatable.",
-)
-@click.option(
-    "-o",
-    "--output",
-    "form",
-    type=FLEET_OUTPUT_TYPE,
-    default=output.OutputFormat(),
-    metavar="FORMAT",
-    help="table, wide (all scores) or json.",
-)
+@manifests_option("Assume that these manifests are applied. Repeatable.")
+@output.output_option("table", "wide", "json", help_text="table, wide (all scores) or json.")
 @with_fleet_inputs
 def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat) -> int:
     """Explain the placement of a service and every rejected pool.

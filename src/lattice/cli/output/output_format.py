@@ -1,6 +1,6 @@
 """Output formats of `-o`: the click type that parses the flag, and serialization of objects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import click
@@ -53,6 +53,19 @@ class OutputFormatType(click.ParamType):  # type: ignore[type-arg]
         from click.shell_completion import CompletionItem
 
         return [CompletionItem(name) for name in self.allowed if name.startswith(incomplete)]
+
+
+def output_option(*allowed: str, help_text: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """The `-o` flag for the allowed formats, which a command gets as the argument `form`."""
+    return click.option(
+        "-o",
+        "--output",
+        "form",
+        type=OutputFormatType(*allowed),
+        default=OutputFormat(),
+        metavar="FORMAT",
+        help=help_text,
+    )
 
 
 def serialize(value: Any, form: OutputFormat) -> str:

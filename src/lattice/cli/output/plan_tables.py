@@ -101,43 +101,32 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     parts += [f"{pluralize(abs(nodes), 'node')} {'more' if nodes > 0 else 'fewer'}"] if nodes else []
     moves = len(document["wouldMove"])
     parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
-    parts += _unplaced_summary(document["unplaced"])
+    unplaced = document["unplaced"]
+    as_before = "" if any(service["isNew"] for service in unplaced) else " as before"
+    # Partly placed services are counted apart from services without any placed replica.
+    partly_count = sum(_placed_replicas(service) > 0 for service in unplaced)
+    for word, count in (("partly", partly_count), ("not", len(unplaced) - partly_count)):
+        if count:
+            parts.append(f"{pluralize(count, 'service')} {word} placed{as_before}")
     total = document["total"]
     before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
     change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
     cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
-    return [
-        *renderer.wrap(f"{summary}; {cost}", renderer.max_width),
-        *_pending(document["pending"], renderer),
-    ]
-
-
-def _unplaced_summary(unplaced: Sequence[JsonObject]) -> Iterator[str]:
-    """Count partly placed services and services without any placed replica separately."""
-    as_before = "" if any(service["isNew"] for service in unplaced) else " as before"
-    for word, services in (
-        ("partly", [service for service in unplaced if _placed_replicas(service)]),
-        ("not", [service for service in unplaced if not _placed_replicas(service)]),
-    ):
-        if services:
-            yield f"{pluralize(len(services), 'service')} {word} placed{as_before}"
+    lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
+    pending = document["pending"]
+    if pending is None:
+        return lines
+    # The baseline of the plan differs from the machines that run now.
+    real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
+    waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
+    note = f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."
+    return [*lines, *renderer.bullets([note])]
 
 
 def _placed_replicas(service: JsonObject) -> int:
     """Number of placed replicas of a service with missing replicas."""
     return int(service["replicas"] - service["missing"])
-
-
-def _pending(pending: JsonObject | None, renderer: TableRenderer) -> list[str]:
-    """Note that the baseline of the plan differs from the machines that run now."""
-    if pending is None:
-        return []
-    real, late = format_dollars(pending["cost"]["before"]["hourlyMicros"]), len(pending["services"])
-    waits = f" ({pluralize(late, 'service')} still {'waits' if late == 1 else 'wait'})" if late else ""
-    return renderer.bullets(
-        [f"The baseline assumes all pending services are placed{waits}. You pay {real}/h now."]
-    )
 
 
 def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
@@ -151,47 +140,31 @@ def _change_counts(rows: Sequence[JsonObject], noun: str) -> Iterator[str]:
 
 
 def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
-    rows = [
-        _service(service, renderer)
-        for service in document["services"]
-        if service["before"] or service["after"]
-    ]
+    rows = []
+    for service in document["services"]:
+        if not service["before"] and not service["after"]:
+            continue
+        change = service["cost"]["change"]
+        before = format_placements(service["before"], renderer.wide)
+        after = format_placements(service["after"], renderer.wide)
+        if not service["before"]:
+            text = after
+        elif before == after:
+            text = f"{after}, as before"
+        else:
+            text = f"{before} → {after}"
+        if not service["isPlaced"] and service["after"]:
+            placed = sum(placement["replicas"] for placement in service["after"])
+            text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
+        hourly = format_dollars(change["hourlyMicros"], signed=True)
+        rows.append([service["mark"], service["name"], text, hourly, _monthly_change(change)])
     empty = document["overhead"]["change"]
     if empty["hourlyMicros"]:
-        rows = [
-            # The row of empty nodes stays visible when the table is cut.
-            *(rows if renderer.wide else rows[:MAX_ROWS]),
-            [
-                "",
-                "(empty nodes)",
-                "",
-                format_dollars(empty["hourlyMicros"], signed=True),
-                _monthly_change(empty),
-            ],
-        ]
+        hourly = format_dollars(empty["hourlyMicros"], signed=True)
+        # The row of empty nodes stays visible when the table is cut.
+        rows = rows if renderer.wide else rows[:MAX_ROWS]
+        rows.append(["", "(empty nodes)", "", hourly, _monthly_change(empty)])
     return renderer.table(["", "SERVICE", "WHERE", "$/H", "30 DAYS"], rows, right_aligned=(3, 4))
-
-
-def _service(service: JsonObject, renderer: TableRenderer) -> list[str]:
-    change = service["cost"]["change"]
-    before = format_placements(service["before"], renderer.wide)
-    after = format_placements(service["after"], renderer.wide)
-    if not service["before"]:
-        text = after
-    elif before == after:
-        text = f"{after}, as before"
-    else:
-        text = f"{before} → {after}"
-    if not service["isPlaced"] and service["after"]:
-        placed = sum(placement["replicas"] for placement in service["after"])
-        text += f" ({placed:,} of {pluralize(service['replicas'], 'replica')})"
-    return [
-        service["mark"],
-        service["name"],
-        text,
-        format_dollars(change["hourlyMicros"], signed=True),
-        _monthly_change(change),
-    ]
 
 
 def _monthly_change(change: JsonObject) -> str:
@@ -270,6 +243,21 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
         for budget in document["budgets"]
         if renderer.wide or budget["before"] != budget["after"] or budget["limitBefore"] != budget["limit"]
     ]
+    rows = []
+    for budget in shown:
+        before, after = (format_dollars(budget[name]["micros"]) for name in ("limitBefore", "limit"))
+        is_alerting = budget["isUsedUp"] or budget["percentAfter"] >= budget["alertPercent"]
+        rows.append(
+            [
+                "!" if is_alerting else "",
+                budget["subject"],
+                after if before == after else f"{before} → {after}",
+                f"{budget['percentBefore']} % → {budget['percentAfter']} %",
+                f"{budget['alertPercent']} %",
+                "hard" if budget["isHard"] else "soft",
+                format_dollars(budget["left"]["hourlyMicros"]) if budget["left"] else "",
+            ]
+        )
     table = renderer.table(
         [
             "",
@@ -280,7 +268,7 @@ def _budgets(document: JsonObject, renderer: TableRenderer) -> list[str]:
             "LIMIT",
             "LEFT $/H",
         ],
-        [_budget(budget) for budget in shown],
+        rows,
         right_aligned=(2, 6),
     )
     return [
@@ -305,19 +293,6 @@ def _exhausted_budget_note(budget: JsonObject, month: str | None) -> str:
         f"budget of {budget['subject']} has no headroom for one more machine: need {format_dollars(need)}/h, "
         f"have {format_dollars(have)}/h, missing {format_dollars(need - have)}/h{period_note}"
     )
-
-
-def _budget(budget: JsonObject) -> list[str]:
-    before, after = (format_dollars(budget[name]["micros"]) for name in ("limitBefore", "limit"))
-    return [
-        "!" if budget["isUsedUp"] or budget["percentAfter"] >= budget["alertPercent"] else "",
-        budget["subject"],
-        after if before == after else f"{before} → {after}",
-        f"{budget['percentBefore']} % → {budget['percentAfter']} %",
-        f"{budget['alertPercent']} %",
-        "hard" if budget["isHard"] else "soft",
-        format_dollars(budget["left"]["hourlyMicros"]) if budget["left"] else "",
-    ]
 
 
 def _would_move(document: JsonObject, renderer: TableRenderer) -> list[str]:
@@ -376,14 +351,14 @@ def _required(required: JsonObject) -> str:
     for name, latency in properties.pop("latency", {}).items():
         regions = f" in {', '.join(latency['to'])}" if latency["to"] else ""
         latencies.append(f"at most {latency['maxMs']} ms to {name}{regions}")
-    words = [f"{_split_camel_case(name)} {_value(value)}" for name, value in properties.items()]
+    words = []
+    for name, value in properties.items():
+        # A field's name as words: `dataResidency` becomes `data residency`.
+        spaced = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
+        words.append(f"{spaced} {_value(value)}")
     sized = f" of {_value(machine)}" if machine else ""
     place = "a new pool" if count == 1 else f"{count} new pools"
     return f"{place} with {'; '.join([*words, *latencies, pluralize(number, 'node') + sized])}"
-
-
-def _split_camel_case(name: str) -> str:
-    return "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in name)
 
 
 def _value(value: Any) -> str:
@@ -476,7 +451,15 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     worst_first = sorted(
         harmful, key=lambda loss: (-len(loss["leftWithout"]), -len(loss["moved"]), loss["pool"])
     )
-    rows = [_loss(loss, renderer) for loss in worst_first]
+    rows = []
+    for loss in worst_first:
+        unplaced = loss["leftWithout"] if renderer.wide else loss["leftWithout"][:3]
+        hidden = len(loss["leftWithout"]) - len(unplaced)
+        names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
+        after, change = loss["cost"]["after"], loss["cost"]["change"]
+        money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
+        mark = "!" if unplaced else ""
+        rows.append([mark, loss["pool"], f"{len(loss['moved'])}", *money, names or "none"])
     table = renderer.table(
         ["", "LOST", "MOVE", "COST AFTER $/H", "CHANGE $/H", "NOT ALL PLACED"], rows, right_aligned=(2, 3, 4)
     )
@@ -485,15 +468,6 @@ def pool_loss_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
         table,
         [f"{pluralize(harmless, 'other pool')} could be lost without moving a replica"] if harmless else [],
     )
-
-
-def _loss(loss: JsonObject, renderer: TableRenderer) -> list[str]:
-    unplaced = loss["leftWithout"] if renderer.wide else loss["leftWithout"][:3]
-    hidden = len(loss["leftWithout"]) - len(unplaced)
-    names = ", ".join(unplaced) + (f" and {hidden} more" if hidden else "")
-    after, change = loss["cost"]["after"], loss["cost"]["change"]
-    money = [format_dollars(after["hourlyMicros"]), format_dollars(change["hourlyMicros"], signed=True)]
-    return ["!" if unplaced else "", loss["pool"], f"{len(loss['moved'])}", *money, names or "none"]
 
 
 def optimise_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:

@@ -1,6 +1,6 @@
 """Tables of `why` and `fit`, rendered from the JSON document of the query alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from lattice.cli.output.plan_tables import blocker_lines, data_sources, describe_event, format_placements
@@ -76,32 +76,20 @@ def _ranking_table(document: JsonObject, renderer: TableRenderer, pool: str) -> 
     ]
     rows: list[list[str]] = []
     for step in document["decisions"]:
-        rows += _ranking_rows(step, list(plugins), renderer, pool)
+        last = step["firstReplica"] + step["replicas"] - 1
+        number = f"{step['firstReplica']}" if step["replicas"] == 1 else f"{step['firstReplica']}-{last}"
+        # Replica and asked resources stand in the first row of the step only.
+        labels = [number, step["asked"]]
+        for candidate in step["ranked"] if renderer.wide or pool else step["ranked"][:3]:
+            scores = {part["plugin"]: f"{part['score']:.1f}" for part in candidate["parts"]}
+            # The star marks the chosen pool.
+            name = f"{candidate['name']} *" if candidate["name"] == step["chosen"] else candidate["name"]
+            cells = [name, f"{candidate['score']:.2f}", *(scores.get(plugin, "") for plugin in plugins)]
+            rows.append([*labels, *cells])
+            labels = ["", ""]
+        if not step["ranked"] and not pool:
+            rows.append([*labels, "none", "", *("" for _ in plugins)])
     return renderer.table(heads, rows, right_aligned=range(3, len(heads)))
-
-
-def _ranking_rows(
-    step: JsonObject, plugins: Sequence[str], renderer: TableRenderer, pool: str
-) -> list[list[str]]:
-    last = step["firstReplica"] + step["replicas"] - 1
-    number = f"{step['firstReplica']}" if step["replicas"] == 1 else f"{step['firstReplica']}-{last}"
-    shown = step["ranked"] if renderer.wide or pool else step["ranked"][:3]
-    rows = []
-    for position, candidate in enumerate(shown):
-        parts = {part["plugin"]: part["score"] for part in candidate["parts"]}
-        scores = [f"{parts[name]:.1f}" if name in parts else "" for name in plugins]
-        # The star marks the chosen pool.
-        name = f"{candidate['name']} *" if candidate["name"] == step["chosen"] else candidate["name"]
-        rows.append(
-            [
-                number if position == 0 else "",
-                step["asked"] if position == 0 else "",
-                name,
-                f"{candidate['score']:.2f}",
-                *scores,
-            ]
-        )
-    return rows or ([] if pool else [[number, step["asked"], "none", "", *("" for _ in plugins)]])
 
 
 def _rejection_table(document: JsonObject, renderer: TableRenderer, pool: str) -> list[str]:
@@ -119,7 +107,13 @@ def _rejection_table(document: JsonObject, renderer: TableRenderer, pool: str) -
     keys = sorted(groups, key=lambda key: -len(groups[key])) if is_grouped else list(groups)
     rows: list[list[str]] = []
     for key in keys:
-        rows += _rejection_rows(groups[key], reasons[key])
+        pools = groups[key]
+        name = pools[0] if len(pools) == 1 else f"{pools[0]} and {len(pools) - 1} more"
+        for reason in reasons[key]:
+            columns = (reason[column] for column in ("filter", "what", "need", "have", "missing"))
+            rows.append([name, reason["replicas"] or "", *columns])
+            # The name stands in the first row only.
+            name = ""
     heads = ["POOL", "REPLICA", "FILTER", "REJECTED FOR", "NEED", "HAVE", "MISSING"]
     # No reason is limited to single replicas: leave out the REPLICA column.
     if not any(row[1] for row in rows):
@@ -127,18 +121,6 @@ def _rejection_table(document: JsonObject, renderer: TableRenderer, pool: str) -
     table = renderer.table(heads, rows)
     feasible = [candidate["name"] for candidate in document["pools"] if candidate["fits"]]
     return table or ([f"no filter rejects {pool}"] if pool in feasible else [])
-
-
-def _rejection_rows(pools: Sequence[str], reasons: Sequence[JsonObject]) -> list[list[str]]:
-    name = pools[0] if len(pools) == 1 else f"{pools[0]} and {len(pools) - 1} more"
-    rows = []
-    for number, reason in enumerate(reasons):
-        cells = [
-            reason["replicas"] or "",
-            *(reason[key] for key in ("filter", "what", "need", "have", "missing")),
-        ]
-        rows.append([name if number == 0 else "", *cells])
-    return rows
 
 
 def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
@@ -154,75 +136,51 @@ def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
     field_changes: list[str] = []
     for number, suggestion in enumerate(document["suggestions"], 1):
         rows += _suggestion(number, suggestion)
-        field_changes += _field_changes(suggestion)
+        # Object, field path and values of every change, for a manifest.
+        for part in suggestion["changes"]:
+            subject = f"{part['object']['kind']}/{part['object']['name']}"
+            change = f"{cell(part['before'])} → {cell(part['after'])}"
+            field_changes.append(f"{subject} {part['path']}: {change}")
     table = renderer.table(
         ["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
     )
-    table += ["", *renderer.wrap(_legend(document), renderer.max_width)] if table else []
-    nothing = renderer.wrap(_no_suggestion_text(document), renderer.max_width)
+    if table:
+        placed, now = document["placed"], "now $0.00/h, not placed"
+        if placed:
+            hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
+            now = f"now {hourly}/h with {placed:,} of {document['replicas']:,} replicas"
+        legend = f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
+        table += ["", *renderer.wrap(legend, renderer.max_width)]
+    else:
+        fewest = min((len(parts) for parts in document["conflicts"]), default=0)
+        together = f": {fewest} requirements would have to change together" if fewest > 1 else ""
+        text = f"no tried change places the service{together}; `lattice why` lists the blockers"
+        table = renderer.wrap(text, renderer.max_width)
     wide = field_changes if renderer.wide else []
-    return join_blocks(head, table or nothing, wide, blocker_lines(document, document["service"], renderer))
-
-
-def _no_suggestion_text(document: JsonObject) -> str:
-    """Sentence for a service that no tried change would place."""
-    fewest = min((len(parts) for parts in document["conflicts"]), default=0)
-    if fewest > 1:
-        return (
-            f"no tried change places the service: {fewest} requirements would have to change together; "
-            "`lattice why` lists the blockers"
-        )
-    return "no tried change places the service; `lattice why` lists the blockers"
+    return join_blocks(head, table, wide, blocker_lines(document, document["service"], renderer))
 
 
 def _suggestion(number: int, suggestion: JsonObject) -> list[list[str]]:
-    """Rows of one suggestion; the cost is in the row of the first change."""
-    first, *following = suggestion["changes"]
-    rows = [[f"{number}", first["who"], *_price(suggestion), first["sentence"]]]
-    rows += [["", part["who"], "", "", "", f"and {part['sentence']}"] for part in following]
-    return rows + [["", "", "", "", "", note] for note in _services_ahead(suggestion)]
-
-
-def _price(suggestion: JsonObject) -> list[str]:
-    """Cost of the service after the change, and the increase of the total bill; `≥` where a price is unknown."""
+    """Rows of one suggestion: the changes, with the costs in the row of the first change, and a note on the
+    unplaced services that the platform would place first."""
     service, increase = suggestion["serviceCost"], suggestion["cost"]["hourlyMicros"]
-    at_least = "" if suggestion["isPriced"] else "≥ "
+    # The cost of the service after the change, and the increase of the total bill; `≥` where a price is
+    # unknown.
     costs = ["", ""]
     if service:
         costs = [format_dollars(service[name]) for name in ("hourlyMicros", "projected30DayMicros")]
-    return [
-        *(f"{at_least}{cost}" for cost in costs),
-        format_dollars(increase, signed=True) if increase else "none",
-    ]
-
-
-def _legend(document: JsonObject) -> str:
-    """Explanation of the cost columns."""
-    placed, desired = document["placed"], document["replicas"]
-    now = "now $0.00/h, not placed"
-    if placed:
-        hourly = format_dollars(document["serviceCost"]["hourlyMicros"])
-        now = f"now {hourly}/h with {placed:,} of {desired:,} replicas"
-    return f"COSTS: cost of this service after the change ({now}). MORE: increase of the total bill."
-
-
-def _services_ahead(suggestion: JsonObject) -> list[str]:
-    """Note on the unplaced services that the platform would place before this service."""
-    if not suggestion["ahead"]:
-        return []
-    hidden = len(suggestion["ahead"]) - MAX_AHEAD_NAMES
-    names = ", ".join(suggestion["ahead"][:MAX_AHEAD_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
-    return [
-        f"(places {names} first)"
-        if suggestion["isEnough"]
-        else f"(not enough: {names} would be placed first and use the capacity)"
-    ]
-
-
-def _field_changes(suggestion: JsonObject) -> list[str]:
-    """Object, field path and values of every change, for a manifest."""
-    return [
-        f"{part['object']['kind']}/{part['object']['name']} {part['path']}: "
-        f"{cell(part['before'])} → {cell(part['after'])}"
-        for part in suggestion["changes"]
-    ]
+    if not suggestion["isPriced"]:
+        costs = [f"≥ {cost}" for cost in costs]
+    costs.append(format_dollars(increase, signed=True) if increase else "none")
+    first, *following = suggestion["changes"]
+    rows = [[f"{number}", first["who"], *costs, first["sentence"]]]
+    rows += [["", part["who"], "", "", "", f"and {part['sentence']}"] for part in following]
+    ahead = suggestion["ahead"]
+    if ahead:
+        hidden = len(ahead) - MAX_AHEAD_NAMES
+        names = ", ".join(ahead[:MAX_AHEAD_NAMES]) + (f" and {hidden} more" if hidden > 0 else "")
+        note = f"(not enough: {names} would be placed first and use the capacity)"
+        if suggestion["isEnough"]:
+            note = f"(places {names} first)"
+        rows.append(["", "", "", "", "", note])
+    return rows

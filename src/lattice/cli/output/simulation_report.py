@@ -12,7 +12,7 @@ from lattice.cli.output.table_renderer import MAX_ROWS, MIN_COLUMN_CHARS
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.container import BYTE_RESOURCES
 from lattice.kinds.meta.quantity import approximate_bytes
-from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableGroup, Usage
+from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableGroup
 
 # Nodes listed when there are more placements than MAX_ROWS.
 MAX_BUSIEST_NODES = 20
@@ -83,28 +83,20 @@ def _displaced(report: SimulationReport) -> list[str]:
 
 def _usage(report: SimulationReport, wide: bool) -> list[str]:
     """Table of used resources before and after the simulation; if wide, also the utilisation of every node."""
-    lines = []
-    if report.usage:
-        heads = ["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]
-        lines = render.table([heads, *(_usage_row(usage) for usage in report.usage)])
+    resource_rows = [["RESOURCE", "TOTAL", "BEFORE", "AFTER", "MEAN", "FULLEST"]]
+    for usage in report.usage:
+        total, before, after = (
+            format_amount(usage.resource, amount)
+            for amount in (usage.total, usage.used_before, usage.used_after)
+        )
+        shares = (f"{before} ({usage.share_before:.1%})", f"{after} ({usage.share_after:.1%})")
+        resource_rows.append([usage.resource, total, *shares, f"{usage.mean:.1%}", f"{usage.highest:.1%}"])
+    lines = render.table(resource_rows) if report.usage else []
     fullest = sorted(report.node_utilisation.items(), key=lambda pair: (-pair[1], pair[0]))
     if wide and fullest:
         rows = [[node, f"{share:.1%}"] for node, share in fullest]
         lines += [*([""] if lines else []), *render.table([["NODE", "UTILISATION"], *rows])]
     return lines
-
-
-def _usage_row(usage: Usage) -> list[str]:
-    before = f"{format_amount(usage.resource, usage.used_before)} ({usage.share_before:.1%})"
-    after = f"{format_amount(usage.resource, usage.used_after)} ({usage.share_after:.1%})"
-    return [
-        usage.resource,
-        format_amount(usage.resource, usage.total),
-        before,
-        after,
-        f"{usage.mean:.1%}",
-        f"{usage.highest:.1%}",
-    ]
 
 
 def format_amount(resource: str, value: int) -> str:
@@ -123,26 +115,23 @@ def _unplaced(report: SimulationReport, wide: bool, columns: int) -> list[str]:
     if not report.unschedulable:
         return []
     most_first = sorted(report.unschedulable, key=lambda group: -len(group.names))
-    shown, grouped = (
-        (most_first, []) if wide else (most_first[:MAX_ROWS], _group_by_reason_kind(most_first[MAX_ROWS:]))
-    )
+    shown = most_first if wide else most_first[:MAX_ROWS]
+    # Past the limit, workloads whose reasons differ only in counts and amounts share a row.
+    names_by_kind: dict[tuple[str, ...], list[str]] = {}
+    for group in most_first[len(shown) :]:
+        names_by_kind.setdefault(group.reason_kinds or (group.reason,), []).extend(group.names)
+    grouped = [
+        UnschedulableGroup(tuple(names), "; ".join(kind), kind) for kind, names in names_by_kind.items()
+    ]
     listed = [*shown, *grouped] if len(grouped) <= MAX_REASON_KINDS else shown
     rows = []
     for group in listed:
-        names = group.names if wide else group.names[:MAX_NAMES_PER_REASON]
-        truncation = ", …" if len(names) < len(group.names) else ""
-        rows.append([f"{len(group.names):,}", ", ".join(names) + truncation, group.reason])
+        listed_names = group.names if wide else group.names[:MAX_NAMES_PER_REASON]
+        truncation = ", …" if len(listed_names) < len(group.names) else ""
+        rows.append([f"{len(group.names):,}", ", ".join(listed_names) + truncation, group.reason])
     hidden = sum(len(group.names) for group in (*shown, *grouped)) - sum(len(group.names) for group in listed)
     lines = _wrapped_table([["NOT PLACED", "WORKLOADS", "WHY"], *rows], columns)
     return [*lines, *([f"and {hidden:,} more workloads; -o wide lists all"] if hidden else [])]
-
-
-def _group_by_reason_kind(groups: Sequence[UnschedulableGroup]) -> list[UnschedulableGroup]:
-    """Merge groups of unschedulable workloads whose reasons differ only in counts and amounts."""
-    kinds: dict[tuple[str, ...], list[str]] = {}
-    for group in groups:
-        kinds.setdefault(group.reason_kinds or (group.reason,), []).extend(group.names)
-    return [UnschedulableGroup(tuple(names), "; ".join(kind), kind) for kind, names in kinds.items()]
 
 
 def _wrapped_table(rows: Sequence[Sequence[str]], columns: int) -> list[str]:
@@ -195,6 +184,16 @@ def _explained(report: SimulationReport, wide: bool, columns: int) -> list[str]:
 
 def as_json(report: SimulationReport, profile: str, seed: int) -> dict[str, Any]:
     """The report as a JSON document; shares are rounded to six digits."""
+    utilisation: dict[str, Any] = {}
+    for usage in report.usage:
+        utilisation[usage.resource] = {
+            "total": usage.total,
+            "before": usage.used_before,
+            "after": usage.used_after,
+            "share": round(usage.share_after, 6),
+            "mean": round(usage.mean, 6),
+            "max": round(usage.highest, 6),
+        }
     document: dict[str, Any] = {
         "profile": profile,
         "seed": seed,
@@ -212,7 +211,7 @@ def as_json(report: SimulationReport, profile: str, seed: int) -> dict[str, Any]
             name: {"node": victim.node, "by": victim.preempted_by}
             for name, victim in report.preempted.items()
         },
-        "utilisation": {usage.resource: _usage_json(usage) for usage in report.usage},
+        "utilisation": utilisation,
         "qos": {name: qos.name for name, qos in report.qos.items()},
         "fullness": {node: round(share, 6) for node, share in report.node_utilisation.items()},
         "warnings": [
@@ -221,13 +220,3 @@ def as_json(report: SimulationReport, profile: str, seed: int) -> dict[str, Any]
         ],
     }
     return document if report.explanation is None else {**document, "explained": report.explanation}
-
-
-def _usage_json(usage: Usage) -> dict[str, Any]:
-    numbers = {"total": usage.total, "before": usage.used_before, "after": usage.used_after}
-    return {
-        **numbers,
-        "share": round(usage.share_after, 6),
-        "mean": round(usage.mean, 6),
-        "max": round(usage.highest, 6),
-    }

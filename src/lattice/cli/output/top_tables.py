@@ -92,39 +92,49 @@ def clusters(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRendere
 
 def nodes(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     heads = ["NODE", "CLUSTER", "CLASS", "CPU", "CPU%", "MEMORY", "MEM%", "DISK%", "WORKLOADS", "PHASE"]
-    drawn = [
-        [
-            node["name"],
-            node["cluster"] or NO_VALUE,
-            node["class"] or NO_VALUE,
-            # Usage of a disconnected node is stale.
-            *(_usage_cells(node, bars) if node["isConnected"] else [NO_VALUE] * 4),
-            bars.percent(node["disk"]["used"], node["disk"]["of"]) if node["isConnected"] else NO_VALUE,
-            str(node["workloads"]),
-            _phase(node),
-        ]
-        for node in rows
-    ]
+    drawn = []
+    for node in rows:
+        is_connected, disk = node["isConnected"], node["disk"]
+        phases = [node["phase"] or NO_VALUE]
+        # A draining node is always cordoned.
+        if node["unschedulable"] and node["phase"] != "Draining":
+            phases.append("cordoned")
+        if not is_connected and node["phase"] == "Ready":
+            phases.append("not connected")
+        drawn.append(
+            [
+                node["name"],
+                node["cluster"] or NO_VALUE,
+                node["class"] or NO_VALUE,
+                # Usage of a disconnected node is stale.
+                *(_usage_cells(node, bars) if is_connected else [NO_VALUE] * 4),
+                bars.percent(disk["used"], disk["of"]) if is_connected else NO_VALUE,
+                str(node["workloads"]),
+                ", ".join(phases),
+            ]
+        )
     return renderer.table(heads, drawn, right_aligned=(3, 5, 7, 8))
 
 
 def services(rows: Sequence[UsageRow], renderer: TableRenderer, bars: BarRenderer) -> Lines:
     several = len({service["namespace"] for service in rows}) > 1
     heads = ["SERVICE", "READY", "", "CPU", "MEMORY", "FAILURES", "$/H", "PHASE", "POOLS"]
-    drawn = [
-        [
-            f"{service['namespace']}/{service['name']}" if several else service["name"],
-            f"{service['ready']}/{service['wanted']}",
-            bars.bar(service["ready"], service["wanted"]).split(" ")[0],
-            _cores(service["cpu"]["used"]),
-            approximate_bytes(service["memory"]["used"]),
-            str(service["failures"]),
-            _dollars(service["hourlyMicros"]),
-            _phase_with_verdict(service),
-            ",".join(service["pools"]) or NO_VALUE,
-        ]
-        for service in rows
-    ]
+    drawn = []
+    for service in rows:
+        phase, verdict = service["phase"] or NO_VALUE, service["verdict"]
+        drawn.append(
+            [
+                f"{service['namespace']}/{service['name']}" if several else service["name"],
+                f"{service['ready']}/{service['wanted']}",
+                bars.bar(service["ready"], service["wanted"]).split(" ")[0],
+                _cores(service["cpu"]["used"]),
+                approximate_bytes(service["memory"]["used"]),
+                str(service["failures"]),
+                _dollars(service["hourlyMicros"]),
+                f"{phase} ({verdict})" if verdict not in ("", "Placed") else phase,
+                ",".join(service["pools"]) or NO_VALUE,
+            ]
+        )
     return renderer.table(heads, drawn, right_aligned=(1, 3, 4, 5, 6))
 
 
@@ -151,19 +161,6 @@ def _usage_cells(row: UsageRow, bars: BarRenderer) -> list[str]:
         approximate_bytes(memory["used"]),
         bars.bar(memory["used"], memory["of"]),
     ]
-
-
-def _phase(node: UsageRow) -> str:
-    words = [node["phase"] or NO_VALUE]
-    # A draining node is always cordoned.
-    words += ["cordoned"] if node["unschedulable"] and node["phase"] != "Draining" else []
-    words += ["not connected"] if not node["isConnected"] and node["phase"] == "Ready" else []
-    return ", ".join(words)
-
-
-def _phase_with_verdict(service: UsageRow) -> str:
-    phase, verdict = service["phase"] or NO_VALUE, service["verdict"]
-    return f"{phase} ({verdict})" if verdict not in ("", "Placed") else phase
 
 
 def _cores(milli: int) -> str:

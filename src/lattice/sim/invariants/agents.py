@@ -7,11 +7,12 @@ from math import inf
 from lattice.agent.host.runtime_protocol import InstanceId
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
 from lattice.sim.invariants.context import CheckerContext, Findings
-from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.settings import CLOCK_RATE_TOLERANCE, RETRY_FIRST_S, RETRY_MAX_S, STEADY_RUN_S
 
 # Actions that end the back-off: the next start counts as the first attempt.
 BACKOFF_RESET_ACTIONS = frozenset({"ApplyStopped", "Retry", "Release", "Reschedule"})
+# Simulation time; "start", "refused" or "failure"; the workload of a start.
+InstanceEvent = tuple[float, str, str]
 
 
 def check_assignments_obeyed(context: CheckerContext) -> Findings:
@@ -23,14 +24,14 @@ def check_assignments_obeyed(context: CheckerContext) -> Findings:
                 "I-19",
                 (
                     f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
-                    " before its agent was told anything"
+                    " before its agent had received assignments"
                 ),
             )
         terms = machine.state_file.accepted_terms
         if terms != sorted(terms):
             yield (
                 "I-19",
-                f"{machine.name} obeyed the leaders of terms {', '.join(map(str, terms))}, one after the other",
+                f"{machine.name} accepted leaders of the terms {', '.join(map(str, terms))}, one after the other",
             )
 
 
@@ -42,31 +43,20 @@ def check_restart_backoff(context: CheckerContext) -> Findings:
     if "clock jump" in context.run.fault_plan.kinds:
         return
     for machine in [*context.world.removed_machines, *context.world.machines.values()]:
-        for instance_id, events in _instance_events(machine).items():
-            yield from _early_restarts(context, machine.name, instance_id, events)
+        # Lets the machine record the instances that have ended by now.
+        machine.ground.live_instances()
+        events: dict[InstanceId, list[InstanceEvent]] = defaultdict(list)
+        for at, spec, has_started in machine.ground.start_attempts:
+            action = "start" if has_started else "refused"
+            events[spec.id].append((machine.clock.to_sim_time(at), action, spec.workload))
+        for at, instance_id in machine.ground.failures:
+            events[instance_id].append((machine.clock.to_sim_time(at), "failure", ""))
+        for timeline in events.values():
+            yield from _early_restarts(context, machine.name, sorted(timeline))
 
 
-# Simulation time; "start", "refused" or "failure"; the workload of a start.
-InstanceEvent = tuple[float, str, str]
-
-
-def _instance_events(machine: SimMachine) -> dict[InstanceId, list[InstanceEvent]]:
-    """Starts and failures per instance on a machine, in simulation time."""
-    # Lets the machine record the instances that have ended by now.
-    machine.ground.live_instances()
-    events: dict[InstanceId, list[InstanceEvent]] = defaultdict(list)
-    for at, spec, is_good in machine.ground.start_attempts:
-        events[spec.id].append(
-            (machine.clock.to_sim_time(at), "start" if is_good else "refused", spec.workload)
-        )
-    for at, instance_id in machine.ground.failures:
-        events[instance_id].append((machine.clock.to_sim_time(at), "failure", ""))
-    return {instance_id: sorted(timeline) for instance_id, timeline in events.items()}
-
-
-def _early_restarts(
-    context: CheckerContext, node: str, instance_id: InstanceId, events: list[InstanceEvent]
-) -> Findings:
+def _early_restarts(context: CheckerContext, node: str, events: list[InstanceEvent]) -> Findings:
+    """The starts of an instance on a node within the back-off of its last failure."""
     count, began, failed_at = 0, -inf, -inf
     for at, action, workload in events:
         if action != "failure":
@@ -104,16 +94,12 @@ def _resets_backoff(context: CheckerContext, workload: str, since: float, until:
     if any(since <= election.at <= until for election in context.world.store.elections):
         return True
     versions = context.snapshot.versions_between(LatticeWorkload, workload, since, until)
+    identities = {
+        (version.metadata.uid, version.metadata.generation, str(version.status.binding))
+        for version in versions
+    }
     # Another uid, generation or binding: the workload was created again, changed or moved.
-    if (
-        len(
-            {
-                (version.metadata.uid, version.metadata.generation, str(version.status.binding))
-                for version in versions
-            }
-        )
-        > 1
-    ):
+    if len(identities) > 1:
         return True
     return any(
         RETRY_REQUESTED_ANNOTATION in version.metadata.annotations

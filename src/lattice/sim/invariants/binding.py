@@ -10,7 +10,6 @@ import msgspec
 from msgspec.structs import replace
 
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraint import WorkloadTerm
 from lattice.kinds.container import format_amount
 from lattice.kinds.meta.base import path_of
 from lattice.kinds.node import LatticeNode
@@ -243,18 +242,16 @@ def _anti_affinity_violation(
             or neighbour.metadata.namespace != workload.metadata.namespace
         ):
             continue
+        neighbour_labels = effective_labels(neighbour_node)
         for subject, peer in ((workload, neighbour), (neighbour, workload)):
-            for term in _anti_affinity_terms(subject):
-                if labels.get(term.topology_key) == effective_labels(neighbour_node).get(
-                    term.topology_key
-                ) and selector_matches(term.selector, peer.metadata.labels):
+            affinity = subject.spec.constraints.affinity
+            if affinity is None or affinity.anti_workload is None:
+                continue
+            for term in affinity.anti_workload.required:
+                is_same_domain = labels.get(term.topology_key) == neighbour_labels.get(term.topology_key)
+                if is_same_domain and selector_matches(term.selector, peer.metadata.labels):
                     return f"{path_of(subject)} must be far from {path_of(peer)}"
     return ""
-
-
-def _anti_affinity_terms(workload: LatticeWorkload) -> tuple[WorkloadTerm, ...]:
-    affinity = workload.spec.constraints.affinity
-    return affinity.anti_workload.required if affinity and affinity.anti_workload else ()
 
 
 def _spread_violation(
@@ -289,10 +286,7 @@ def _spread_violation(
             path_of(replica) for replica in _same_service(workload, together) if node_of(replica) == claimed
         }
         on_node = len((known_bound | bound_together) - {path_of(workload)})
-        versions: list[LatticeWorkload] = []
-        for path in context.snapshot.all_workload_paths:
-            versions += context.snapshot.versions(LatticeWorkload, path, since)
-        versions += together
+        versions = [*context.snapshot.workload_versions(since), *together]
         for commit in context.following_commits(record):
             versions += workloads_in(commit)
         same_service = _same_service(workload, versions)
@@ -448,13 +442,13 @@ def _lock_violation(context: CheckerContext, record: CommitRecord, node: str) ->
     path = f"lattice-system/node.{node}"
     lock = context.snapshot.leases.get(path)
     if lock is None or record.term is None:
-        return "which nobody had locked"
+        return "which no server had locked"
     holder, writer_prefix = (
         lock.spec.holder_identity or "",
         f"{record.term.role}/{record.term.holder}.{record.term.number} ",
     )
     if not holder.startswith(writer_prefix):
-        return f"which {holder or 'nobody'} had locked"
+        return f"which {holder or 'no server'} had locked"
     # The lock must hold when the commit is sent; delivery may take longer.
     held_s = (record.at if record.sent_at is None else record.sent_at) - context.snapshot.locked_at[path]
     lease_s = (lock.spec.lease_duration_seconds or 0) / context.clock_rate(record)
@@ -474,7 +468,6 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
         # Nodes and waiting workloads count as at any time that the writer may have known.
         since = context.unseen_since(record)
         group = change.old.spec.group.name if change.old.spec.group else ""
-        group = change.old.spec.group.name if change.old.spec.group else ""
         victims = [
             workload
             for workload in context.snapshot.workloads.values()
@@ -487,26 +480,17 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
             nodes += context.snapshot.versions(LatticeNode, f"/{name}", since)
         preemptors = [
             workload
-            for workload in _higher_priority_workloads(context, change.new, since)
-            if not node_of(workload)
+            for workload in context.snapshot.workload_versions(since)
+            if workload.spec.priority > change.new.spec.priority and not node_of(workload)
         ]
         if not any(not infeasible_reason(workload, node) for workload, node in product(preemptors, nodes)):
             yield (
                 "I-18",
                 (
-                    f"{change.key.path} of priority {change.new.spec.priority} must make room,"
-                    " and nobody more important waits for that"
+                    f"{change.key.path} of priority {change.new.spec.priority} was preempted,"
+                    " and no workload of higher priority waits for its node"
                 ),
             )
-
-
-def _higher_priority_workloads(
-    context: CheckerContext, victim: LatticeWorkload, since: float
-) -> list[LatticeWorkload]:
-    versions: list[LatticeWorkload] = []
-    for path in context.snapshot.all_workload_paths:
-        versions += context.snapshot.versions(LatticeWorkload, path, since)
-    return [version for version in versions if version.spec.priority > victim.spec.priority]
 
 
 def _workloads_after(context: CheckerContext, changes: Iterable[ObjectChange]) -> Workloads:

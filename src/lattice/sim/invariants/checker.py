@@ -112,7 +112,7 @@ class Checker:
                 Violation("I-00", f"the run broke off: {self.run.error}", self.world.loop.time())
             )
         self.violations += [
-            Violation("I-00", f"nobody handled: {error}", self.world.loop.time())
+            Violation("I-00", f"unhandled error: {error}", self.world.loop.time())
             for error in self.world.loop.unhandled_errors[:3]
         ]
         for record in self.world.store.history:
@@ -200,7 +200,7 @@ class Checker:
                 and any(entry[2] for entry in before)
                 and all(entry[2] for entry in during)
             ):
-                yield "I-04", f"{request} was told that there is none, and revision {before[0][0]} was there"
+                yield "I-04", f"{request} was answered with not found, and revision {before[0][0]} existed"
             if operation.outcome != "ok":
                 continue
             if (
@@ -237,7 +237,7 @@ class Checker:
         host = self.world.leader()
         context = host.server.leadership.context if host is not None and host.server is not None else None
         if context is None:
-            yield "I-32", "nobody leads in the end"
+            yield "I-32", "no server leads at the end"
             return
         for cache in context.caches:
             if words := cache_difference(cache, self.world.store.revisions_by_path(cache.resource)):
@@ -309,11 +309,7 @@ class Checker:
                 )
             if workload.spec.desired_state != "Running":
                 continue
-            if (
-                self._waits_for_gang(workload)
-                or self._surge_is_blocked(workload)
-                or self._has_no_capacity(workload)
-            ):
+            if self._may_wait(workload):
                 yield from self._check_explained(path, workload)
                 waiting.add(path)
                 continue
@@ -338,7 +334,7 @@ class Checker:
         yield from self._outdated_instances(live_runs, waiting)
         # Instances that no workload desires must have stopped.
         for node, uid in sorted(running - desired):
-            yield "I-32", f"{node} runs a copy of {uid} that nobody wants"
+            yield "I-32", f"{node} runs a copy of {uid} that no workload desires"
         for key, service in self.snapshot.services.items():
             ready = sum(bool(replica.status.ready) for replica in self.snapshot.replicas_of(key))
             if service.metadata.deletion_timestamp or ready != service.spec.desired_replicas():
@@ -361,11 +357,15 @@ class Checker:
         ]
         changes = chain.from_iterable(record.changes for record in late)
         written = Counter(change.key for change in changes if change.key.resource != "events")
-        # A waiting workload may update its reason once, and a pool may begin a month.
-        allowed = (
-            Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
-            + self._month_changes()
-        )
+        # A waiting workload may update its reason once.
+        allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
+        # A pool may begin a month; on a slow clock a month may end at any time.
+        for path, pool in self.snapshot.pools.items():
+            versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
+            budgets = [version.status.budget for version in versions if version.status.budget]
+            costs = [budget.current_month_cost or 0 for budget in budgets]
+            month_changes = sum(new < old for new, old in pairwise(costs))
+            allowed[Key(pool.resource.id, "", pool.metadata.name)] += month_changes
         if written - allowed:
             most_written = ", ".join(f"{key} x{count}" for key, count in written.most_common(4))
             yield "I-33", f"{len(late)} commits in the last {QUIET_PERIOD_S:g} s: {most_written}"
@@ -395,62 +395,45 @@ class Checker:
                     ),
                 )
 
-    def _month_changes(self) -> Counter[Key]:
-        """Pools that began a new month in the quiet period; on a slow clock a month may end at any time."""
-        counts: Counter[Key] = Counter()
-        for path, pool in self.snapshot.pools.items():
-            versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
-            costs = [
-                version.status.budget.current_month_cost or 0 for version in versions if version.status.budget
-            ]
-            counts[Key(pool.resource.id, "", pool.metadata.name)] += sum(
-                new < old for new, old in pairwise(costs)
-            )
-        return counts
+    def _may_wait(self, workload: LatticeWorkload) -> bool:
+        """Report whether a desired workload may stay unbound: its gang has too few members, no node has room
+        for the surge replica of a rollout, or the workload has no service and is unschedulable.
 
-    def _surge_is_blocked(self, workload: LatticeWorkload) -> bool:
-        """Report whether the surge replica of a rollout fits on no node, and the service's Progressing
-        condition explains the block."""
+        Remediation adds machines for services only. Members of a small gang that are bound may run.
+        """
+        if node_of(workload):
+            return False
+        members, group = [workload], workload.spec.group
+        if group is not None:
+            members = [
+                member
+                for member in self.snapshot.workloads.values()
+                if member.metadata.namespace == workload.metadata.namespace
+                and member.spec.group is not None
+                and member.spec.group.name == group.name
+            ]
+            if len(members) < group.min_member:
+                return True
+        if not workload.spec.service:
+            return binding.are_unschedulable(members, self.snapshot)
         service = self.snapshot.services.get(service_path(workload))
         progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION) if service else None
-        if node_of(workload) or progressing is None or progressing.reason != "NoRoomForSurge":
+        # The service's Progressing condition must explain why the surge replica waits.
+        if progressing is None or progressing.reason != "NoRoomForSurge":
             return False
         workloads = list(self.snapshot.workloads.values())
-        nodes = [
-            node for node in self.snapshot.nodes.values() if not binding.infeasible_reason(workload, node)
-        ]
-        return all(binding.shortfalls(workload, node.metadata.name, node, workloads) for node in nodes)
-
-    def _has_no_capacity(self, workload: LatticeWorkload) -> bool:
-        """Report whether a workload without a service, or the workload's gang, is unschedulable: remediation
-        adds machines for services only."""
-        if workload.spec.service or node_of(workload):
-            return False
-        return binding.are_unschedulable(self._members(workload), self.snapshot)
+        for node in self.snapshot.nodes.values():
+            if not binding.infeasible_reason(workload, node) and not binding.shortfalls(
+                workload, node.metadata.name, node, workloads
+            ):
+                return False
+        return True
 
     def _check_explained(self, path: str, workload: LatticeWorkload) -> Findings:
         """I-34: an unschedulable workload has a condition with the reason."""
         unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
         if unscheduled is None or not unscheduled.message:
             yield "I-34", f"{path} waits and does not say for what"
-
-    def _waits_for_gang(self, workload: LatticeWorkload) -> bool:
-        """Report whether an unbound workload belongs to a gang with fewer members than required; bound
-        members may run."""
-        group = workload.spec.group
-        return group is not None and not node_of(workload) and len(self._members(workload)) < group.min_member
-
-    def _members(self, workload: LatticeWorkload) -> list[LatticeWorkload]:
-        """Members of the workload's gang; without a gang, the workload itself."""
-        group, namespace = workload.spec.group, workload.metadata.namespace
-        if group is None:
-            return [workload]
-        grouped = [
-            member
-            for member in self.snapshot.workloads.values()
-            if member.metadata.namespace == namespace and member.spec.group
-        ]
-        return [member for member in grouped if member.spec.group and member.spec.group.name == group.name]
 
     def check_rejections(self) -> Findings:
         """I-35: no server repeats a rejected commit forever; the limit is lower for a writer that had
@@ -479,7 +462,7 @@ def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None
     if value is None:
         return "which never wrote it"
     if operation.carries_operation and operation_in(value) != operation.operation:
-        return f"at which {operation_in(value) or 'nobody'} had written last"
+        return f"at which {operation_in(value) or 'no operation'} had written last"
     if (
         operation.replicas is not None
         and (replicas := msgspec.json.decode(value, type=LatticeService).spec.min_replicas)

@@ -84,18 +84,16 @@ class StateSnapshot:
     def workloads(self) -> dict[str, LatticeWorkload]:
         return self.objects[LatticeWorkload.resource.id]
 
-    @property
-    def all_workload_paths(self) -> list[str]:
-        """Paths of existing and of deleted workloads."""
-        resource = LatticeWorkload.resource.id
-        return [
-            *self.workloads,
-            *(
-                path
-                for kind_id, path in self.past_versions
-                if kind_id == resource and path not in self.workloads
-            ),
-        ]
+    def workload_versions(self, since: float) -> list[LatticeWorkload]:
+        """The versions of all existing and deleted workloads that were current at or after `since`."""
+        paths = list(self.workloads)
+        for kind_id, path in self.past_versions:
+            if kind_id == LatticeWorkload.resource.id and path not in self.workloads:
+                paths.append(path)
+        versions: list[LatticeWorkload] = []
+        for path in paths:
+            versions += self.versions(LatticeWorkload, path, since)
+        return versions
 
     @property
     def nodes(self) -> dict[str, LatticeNode]:
@@ -177,50 +175,42 @@ class StateSnapshot:
 
     def apply(self, changes: list[ObjectChange], at: float) -> None:
         for change in changes:
-            objects = self.objects.get(change.key.resource)
+            objects, path = self.objects.get(change.key.resource), change.key.path
             if objects is None:
                 continue
             if change.old is not None:
-                self.past_versions.setdefault((change.key.resource, change.key.path), []).append(
-                    (at, change.old)
-                )
+                self.past_versions.setdefault((change.key.resource, path), []).append((at, change.old))
             if change.new is None:
-                objects.pop(change.key.path, None)
+                objects.pop(path, None)
             else:
-                objects[change.key.path] = change.new
+                objects[path] = change.new
             # A state that ends with the commit held until now.
             for version in (change.old, change.new):
-                self._record_state(change.key.path, version, at)
+                if isinstance(version, LatticeWorkload):
+                    (self.ready_at if version.status.ready else self.not_ready_at)[path] = at
+                    if version.status.binding:
+                        self.bound_at[path] = at
+                if isinstance(version, LatticeNode) and (
+                    version.spec.unschedulable or version.spec.taints or version.metadata.deletion_timestamp
+                ):
+                    self.unschedulable_at[path] = at
             if isinstance(change.new, Lease):
-                self.locked_at[change.key.path] = at
+                self.locked_at[path] = at
             if isinstance(change.new, LatticeWorkload):
-                self._record_binding(change, at)
+                if change.old is None:
+                    self.created_at[path] = at
+                # The time of the first binding counts, not of later status writes.
+                if node_of(change.new) and not node_of(change.old):
+                    self.bound_since[path] = at
+                reservation = reservation_record(change.new)
+                if reservation is not None and (
+                    change.old is None or reservation_record(change.old) != reservation
+                ):
+                    self.reserved_at[path] = at
             if isinstance(change.new, LatticeService):
-                self.desired_replicas.setdefault(change.key.path, []).append(
-                    (at, change.new.spec.desired_replicas())
-                )
+                self.desired_replicas.setdefault(path, []).append((at, change.new.spec.desired_replicas()))
                 if change.old is None or change.old.metadata.generation != change.new.metadata.generation:
-                    self.spec_changed_at[change.key.path] = at
-
-    def _record_binding(self, change: ObjectChange, at: float) -> None:
-        if change.old is None:
-            self.created_at[change.key.path] = at
-        # The time of the first binding counts, not of later status writes.
-        if node_of(change.new) and not node_of(change.old):
-            self.bound_since[change.key.path] = at
-        reservation = reservation_record(change.new)
-        if reservation is not None and (change.old is None or reservation_record(change.old) != reservation):
-            self.reserved_at[change.key.path] = at
-
-    def _record_state(self, path: str, version: Any, at: float) -> None:
-        if isinstance(version, LatticeWorkload):
-            (self.ready_at if version.status.ready else self.not_ready_at)[path] = at
-        if isinstance(version, LatticeWorkload) and version.status.binding:
-            self.bound_at[path] = at
-        if isinstance(version, LatticeNode) and (
-            version.spec.unschedulable or version.spec.taints or version.metadata.deletion_timestamp
-        ):
-            self.unschedulable_at[path] = at
+                    self.spec_changed_at[path] = at
 
     def min_desired_replicas(self, service: str, since: float) -> int:
         """The smallest desired replica count of the service since a simulation time."""

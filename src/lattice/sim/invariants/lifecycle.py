@@ -136,8 +136,8 @@ def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) 
     for contact, next_contact in pairwise(contact_times):
         if next_contact > contact + allowed:
             words = (
-                f"{run.spec.workload} ran on {run.node} until {end:.2f} s,"
-                f" which nobody had heard since {contact:.2f} s"
+                f"{run.spec.workload} ran until {end:.2f} s on {run.node},"
+                f" whose last message came at {contact:.2f} s"
             )
             yield "I-13", f"{words}: it was to end by itself after {run.spec.stop_after:g} s"
             return
@@ -150,21 +150,26 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
         return
     disrupted: set[str] = set()
     for change in workload_changes(changes):
-        is_stopped, is_preempted_now = _is_voluntary_stop(change), _is_newly_preempted(change)
-        if (
-            not (is_stopped or is_preempted_now)
-            or not change.old.status.ready
-            or _is_evicted_by_taint(context, record, change.old)
-        ):
+        old, new = change.old, change.new
+        if old is None or new is None or not old.spec.service or is_preempted(old):
+            continue
+        is_stopped = (
+            not old.metadata.deletion_timestamp
+            and not _is_evicted(old)
+            and (bool(new.metadata.deletion_timestamp) or _is_evicted(new))
+        )
+        if not (is_stopped or is_preempted(new)) or not old.status.ready:
+            continue
+        if _is_evicted_by_taint(context, record, old):
             continue
         # Replicas that the same commit disrupts do not cover for each other.
         disrupted.add(change.key.path)
-        key = service_path(change.old)
+        key = service_path(old)
         service = context.snapshot.services.get(key)
         if (
             service is None
             or service.metadata.deletion_timestamp
-            or not _is_owned_by(change.old, service.metadata.uid)
+            or not any(owner.uid == service.metadata.uid for owner in old.metadata.owner_references)
         ):
             continue
         since = context.unseen_since(record)
@@ -175,12 +180,12 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
         ]
         desired = context.snapshot.min_desired_replicas(key, since)
         if len(ready) < desired:
-            number, action = ("I-24", "stopped") if is_stopped else ("I-28", "told to make room")
+            number, action = ("I-24", "stopped") if is_stopped else ("I-28", "preempted")
             yield (
                 number,
                 (
-                    f"{change.key.path} was {action} while it was needed: {len(ready)} others are ready"
-                    f" and {desired} are wanted"
+                    f"{change.key.path} was {action} while it was needed: {len(ready)} other replicas are ready"
+                    f" and {desired} are desired"
                 ),
             )
 
@@ -223,8 +228,8 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
             yield (
                 "I-25",
                 (
-                    f"{change.key.path} was made though the {len(live)} that {key} wants are ready, as asked,"
-                    " and on nodes that stay"
+                    f"{change.key.path} was created although the {len(live)} replicas that {key} desires are"
+                    " ready, up to date and on schedulable nodes"
                 ),
             )
 
@@ -273,60 +278,28 @@ def check_node_removal(
     provider needs up to MAX_REMOVAL_S to remove the machine.
     """
     for change in changes:
-        if isinstance(change.old, LatticeNode) and change.new is None and change.old.spec.cluster:
-            workloads = [
-                workload
-                for workload in context.snapshot.workloads_on(change.key.name)
-                if not is_bound_to_former_node(workload, change.old)
-            ]
-            # A node that was heard again during the removal still counts as silent.
-            was_silent = not all(
-                map(
-                    is_ready,
-                    context.snapshot.versions(LatticeNode, change.key.path, record.at - MAX_REMOVAL_S),
-                )
+        if not isinstance(change.old, LatticeNode) or change.new is not None or not change.old.spec.cluster:
+            continue
+        # A node that was heard again during the removal still counts as silent.
+        nodes = context.snapshot.versions(LatticeNode, change.key.path, record.at - MAX_REMOVAL_S)
+        was_silent = not all(is_ready(node) for node in nodes)
+        blocking = []
+        for workload in context.snapshot.workloads_on(change.key.name):
+            if is_bound_to_former_node(workload, change.old):
+                continue
+            retry, spec = workload.status.retry, workload.spec
+            should_stop = (
+                bool(workload.metadata.deletion_timestamp)
+                or spec.desired_state != "Running"
+                # The workload has used up its start attempts.
+                or (retry is not None and retry.revision == spec.effective_revision and retry.is_exhausted)
             )
-            blocking = [
-                path_of(workload) for workload in workloads if not was_silent or not _should_stop(workload)
-            ]
-            if blocking and not context.world.cloud.was_lost(change.key.name, record.at):
-                yield "I-27", f"node {change.key.name} was deleted with {', '.join(blocking)} on it"
+            if not was_silent or not should_stop:
+                blocking.append(path_of(workload))
+        if blocking and not context.world.cloud.was_lost(change.key.name, record.at):
+            yield "I-27", f"node {change.key.name} was deleted with {', '.join(blocking)} on it"
 
 
-def _should_stop(workload: LatticeWorkload) -> bool:
-    """Report whether a workload is to be deleted or stopped, or has used up its start attempts."""
-    retry, spec = workload.status.retry, workload.spec
-    has_failed = retry is not None and retry.revision == spec.effective_revision and retry.is_exhausted
-    return bool(workload.metadata.deletion_timestamp) or spec.desired_state != "Running" or has_failed
-
-
-def _is_voluntary_stop(change: ObjectChange) -> bool:
-    """Report whether a change first marks a replica for deletion, or first evicts a replica that is to run.
-    Victims of preemption do not count."""
-    old, new = change.old, change.new
-    if (
-        old is None
-        or new is None
-        or is_preempted(old)
-        or old.metadata.deletion_timestamp
-        or not old.spec.service
-    ):
-        return False
-    was_evicted = old.status.last_action == "ApplyStopped" and old.spec.desired_state == "Running"
-    is_evicted = new.status.last_action == "ApplyStopped" and new.spec.desired_state == "Running"
-    return not was_evicted and (bool(new.metadata.deletion_timestamp) or is_evicted)
-
-
-def _is_newly_preempted(change: ObjectChange) -> bool:
-    old, new = change.old, change.new
-    return (
-        old is not None
-        and new is not None
-        and bool(old.spec.service)
-        and is_preempted(new)
-        and not is_preempted(old)
-    )
-
-
-def _is_owned_by(workload: LatticeWorkload, uid: str) -> bool:
-    return any(owner.uid == uid for owner in workload.metadata.owner_references)
+def _is_evicted(workload: LatticeWorkload) -> bool:
+    """Report whether the controllers stop a workload that its spec wants to run."""
+    return workload.status.last_action == "ApplyStopped" and workload.spec.desired_state == "Running"

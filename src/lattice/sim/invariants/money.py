@@ -2,7 +2,7 @@
 unpaid machine."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from itertools import chain, product
@@ -43,7 +43,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
             (
                 pool_change.new
                 for pool_change in changes
-                if pool_change.key.name == pool_name and pool_change.key.resource.startswith("latticepools")
+                if pool_change.key.name == pool_name and pool_change.key.resource == LatticePool.resource.id
             ),
             None,
         )
@@ -164,8 +164,17 @@ def check_machine_limits(
             default=inf,
         )
         count = _machines_in_pool(name, next_clusters.values())
-        later_counts = _counts_after_next_commits(context, record, name, next_clusters)
-        if count > limit and min(later_counts, default=count) > limit:
+        if count <= limit:
+            continue
+        clusters: dict[str, LatticeCluster | None] = dict(next_clusters)
+        for commit in context.following_commits(record):
+            for stored in commit.changes:
+                if stored.key.resource == LatticeCluster.resource.id:
+                    cluster = None if stored.value is None else _decode_cluster(stored.value)
+                    clusters[stored.key.path] = cluster
+            if _machines_in_pool(name, clusters.values()) <= limit:
+                break
+        else:
             yield "I-20", f"{count} machines are wanted in {name}, which may have {limit}"
 
 
@@ -175,19 +184,6 @@ def _machines_in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> i
         for cluster in clusters
         if cluster is not None and cluster.spec.pool == name
     )
-
-
-def _counts_after_next_commits(
-    context: CheckerContext, record: CommitRecord, pool: str, clusters: Mapping[str, LatticeCluster | None]
-) -> Iterator[int]:
-    current = dict(clusters)
-    for commit in context.following_commits(record):
-        changed = [change for change in commit.changes if change.key.resource == LatticeCluster.resource.id]
-        current |= {
-            change.key.path: None if change.value is None else _decode_cluster(change.value)
-            for change in changed
-        }
-        yield _machines_in_pool(pool, current.values())
 
 
 def _lots(ledger: LatticeLedger) -> Iterator[Lot]:

@@ -3,7 +3,7 @@ no code with placement."""
 
 from collections import Counter
 from collections.abc import Mapping
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 from lattice.kinds.meta.selector import LabelSelector
@@ -29,8 +29,20 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
     for change in changes:
         if isinstance(change.new, LatticeService):
             yield from _check_placements(context, record, change)
-        elif isinstance(change.new, LatticeWorkload) and change.old is None and change.new.spec.service:
-            yield from _check_new_replica(context, record, change.new)
+        workload = change.new
+        if not isinstance(workload, LatticeWorkload) or change.old is not None or not workload.spec.service:
+            continue
+        path = service_path(workload)
+        node_class = workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, "")
+        placed: set[tuple[str, str]] = set()
+        for version in context.snapshot.versions(LatticeService, path, context.unseen_since(record)):
+            placed |= {(cluster, kind) for _, cluster, kind in _node_group_counts(version)}
+        if (workload.spec.cluster, node_class) not in placed:
+            node_group = f"{workload.spec.cluster} on {node_class}"
+            yield (
+                "I-14",
+                f"{workload.metadata.name} was made for {node_group}, where {path} was not placed",
+            )
 
 
 def _check_placements(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
@@ -49,18 +61,6 @@ def _check_placements(context: CheckerContext, record: CommitRecord, change: Obj
         ]
         if all(reasons):
             yield "I-14", f"{change.key.path} was placed in {pool} on {kind}: {reasons[0]}"
-
-
-def _check_new_replica(context: CheckerContext, record: CommitRecord, workload: LatticeWorkload) -> Findings:
-    path = service_path(workload)
-    node_group = (workload.spec.cluster, workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, ""))
-    versions = context.snapshot.versions(LatticeService, path, context.unseen_since(record))
-    placed = {(cluster, kind) for _, cluster, kind in chain.from_iterable(map(_node_group_counts, versions))}
-    if node_group not in placed:
-        yield (
-            "I-14",
-            f"{workload.metadata.name} was made for {' on '.join(node_group)}, where {path} was not placed",
-        )
 
 
 def _node_group_counts(service: LatticeService | None) -> Counter[tuple[str, str, str]]:

@@ -3,7 +3,7 @@ every reply."""
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -124,7 +124,8 @@ class Client:
         self._count += 1
         operation = f"{self.name}.{self._count}"
         # The body of a subresource has no annotations that could carry the operation.
-        if body is not None and not target.subresource:
+        carries_operation = body is not None and not target.subresource
+        if body is not None and carries_operation:
             body = {
                 **body,
                 "metadata": {**body.get("metadata", {}), "annotations": {OPERATION_ANNOTATION: operation}},
@@ -148,26 +149,22 @@ class Client:
             )
             is_missing = isinstance(error, NotFound)
         revision = int((reply or {}).get("metadata", {}).get("resourceVersion", 0) or 0)
-        operation_record = OperationRecord(
-            self.name,
-            operation,
-            method,
-            key,
-            started_at,
-            self.world.loop.time(),
-            outcome,
-            revision,
-            message,
-            host.name,
-        )
-        carries_operation = body is not None and not target.subresource
         replicas = (body or {}).get("spec", {}).get("replicas") if target.subresource == "scale" else None
         expected_revision = (
             int((body or {}).get("metadata", {}).get("resourceVersion") or 0) if method == "PUT" else 0
         )
         self.operations.append(
-            replace(
-                operation_record,
+            OperationRecord(
+                self.name,
+                operation,
+                method,
+                key,
+                started_at,
+                self.world.loop.time(),
+                outcome,
+                revision,
+                message,
+                host.name,
                 carries_operation=carries_operation,
                 was_not_found=is_missing,
                 replicas=replicas,
@@ -182,7 +179,7 @@ class Client:
         def serve(answer: AnswerCallback) -> None:
             server = next(server_host.server for server_host in world.hosts if server_host.name == host)
             if server is None:
-                answer(None, Unavailable("nobody listens there", where=host))
+                answer(None, Unavailable("no server process listens there", where=host))
                 return
             attributes = request_attributes(call.method, call.target, watching=False)
             server.handle(f"api {self.name}", lambda: dispatched(server.api, call, attributes), answer)

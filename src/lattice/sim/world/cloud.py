@@ -11,7 +11,7 @@ from lattice.errors import LatticeError
 from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineStatus
 from lattice.sim.world.event_loop import Process, SimLoop
-from lattice.sim.world.network import AnswerCallback, Network
+from lattice.sim.world.network import AnswerCallback, Network, answer_request
 from lattice.sim.world.store import run_synchronously
 
 CLOUD_HOST = "cloud"
@@ -78,13 +78,7 @@ class Cloud:
 
     def handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
         # Outside of every process: the request goes on if the requesting server dies.
-        self.loop.spawn(None, self._handle(work, answer))
-
-    async def _handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
-        try:
-            answer(await work(), None)
-        except LatticeError as error:
-            answer(None, error)
+        self.loop.spawn(None, answer_request(work, answer))
 
 
 @dataclass

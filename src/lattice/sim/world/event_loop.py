@@ -231,8 +231,11 @@ class SimLoop(asyncio.BaseEventLoop):
             self._now += INSTANT_S
         ready = list(self._ready)
         self._ready.clear()
-        if len(ready) > 1:
-            self._shuffle(ready)
+        # A Fisher-Yates shuffle by hand: `random.shuffle` draws other numbers, which would change every seed.
+        draw = self.rng.random
+        for index in range(len(ready) - 1, 0, -1):
+            swap = int(draw() * (index + 1))
+            ready[index], ready[swap] = ready[swap], ready[index]
         self.steps += len(ready)
         for handle in ready:
             if handle._cancelled:
@@ -249,12 +252,6 @@ class SimLoop(asyncio.BaseEventLoop):
             else:
                 self.killed_work.append(handle)
 
-    def _shuffle(self, ready: list[Any]) -> None:
-        draw = self.rng.random
-        for index in range(len(ready) - 1, 0, -1):
-            swap = int(draw() * (index + 1))
-            ready[index], ready[swap] = ready[swap], ready[index]
-
     def _advance(self) -> None:
         """Advance virtual time to the next timer; all timers that are due become ready."""
         scheduled = self._scheduled
@@ -262,7 +259,7 @@ class SimLoop(asyncio.BaseEventLoop):
         while scheduled and scheduled[0][2]._cancelled:
             heapq.heappop(scheduled)
         if not scheduled:
-            raise Deadlock(f"at {self._now:.3f} s everybody waits and no timer runs")
+            raise Deadlock(f"at {self._now:.3f} s every task waits and no timer is scheduled")
         now = self._now = max(self._now, scheduled[0][0])
         while scheduled and scheduled[0][0] <= now:
             timer = heapq.heappop(scheduled)[2]

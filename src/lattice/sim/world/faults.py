@@ -4,7 +4,7 @@ of the run."""
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -94,6 +94,14 @@ class FaultPlan:
 def rng_for(seed: int, draw: str) -> random.Random:
     """The random generator of a named draw; independent of all further draws of the seed."""
     return random.Random(f"{seed} {draw}")  # noqa: S311
+
+
+def both_ways(links: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The links and, after every link, the link in the opposite direction."""
+    pairs = []
+    for src, dst in links:
+        pairs += [(src, dst), (dst, src)]
+    return pairs
 
 
 @dataclass
@@ -197,7 +205,7 @@ class FaultInjector:
         self._heal_later(seconds, heal)
 
     def _host(self) -> ServerHost:
-        """A server host; the leader is more likely than the rest."""
+        """A server host; the leader is more likely than a follower."""
         leader = self.world.leader()
         return leader if leader is not None and self.rng.random() < 0.6 else self.rng.choice(self.world.hosts)
 
@@ -254,7 +262,7 @@ class FaultInjector:
             self.world.log_fault(f"agent of {machine.name} crashes when it has taken orders")
             machine.kill_agent()
             if is_cut:
-                self._cut(self._both_ways(machine.name), seconds)
+                self._cut(both_ways((machine.name, host.name) for host in self.world.hosts), seconds)
             self._heal_later(min(seconds, 1.0), machine.start_agent)
 
         machine.state_file.listeners.append(on_assignments)
@@ -306,12 +314,6 @@ class FaultInjector:
             self.world.log_fault(f"the cloud loses {node}")
             self.world.cloud.lose_machine(node)
 
-    def _both_ways(self, name: str) -> list[tuple[str, str]]:
-        pairs = []
-        for host in self.world.hosts:
-            pairs += [(name, host.name), (host.name, name)]
-        return pairs
-
     def _cut(self, pairs: list[tuple[str, str]], seconds: float) -> None:
         self.world.log_fault(
             f"cut {', '.join(f'{src} to {dst}' for src, dst in pairs[:4])} for {seconds:.1f} s"
@@ -344,8 +346,7 @@ class FaultInjector:
         )
 
     def _cut_store(self, seconds: float) -> None:
-        host = self._host().name
-        self._cut([(host, STORE), (STORE, host)], seconds)
+        self._cut(both_ways([(self._host().name, STORE)]), seconds)
 
     def _cut_one_way(self, seconds: float) -> None:
         host = self._host().name
@@ -354,10 +355,7 @@ class FaultInjector:
         self._cut([(host, peer) if self.rng.random() < 0.5 else (peer, host)], seconds)
 
     def _store_away(self, seconds: float) -> None:
-        pairs = []
-        for host in self.world.hosts:
-            pairs += [(host.name, STORE), (STORE, host.name)]
-        self._cut(pairs, min(seconds, 10.0))
+        self._cut(both_ways((host.name, STORE) for host in self.world.hosts), min(seconds, 10.0))
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))

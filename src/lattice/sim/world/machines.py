@@ -161,31 +161,32 @@ class SimMachine:
         self.start_agent()
 
     async def _run_agent(self, process: Process) -> None:
-        await self._join(process)
-        executor = Executor(
-            FakeRuntime(self.ground, self.state_file), self.state_file, self.clock, grace=STOP_GRACE_S
-        )
-        # Agents try the servers in different orders.
-        addresses = [host.address for host in self.world.hosts]
-        self.rng.shuffle(addresses)
-        agent = Agent(
-            executor,
-            SimTransport(self, process),
-            self.clock,
-            self.rng,
-            self._machine_info().registration,
-            addresses,
-        )
-        agent.rejoin = lambda: self._rejoin(process)
-        await agent.run()
-
-    async def _join(self, process: Process) -> None:
         # The identity outlives the agent process, like a certificate on disk.
         while self.peer is None:
             try:
                 await self._request_join(process)
             except LatticeError:
                 await self.clock.sleep(JOIN_RETRY_S * (0.5 + self.rng.random()))
+        executor = Executor(
+            FakeRuntime(self.ground, self.state_file), self.state_file, self.clock, grace=STOP_GRACE_S
+        )
+        # Agents try the servers in different orders.
+        addresses = [host.address for host in self.world.hosts]
+        self.rng.shuffle(addresses)
+        capacity = {"cpu": self.size.millicores, "memory": self.size.memory, "storage": self.size.storage}
+        info = MachineInfo(
+            capacity, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
+        )
+        agent = Agent(
+            executor,
+            SimTransport(self, process),
+            self.clock,
+            self.rng,
+            info.registration,
+            addresses,
+        )
+        agent.rejoin = lambda: self._rejoin(process)
+        await agent.run()
 
     async def _rejoin(self, process: Process) -> bool:
         try:
@@ -207,18 +208,12 @@ class SimMachine:
         def serve(answer: AnswerCallback) -> None:
             server = host.server
             if server is None:
-                answer(None, Unavailable("nobody listens there"))
+                answer(None, Unavailable("no server process listens there"))
             else:
                 server.handle(f"join {self.name}", lambda: server.joining.join(body, self.address), answer)
 
         reply = await self.world.net.request(process, host.name, serve, 8.0)
         self.peer = node_identity(reply["certificate"].encode())
-
-    def _machine_info(self) -> MachineInfo:
-        capacity = {"cpu": self.size.millicores, "memory": self.size.memory, "storage": self.size.storage}
-        return MachineInfo(
-            capacity, ("container", "process"), (20000, 20199), addresses=[("InternalIP", self.address)]
-        )
 
 
 @dataclass
@@ -236,7 +231,7 @@ class SimTransport:
         def serve(answer: AnswerCallback) -> None:
             server = host.server
             if server is None or not server.process.is_alive or peer is None:
-                answer(None, Unavailable("nobody listens there", where=address))
+                answer(None, Unavailable("no server process listens there", where=address))
                 return
             stream = world.net.open_stream(self.process, server.process)
             world.loop.spawn(
@@ -289,21 +284,15 @@ class _RecordingServerEnd:
     async def receive(self) -> pb.FromAgent | None:
         message = await self.end.receive()
         # Only a leader concludes anything from contact or silence (I-13).
-        if (
-            message is not None
-            and self.server.leadership.leading_context() is not None
-            and self._is_current_peer()
-        ):
-            is_heartbeat = message.WhichOneof("said") == "beat"
-            (self.world.heartbeats if is_heartbeat else self.world.other_messages).append(
-                (self.world.loop.time(), self.peer.node)
-            )
-        return message
-
-    def _is_current_peer(self) -> bool:
-        """Report whether the peer's key is the key of the stored node; a replaced machine has another key."""
+        if message is None or self.server.leadership.leading_context() is None:
+            return message
         entry = run_synchronously(self.world.store.get(node_key(self.peer.node)))
-        return entry is not None and self.peer.key_digest.encode() in entry.value
+        # A replaced machine has another key than the stored node of the name.
+        if entry is not None and self.peer.key_digest.encode() in entry.value:
+            is_heartbeat = message.WhichOneof("said") == "beat"
+            messages = self.world.heartbeats if is_heartbeat else self.world.other_messages
+            messages.append((self.world.loop.time(), self.peer.node))
+        return message
 
     def close(self) -> None:
         self.end.close()

@@ -7,11 +7,11 @@ request. A cut request may arrive after the cut is healed, when the caller has t
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from lattice.errors import Unavailable
+from lattice.errors import LatticeError, Unavailable
 from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.wire.connection import MemoryConnection, MessagePipe
 
@@ -24,6 +24,14 @@ MESSAGE_SPACING_S = 1e-7
 # Messages in flight on a connection before the sender waits.
 MAX_MESSAGES_IN_FLIGHT = 32
 AnswerCallback = Callable[[Any, BaseException | None], None]
+
+
+async def answer_request(work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
+    """Carry out a request and answer with the result, or with the error of the product."""
+    try:
+        answer(await work(), None)
+    except LatticeError as error:
+        answer(None, error)
 
 
 @dataclass

@@ -101,7 +101,13 @@ def run_seed(seed: int, fault_plan: FaultPlan | None = None, duration: RunDurati
     fault_plan, duration = fault_plan or FaultPlan.from_seed(seed), duration or RunDuration()
     world = World(seed, fault_plan.world_config)
     rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
-    world.configure_machine = lambda machine: _configure_machine(machine, rng)
+
+    def configure_machine(machine: SimMachine) -> None:
+        machine.default_behaviour = machine.ground.behaviours[""] = draw_behaviour(rng)
+        # The longest delay is just below the grace that the rules allow for a kill.
+        machine.ground.kill_delay_s = rng.choice((0.0, 1.0, KILL_GRACE_S - 0.1))
+
+    world.configure_machine = configure_machine
     injector = FaultInjector(world, fault_plan)
     run = Run(seed, fault_plan, world, injector.fault_counts, duration)
     try:
@@ -109,12 +115,6 @@ def run_seed(seed: int, fault_plan: FaultPlan | None = None, duration: RunDurati
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         run.error = repr(error)
     return run
-
-
-def _configure_machine(machine: SimMachine, rng: random.Random) -> None:
-    machine.default_behaviour = machine.ground.behaviours[""] = draw_behaviour(rng)
-    # The longest delay is just below the grace that the rules allow for a kill.
-    machine.ground.kill_delay_s = rng.choice((0.0, 1.0, KILL_GRACE_S - 0.1))
 
 
 async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
@@ -127,7 +127,7 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
         for client in clients
     ]
     for churn in churns:
-        await churn.apply_first_service()
+        await churn.apply_service()
     await world.sleep_until(SETTLED_AT_S)
     cache_check = asyncio.ensure_future(_compare_caches(run))
     tasks = [asyncio.ensure_future(work) for work in (*(churn.run() for churn in churns), injector.run())]
@@ -140,7 +140,14 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     await world.sleep_until(run.duration.faults_end + REQUESTS_SETTLED_AFTER_S)
     await _add_capacity(world, clients[0])
     await world.sleep_until(run.duration.faults_end + RETRY_FAILED_AFTER_S)
-    await _retry_failed(world, clients[0])
+    # Workloads that used up their attempts are retried once.
+    page = await world.store.list(LatticeWorkload.resource.id)
+    for entry in page.entries:
+        status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
+        if status.actual_state == "Failed" or (status.retry and status.retry.attempts):
+            # The workload may be gone since the list.
+            with contextlib.suppress(AssertionError):
+                await clients[0].retry(entry.key.name, entry.key.namespace)
     await world.sleep_until(run.duration.run_end)
     cache_check.cancel()
 
@@ -153,14 +160,12 @@ async def _compare_caches(run: Run) -> None:
         host = world.leader()
         context = host.server.leadership.context if host is not None and host.server is not None else None
         for cache in context.caches if context is not None else ():
-            if cache.revision and (
-                words := cache_difference(
-                    cache, world.store.revisions_by_path(cache.resource, cache.revision)
-                )
-            ):
-                run.cache_mismatches.append(
-                    (world.loop.time(), f"{words}, of which it claims to know revision {cache.revision}")
-                )
+            if not cache.revision:
+                continue
+            stored = world.store.revisions_by_path(cache.resource, cache.revision)
+            if difference := cache_difference(cache, stored):
+                message = f"{difference}, of which it claims to know revision {cache.revision}"
+                run.cache_mismatches.append((world.loop.time(), message))
 
 
 def cache_difference(cache: Cache[Any], stored: Mapping[str, int]) -> str:
@@ -202,15 +207,3 @@ async def _add_capacity(world: World, client: Client) -> None:
 async def _retry_until_answered(request: Any, *arguments: Any) -> None:
     while await request(*arguments) is None:  # noqa: ASYNC110 - asked anew each time
         await asyncio.sleep(0.5)
-
-
-async def _retry_failed(world: World, client: Client) -> None:
-    page = await world.store.list(LatticeWorkload.resource.id)
-    for entry in page.entries:
-        workload = msgspec.json.decode(entry.value, type=LatticeWorkload)
-        if workload.status.actual_state == "Failed" or (
-            workload.status.retry and workload.status.retry.attempts
-        ):
-            # The workload may be gone since the list.
-            with contextlib.suppress(AssertionError):
-                await client.retry(entry.key.name, entry.key.namespace)

@@ -9,11 +9,12 @@ from datetime import timedelta
 from functools import cache
 from typing import Any, Protocol
 
-from lattice.app.leadership import Leadership
-from lattice.app.serve import NAME_SUFFIX_ALPHABET, ROLE
+from lattice.app.compaction import HistoryCompactor
+from lattice.app.leadership import ELECTION_ROLE, Leadership
+from lattice.app.serve import NAME_SUFFIX_ALPHABET
 from lattice.controllers.controller_set import ControllerDependencies
 from lattice.controllers.runtime.context import uid_generator
-from lattice.errors import LatticeError, Unavailable
+from lattice.errors import Unavailable
 from lattice.kinds import KINDS
 from lattice.kinds.core import Secret
 from lattice.kinds.join_token import Grant, JoinToken, token_secret
@@ -31,7 +32,7 @@ from lattice.server.resources.api import Api
 from lattice.sim.world.clocks import SimClock
 from lattice.sim.world.cloud import Cloud
 from lattice.sim.world.event_loop import Process, SimLoop
-from lattice.sim.world.network import AnswerCallback, Network
+from lattice.sim.world.network import AnswerCallback, Network, answer_request
 from lattice.sim.world.settings import (
     COMPACTION_INTERVAL_S,
     EVENT_TTL_S,
@@ -138,7 +139,7 @@ class SimServer:
         self.election = Election(
             self.store,
             clock,
-            ROLE,
+            ELECTION_ROLE,
             host.name if host.has_stable_identity else process.name,
             rng,
             LEASE_TTL_S,
@@ -179,11 +180,14 @@ class SimServer:
 
     async def run(self) -> None:
         """Run the server until the process is killed or stopped."""
+        compactor = HistoryCompactor(
+            self.store, self.host.clock, self.election, HISTORY_RETENTION_S, COMPACTION_INTERVAL_S
+        )
         loops = (
             self.leadership.lease_cache.run(),
             self.election.run(),
             self.sessions.run(),
-            self._compact_periodically(),
+            compactor.run(first_sample_after_s=COMPACTION_INTERVAL_S),
         )
         self.tasks = [asyncio.create_task(loop) for loop in loops]
         await asyncio.gather(*self.tasks, return_exceptions=True)
@@ -208,35 +212,11 @@ class SimServer:
     ) -> None:
         """Handle a request that has arrived at the server, in a task of the server's process."""
         if not self.process.is_alive:
-            answer(None, Unavailable("nobody listens there", where=self.host.name))
+            answer(None, Unavailable("no server process listens there", where=self.host.name))
             return
-        self.world.loop.spawn(self.process, self._handle(origin, work, answer))
 
-    async def _handle(
-        self, origin: str, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback
-    ) -> None:
-        REQUEST_ORIGIN.set(origin)
-        try:
-            answer(await work(), None)
-        except LatticeError as error:
-            answer(None, error)
+        async def answer_for_origin() -> None:
+            REQUEST_ORIGIN.set(origin)
+            await answer_request(work, answer)
 
-    async def _compact_periodically(self) -> None:
-        """Compact revisions older than HISTORY_RETENTION_S, as `lattice serve` does; only the leader
-        compacts."""
-        revisions: list[tuple[float, int]] = []
-        clock = self.host.clock
-        while True:
-            await clock.sleep(COMPACTION_INTERVAL_S)
-            try:
-                revisions.append((clock.monotonic(), await self.store.revision()))
-                old = [
-                    revision
-                    for when, revision in revisions
-                    if when <= clock.monotonic() - HISTORY_RETENTION_S
-                ]
-                if old and self.election.term is not None:
-                    await self.store.compact(old[-1])
-                    revisions = [(when, revision) for when, revision in revisions if revision > old[-1]]
-            except LatticeError:
-                continue
+        self.world.loop.spawn(self.process, answer_for_origin())

@@ -293,22 +293,19 @@ class StoreClient:
             revision: int = await self._request(work)
         # The conflicting revision decides whether the writer could have known (I-35).
         except RevisionConflict:
-            self._record_rejection(keys, was_informed=stored_revision <= read_revision)
+            previous = self.rejections.get(keys, RejectedWrites(keys))
+            was_informed = stored_revision <= read_revision
+            current = self.rejections[keys] = RejectedWrites(
+                keys, previous.attempts + 1, previous.informed_attempts + 1 if was_informed else 0
+            )
+            self.worst_rejection = max(
+                self.worst_rejection,
+                current,
+                key=lambda rejection: (rejection.informed_attempts, rejection.attempts),
+            )
             raise
         self.rejections.pop(keys, None)
         return revision
-
-    def _record_rejection(self, keys: tuple[str, ...], *, was_informed: bool) -> None:
-        """Count a rejected commit; `was_informed`: the writer had received the conflicting revision."""
-        previous = self.rejections.get(keys, RejectedWrites(keys))
-        current = self.rejections[keys] = RejectedWrites(
-            keys, previous.attempts + 1, previous.informed_attempts + 1 if was_informed else 0
-        )
-        self.worst_rejection = max(
-            self.worst_rejection,
-            current,
-            key=lambda rejection: (rejection.informed_attempts, rejection.attempts),
-        )
 
     async def revision(self) -> int:
         revision: int = await self._request(self.store.revision)

@@ -2,6 +2,7 @@
 budgets and prices change."""
 
 import random
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,12 +113,13 @@ class Churn:
 
     async def run(self) -> None:
         """Act until cancelled."""
-        actions = [
-            (6, self._apply_service),
-            (4, self._scale),
-            (2, self._delete_service),
+        client, choice = self.client, self.rng.choice
+        actions: list[tuple[float, Callable[[], Coroutine[Any, Any, object]]]] = [
+            (6, self.apply_service),
+            (4, lambda: client.scale(choice(SERVICE_NAMES), self.rng.randint(0, 4))),
+            (2, lambda: client.delete("latticeservices", choice(SERVICE_NAMES))),
             (3, self._apply_standalone),
-            (2, self._delete_standalone),
+            (2, lambda: client.delete("latticeworkloads", choice(STANDALONE_WORKLOADS))),
             (2, self._recreate_standalone),
             (1, self._flap_pool_limits),
             (2, self._edit),
@@ -130,18 +132,16 @@ class Churn:
             (1, self._label),
             (1, self._budget),
             (1, self._price),
-            (1, self._read_service),
-            (1, self._retry),
+            (1, lambda: client.get("latticeservices", choice(SERVICE_NAMES))),
+            (1, lambda: client.retry(choice(STANDALONE_WORKLOADS))),
         ]
         weights = [weight for weight, _ in actions]
         while True:
             await self.world.true_clock.sleep(self.interval_s * (0.5 + self.rng.random()))
             await self.rng.choices([action for _, action in actions], weights)[0]()
 
-    async def apply_first_service(self) -> None:
-        await self._apply_service()
-
-    async def _apply_service(self) -> None:
+    async def apply_service(self) -> None:
+        """Create or change a service."""
         name = self.rng.choice(SERVICE_NAMES)
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.5)
         body = service_body(
@@ -188,12 +188,6 @@ class Churn:
     def _stop_policy(self) -> Body:
         return {"policy": "stop", "stopAfter": f"{self.rng.choice((12, 18, 24, 27, 29))}s"}
 
-    async def _scale(self) -> None:
-        await self.client.scale(self.rng.choice(SERVICE_NAMES), self.rng.randint(0, 4))
-
-    async def _delete_service(self) -> None:
-        await self.client.delete("latticeservices", self.rng.choice(SERVICE_NAMES))
-
     async def _apply_standalone(self) -> None:
         fields: Body = {"disconnect": self._stop_policy() if self.rng.random() < 0.5 else {"policy": "keep"}}
         if self.rng.random() < 0.5:
@@ -205,9 +199,6 @@ class Churn:
         version = self.versions[name] = self.versions.get(name, 0) + (self.rng.random() < 0.4)
         body = workload_body(self.rng.choice(("250m", "500m")), version, desiredState=state, **fields)
         await self.client.apply("latticeworkloads", name, {"metadata": {"labels": {"sort": "lone"}}, **body})
-
-    async def _delete_standalone(self) -> None:
-        await self.client.delete("latticeworkloads", self.rng.choice(STANDALONE_WORKLOADS))
 
     async def _recreate_standalone(self) -> None:
         """Delete a workload and create a workload of the same name as soon as possible."""
@@ -321,9 +312,3 @@ class Churn:
         name = self.rng.choice(sorted(NODE_CLASSES))
         price = round(float(NODE_CLASSES[name][2]) * self.rng.choice((0.5, 1, 1.5)), 4)
         await self.client.patch("latticenodeclasses", name, {"spec": {"costPerHour": {"fake": price}}}, "")
-
-    async def _read_service(self) -> None:
-        await self.client.get("latticeservices", self.rng.choice(SERVICE_NAMES))
-
-    async def _retry(self) -> None:
-        await self.client.retry(self.rng.choice(STANDALONE_WORKLOADS))
