@@ -13,9 +13,9 @@ PURPOSE = (
         "controllers.scheduler.scheduler:SchedulingController",
         f"{BINDING}::test_running_loop_follows_changes",
         (
-            "controllers/scheduler/scheduler.py",
-            "sources = (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)",
-            "sources = (Source(workloads, self._workload_changed), services)",
+            "controllers/scheduler/table_updater.py",
+            "return (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)",
+            "return (Source(workloads, self._workload_changed), services)",
         ),
     ),
     Row(

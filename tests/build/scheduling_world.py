@@ -14,7 +14,8 @@ from build.virtual import VirtualClock, settle
 from lattice.clock import Clock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
-from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY, SchedulingController
+from lattice.controllers.scheduler.scheduler import SchedulingController
+from lattice.controllers.scheduler.table_updater import NODE_TABLE_KEY
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.meta.timestamps import format_timestamp

@@ -111,7 +111,7 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
             *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
         )
         async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
-            assert scheduler.controller.binder.mode is mode
+            assert scheduler.controller.binding_cycle.binder.mode is mode
             await scheduler.run_cycle()
             revision_before = await world.revision()
             await scheduler.run_cycle()
@@ -374,7 +374,10 @@ async def test_bound_group_gives_up_only_terminating_members() -> None:
                 BindRequest(f"default/{name}", "n1", f"r-{name}", (), 0.0)
                 for name in ("lead", "goes", "stays")
             ]
-            assert sorted(await scheduler.controller.binding_store.abort_all(asked)) == ["r-lead", "r-stays"]
+            assert sorted(await scheduler.controller.binding_cycle.binding_store.abort_all(asked)) == [
+                "r-lead",
+                "r-stays",
+            ]
         assert await world.bindings() == {"lead": "n1", "stays": "n1"}
         assert reservation_record(await world.workload("goes")) is None
         assert (await world.node("n1")).status.workloads == 2

@@ -12,7 +12,7 @@ from build.virtual import VirtualClock, settle
 
 from lattice.controllers.runtime.object_writes import with_metadata
 from lattice.controllers.scheduler import scheduler as scheduling
-from lattice.controllers.scheduler.scheduler import NODE_TABLE_KEY
+from lattice.controllers.scheduler.table_updater import NODE_TABLE_KEY
 from lattice.errors import Unavailable
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
@@ -237,14 +237,14 @@ async def test_binding_does_not_clear_uncertainty_of_node() -> None:
 
             async def doubt() -> None:
                 stop_caches(scheduler)
-                scheduler.controller.binder.node_revisions["n1"] = 0
+                scheduler.controller.binding_cycle.binder.node_revisions["n1"] = 0
 
             store.before = doubt
             task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
             await clock.advance(5)
             task.cancel()
             assert await world.bindings() == {"x": "n1"}
-            assert scheduler.controller.binder.node_revisions["n1"] == 0
+            assert scheduler.controller.binding_cycle.binder.node_revisions["n1"] == 0
 
 
 @pytest.mark.parametrize("mode", BindingMode)

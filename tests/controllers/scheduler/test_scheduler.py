@@ -71,7 +71,7 @@ async def test_written_nodes_are_kept_only_until_cached() -> None:
             await scheduler.run_cycle()
             await scheduler.caught_up()
             assert (await world.node("n1")).status.workloads == 1
-            assert not scheduler.controller.batch_binder._written_nodes
+            assert not scheduler.controller.binding_cycle.batch_binder._written_nodes
 
 
 @pytest.mark.parametrize(

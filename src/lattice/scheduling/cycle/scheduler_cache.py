@@ -154,12 +154,18 @@ class SchedulerCache:
         times = (self.queue.next_ready_at(), self._retry_heap[0][0] if self._retry_heap else None)
         return min((time for time in times if time is not None), default=None)
 
-    def has_same_ask(self, workload: LatticeWorkload, ask: WorkloadAsk) -> bool:
-        """Whether the workload still has this ask. An unchanged workload object has it without a comparison."""
-        pending = self.pending.get(path_of(workload))
-        if pending is not None and pending[0] is workload and pending[1] is ask:
+    def has_placed_ask(self, workload: LatticeWorkload) -> bool:
+        """Whether the table has the workload with the ask that the workload has now.
+
+        An unchanged workload object has its ask without a comparison.
+        """
+        path = path_of(workload)
+        placement, pending = self.table.placements.get(path), self.pending.get(path)
+        if placement is None:
+            return False
+        if pending is not None and pending[0] is workload and pending[1] is placement.ask:
             return True
-        return self.ask_of(workload) == ask
+        return self.ask_of(workload) == placement.ask
 
     def forget_pending(self, path: str) -> None:
         """Forget a workload that got its node."""
