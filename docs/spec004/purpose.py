@@ -84,7 +84,7 @@ PRINCIPLES = (
         f"{BINDING}::test_workload_is_bound_with_recorded_decision",
         (
             "controllers/scheduler/binding_records.py",
-            "**(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),",
+            "            decision=details.decision_record or status.decision,",
             "",
         ),
     ),

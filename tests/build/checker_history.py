@@ -44,14 +44,17 @@ def node(name: str = "n1", cpu: int = 1000, *, is_ready: bool = True, **spec: An
     return _made(LatticeNode, name, "", whole, uid=f"uid-{name}", labels=OF_CLASS)
 
 
-def workload(name: str = "w1", on: str = "", *, cpu: int = 600, **rest: Any) -> LatticeWorkload:
-    """`on`: bound there; `ready`, `decision`, `conditions` and others go to its status."""
+def workload(
+    name: str = "w1", on: str = "", *, cpu: int = 600, bound_by: str = "", **rest: Any
+) -> LatticeWorkload:
+    """`on`: bound there, by the reservation `bound_by`; `ready`, `conditions` and others go to its status."""
     status = {
         key: rest.pop(key)
-        for key in ("ready", "decision", "conditions", "lastAction", "allocatedPorts")
+        for key in ("ready", "reservation", "conditions", "lastAction", "allocatedPorts")
         if key in rest
     }
-    status |= {"binding": {"node": on, "uid": f"uid-{on}", "term": 1}} if on else {}
+    if on:
+        status["binding"] = {"node": on, "uid": f"uid-{on}", "term": 1, "reservation": bound_by}
     metadata = {
         key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences", "labels") if key in rest
     }

@@ -1,6 +1,7 @@
 """Bugs that simulation seeds found first, each as its smallest scenario."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from build.cluster_world import a_bound_workload, miss_heartbeats, running_cluster_controller
@@ -13,6 +14,7 @@ from build.scheduling_world import (
     a_world,
     running_scheduler,
 )
+from build.stored_forms import STORED_FORMS
 from build.virtual import settle
 
 from lattice.kinds.node import LatticeNode
@@ -22,6 +24,7 @@ FIRST = "north-001-nano-1"
 TWO_PHASE = a_profile(binding="two-phase")
 PESSIMISTIC = a_profile(binding="pessimistic")
 LONG_AGO = "2020-01-01T00:00:00+00:00"
+PREPARED = {"node": FIRST, "uid": "any", "until": LONG_AGO}
 
 
 async def high_waits_for_low(world: World, scheduler: RunningScheduler) -> None:
@@ -122,17 +125,14 @@ async def _stop_copies(scheduler: RunningScheduler) -> None:
     await asyncio.gather(*scheduler.feeds, return_exceptions=True)
 
 
-async def test_rolled_back_prepare_is_bound_despite_stale_caches() -> None:
+@pytest.mark.parametrize("stored_form", list(STORED_FORMS))
+async def test_rolled_back_prepare_is_bound_despite_stale_caches(stored_form: str) -> None:
     async with a_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         node = await world.node("n1")
-        left_behind = {
-            "node": "n1",
-            "uid": node.metadata.uid,
-            "reservation": "of-another-term",
-            "until": LONG_AGO,
-        }
-        await world.set_status(LatticeWorkload, "w", decision={"prepared": left_behind})
+        reserved, _ = STORED_FORMS[stored_form]
+        left_behind = {"node": "n1", "uid": node.metadata.uid, "until": LONG_AGO}
+        await world.set_status(LatticeWorkload, "w", **reserved("of-another-term", left_behind))
         async with running_scheduler(world.store, clock, TWO_PHASE) as scheduler:
             await scheduler.caught_up()
             await _stop_copies(scheduler)
@@ -150,13 +150,20 @@ async def test_rolled_back_prepare_is_bound_despite_stale_caches() -> None:
         assert await world.bindings() == {"w": "n1"}
 
 
-async def test_released_node_waits_for_prepared_binding() -> None:
-    prepared = {"node": FIRST, "uid": "any", "reservation": "r", "until": LONG_AGO}
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"reservation": {"id": "r", **PREPARED}},
+        {"decision": {"prepared": {"reservation": "r", **PREPARED}}},
+    ],
+    ids=["in its field", "in the decision record"],
+)
+async def test_released_node_waits_for_prepared_binding(status: dict[str, Any]) -> None:
 
     async with running_cluster_controller() as (world, _):
         await world.scale(1)
         await world.join(FIRST)
-        await world.plane.put(a_bound_workload("w", {"decision": {"prepared": prepared}}))
+        await world.plane.put(a_bound_workload("w", status))
         await world.scale(0)
         await world.plane.clock.advance(60)
         node = await world.node()

@@ -142,6 +142,7 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
         ready=True,
         actual_state="Running",
         allocated_ports={"web": 80},
+        allocated_gpus=(1,),
         decision={"x": 1},
         conditions=(leaving,),
     )
@@ -158,6 +159,7 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
         False,
         (),
     )
+    assert (status.allocated_gpus, status.reservation) == ((), None)
     assert (status.actual_state, status.retry) == ("Pending", a_retry(0, 2))
 
 

@@ -1,6 +1,7 @@
 """LatticeWorkload: one replica, the node that it is bound to, and its state."""
 
 from collections.abc import Iterator
+from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -21,6 +22,7 @@ from lattice.kinds.container import (
 )
 from lattice.kinds.meta.base import Column, Kind, OpaqueJson, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem
+from lattice.kinds.meta.timestamps import parse_timestamp
 
 # Condition of a workload that the scheduler preempts. The stored name is "Leaving".
 EVICTED = "Leaving"
@@ -148,14 +150,44 @@ def compute_revision(spec: WorkloadSpec) -> str:
     return sha256(msgspec.json.encode(runnable, order="deterministic")).hexdigest()[:24]
 
 
+class ReservationRecord(Part):
+    """Resources of a node that are reserved for the workload until it is bound, or until a time."""
+
+    id: Annotated[str, Meta(description="Name of the reservation; the binding states the same name.")]
+    node: Annotated[str, Meta(description="Name of the LatticeNode.")]
+    uid: Annotated[str, Meta(description="uid of the node.")]
+    until: Annotated[
+        str, Meta(description="Time after which the scheduler cancels the reservation if it is not bound.")
+    ]
+    gang: Annotated[
+        str, Meta(description="Attempt that binds the members of a gang in several commits; else empty.")
+    ] = ""
+    lead: Annotated[
+        str,
+        Meta(
+            description=(
+                "Member, as namespace/name, whose binding decides for the attempt: once it is bound, all "
+                "members are bound."
+            )
+        ),
+    ] = ""
+
+    def is_expired(self, now: datetime) -> bool:
+        return now >= parse_timestamp(self.until)
+
+
 class Binding(Part):
-    """The node of the workload, and the leadership term in which it was bound."""
+    """The node of the workload, and the leadership term and reservation that bound it."""
 
     node: Annotated[str, Meta(description="Name of the LatticeNode.")]
     uid: Annotated[
         str, Meta(description="uid of the node; a later node with the same name has another uid.")
     ] = ""
     term: Annotated[int, Meta(ge=0, description="Leadership term in which the workload was bound.")] = 0
+    reservation: Annotated[str, Meta(description="Reservation that was bound.")] = ""
+    gang: Annotated[
+        str, Meta(description="Attempt that bound the members of a gang in several commits; else empty.")
+    ] = ""
 
 
 class Retry(Part):
@@ -207,6 +239,13 @@ class WorkloadStatus(Status):
     """Node and state of the workload."""
 
     binding: Annotated[Binding, Meta(description="Node of the workload.")] | None = None
+    reservation: (
+        Annotated[
+            ReservationRecord,
+            Meta(description="Node that is reserved for the workload, in two-phase binding and for gangs."),
+        ]
+        | None
+    ) = None
     actual_state: Annotated[ActualState, Meta(description="Current state, as the node reports it.")] = (
         "Pending"
     )
@@ -225,6 +264,9 @@ class WorkloadStatus(Status):
     allocated_ports: Annotated[
         dict[str, Count], Meta(description="Port numbers on the node, by name of the port.")
     ] = {}
+    allocated_gpus: Annotated[
+        tuple[Count, ...], Meta(description="GPUs of the node that the workload may use, by index from 0.")
+    ] = ()
     retry: Annotated[Retry, Meta(description="Failures so far, and the time of the next attempt.")] | None = (
         None
     )

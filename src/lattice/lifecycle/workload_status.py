@@ -122,7 +122,14 @@ def next_status(
     if decision.action in UNBINDING_ACTIONS:
         conditions = without_condition(status.conditions, EVICTED)
         unbound = replace(
-            status, binding=None, allocated_ports={}, decision={}, ready=False, conditions=conditions
+            status,
+            binding=None,
+            reservation=None,
+            allocated_ports={},
+            allocated_gpus=(),
+            decision={},
+            ready=False,
+            conditions=conditions,
         )
         status = _in_state(unbound, _unbound_state(workload), now)
     return status

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from build.scheduling_world import World, a_node, a_profile, a_workload, running_scheduler
+from build.stored_forms import STORED_FORMS
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -18,6 +19,8 @@ from lattice.scheduling.cycle.binder import BindingMode, BindRequest
 from lattice.scheduling.cycle.reservation_record import reservation_record
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import Check, Put, Term, Write
+
+NEVER = "2100-01-01T00:00:00+00:00"
 
 
 class DyingStore(MemoryStore):
@@ -347,27 +350,19 @@ async def test_binding_survives_lost_response(mode: BindingMode, members: int) -
             assert sum(count or 0 for count in counts) == len(now)
 
 
-async def test_bound_group_gives_up_only_terminating_members() -> None:
+@pytest.mark.parametrize("stored_form", list(STORED_FORMS))
+async def test_bound_group_gives_up_only_terminating_members(stored_form: str) -> None:
     """The binding of the group's leader decides for all members; the remaining members are bound."""
+    reserved, bound = STORED_FORMS[stored_form]
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 4000), *(a_workload(name) for name in ("lead", "goes", "stays")))
         uid = (await world.node("n1")).metadata.uid
-        held = {
-            "node": "n1",
-            "uid": uid,
-            "until": "2100-01-01T00:00:00+00:00",
-            "gang": "together",
-            "lead": "default/lead",
-        }
+        held = {"node": "n1", "uid": uid, "until": NEVER, "gang": "together", "lead": "default/lead"}
         async with running_scheduler(world.store, clock) as scheduler:
-            bound = {"reservation": "r-lead", "gang": "together"}
-            await world.set_status(
-                LatticeWorkload, "lead", binding=Binding(node="n1", uid=uid, term=1), decision=bound
-            )
+            binding = Binding(node="n1", uid=uid, term=1)
+            await world.set_status(LatticeWorkload, "lead", **bound(binding, "r-lead", "together"))
             for name in ("goes", "stays"):
-                await world.set_status(
-                    LatticeWorkload, name, decision={"prepared": {**held, "reservation": f"r-{name}"}}
-                )
+                await world.set_status(LatticeWorkload, name, **reserved(f"r-{name}", held))
             await world.store.commit([await _doomed(world, "goes")])
             await world.set_status(LatticeNode, "n1", workloads=3)
             asked = [

@@ -114,7 +114,7 @@ async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
             def bound_it() -> None:
                 store.away = True
 
-            store.word, store.before, store.after = b'"prepared":', another, prepared_it
+            store.word, store.before, store.after = b'"reservation":{', another, prepared_it
             with pytest.raises(Unavailable):
                 await scheduler.controller.reconcile(NODE_TABLE_KEY)
             store.away = False

@@ -205,7 +205,7 @@ def check(changes: list[Change]) -> None:
 
 def _where(workload: dict[str, Any]) -> tuple[str, str, int, tuple[int, ...]] | None:
     status = workload.get("status", {})
-    held = status.get("binding") or status.get("decision", {}).get("prepared")
+    held = status.get("binding") or status.get("reservation")
     if not held:
         return None
     cpu = int(workload["spec"]["containers"]["main"]["resources"]["requests"]["cpu"].removesuffix("m"))

@@ -27,7 +27,9 @@ async def test_workload_is_bound_with_recorded_decision() -> None:
         async with running_scheduler(world.store, clock) as scheduler:
             assert await scheduler.run_cycle() is None
         found, node = await world.workload("w"), await world.node("n1")
-        assert found.status.binding == Binding(node="n1", uid=node.metadata.uid, term=1)
+        assert found.status.binding == Binding(
+            node="n1", uid=node.metadata.uid, term=1, reservation="leader/server-leader.1-1"
+        )
         assert found.status.allocated_ports == {"http": 30000, "admin": 9000}
         assert (found.status.last_action, found.status.last_action_at) == ("Assign", "2026-01-01T00:00:00Z")
         assert found.metadata.finalizers == (WORKLOAD_FINALIZER,)

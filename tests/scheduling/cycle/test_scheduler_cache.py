@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 from build.scheduling_world import a_node, a_workload
+from build.stored_forms import STORED_FORMS
 
 from lattice.kinds.constraint import Taint
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord
 from lattice.scheduling.cycle.cycle import compose
 from lattice.scheduling.cycle.profile import preset
-from lattice.scheduling.cycle.reservation_record import RESERVATION_RECORD_KEY, ReservationRecord
 from lattice.scheduling.cycle.scheduler_cache import ClockReading, SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.table.node_table import NodeTable
@@ -73,11 +73,12 @@ def test_workload_bound_before_its_node_is_counted_later() -> None:
     assert free(cache) == 3000
 
 
-def test_prepared_reservation_is_counted_until_bound() -> None:
-    held = ReservationRecord(node="n1", uid="", reservation="dead-1", until="2026-01-01T00:00:30+00:00")
+@pytest.mark.parametrize("stored_form", list(STORED_FORMS))
+def test_prepared_reservation_is_counted_until_bound(stored_form: str) -> None:
+    reserved, _ = STORED_FORMS[stored_form]
     waiting = a_workload("w")
     status = msgspec.structs.replace(
-        waiting.status, decision={RESERVATION_RECORD_KEY: msgspec.to_builtins(held)}
+        waiting.status, **reserved("dead-1", {"node": "n1", "uid": "", "until": "2026-01-01T00:00:30+00:00"})
     )
     cache = a_cache(a_node("n1"))
     cache.update_workload("default/w", waiting, NOW)
@@ -96,12 +97,8 @@ def test_prepared_reservation_is_counted_until_bound() -> None:
 
 def reserved_elsewhere(node: str) -> LatticeWorkload:
     """A workload reserved on the node by another scheduler."""
-    record = ReservationRecord(
-        node=node, uid="", reservation=f"theirs-{node}", until="2026-01-01T00:00:30+00:00"
-    )
-    status = msgspec.structs.replace(
-        a_workload("w").status, decision={RESERVATION_RECORD_KEY: msgspec.to_builtins(record)}
-    )
+    record = ReservationRecord(node=node, uid="", id=f"theirs-{node}", until="2026-01-01T00:00:30+00:00")
+    status = msgspec.structs.replace(a_workload("w").status, reservation=record)
     return msgspec.structs.replace(a_workload("w"), status=status)
 
 
@@ -212,12 +209,13 @@ def test_allocatable_above_capacity_is_capped_and_reported() -> None:
     assert cache.problems == {}
 
 
-def test_recorded_gpu_assignment_is_restored() -> None:
+@pytest.mark.parametrize("gpus", [{"allocated_gpus": (1,)}, {"decision": {"gpus": [1]}}], ids=STORED_FORMS)
+def test_recorded_gpu_assignment_is_restored(gpus: dict[str, Any]) -> None:
     cache = a_cache(a_node("n1", status={"gpus": [{"model": "T4"}, {"model": "T4"}]}))
     workload = a_workload("w", requests={"gpu": "500m"})
     container = msgspec.structs.replace(workload.spec.containers["main"], resources=None)
     spec = msgspec.structs.replace(workload.spec, containers={"main": container})
-    status = msgspec.structs.replace(workload.status, binding=Binding(node="n1"), decision={"gpus": [1]})
+    status = msgspec.structs.replace(workload.status, binding=Binding(node="n1"), **gpus)
     cache.update_workload("default/w", msgspec.structs.replace(workload, spec=spec, status=status), NOW)
     assert cache.table.placements["default/w"].gpus == (1,)
     assert cache.table.gpus.free(0).tolist() == [1000, 500]

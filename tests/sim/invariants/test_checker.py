@@ -244,12 +244,10 @@ def no_leader_at_the_end(history: SyntheticHistory, bad: bool) -> None:
 
 
 def reservation_is_left(history: SyntheticHistory, bad: bool) -> None:
-    held = {
-        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}
-    }
+    held = {"node": "n1", "uid": "uid-n1", "id": "r1", "until": "2026-03-10T09:00:00+00:00"}
     history.commit(node())
-    history.commit(workload(decision=held))
-    history.commit(workload(desiredState="Stopped", decision=held if bad else {}))
+    history.commit(workload(reservation=held))
+    history.commit(workload(desiredState="Stopped", reservation=held if bad else None))
 
 
 def writes_never_stop(history: SyntheticHistory, bad: bool) -> None:

@@ -30,9 +30,7 @@ LEAVING = {"conditions": [said("Leaving", "True", "Preempted")]}
 
 
 def prepared(by: str = "r1") -> dict[str, Any]:
-    return {
-        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": by, "until": "2026-03-10T09:00:00+00:00"}
-    }
+    return {"node": "n1", "uid": "uid-n1", "id": by, "until": "2026-03-10T09:00:00+00:00"}
 
 
 def bound(history: SyntheticHistory, on: str = "n1", name: str = "w1", **rest: Any) -> None:
@@ -91,7 +89,7 @@ def bound_to_a_former_node(history: SyntheticHistory, bad: bool) -> None:
 
 def node_is_overcommitted_beside_reservation(history: SyntheticHistory, bad: bool) -> None:
     history.commit(node(cpu=1000 if bad else 1200))
-    history.commit(workload("w2", decision=prepared()))
+    history.commit(workload("w2", reservation=prepared()))
     bound(history, name="w1")
     history.commit(workload("w2", desiredState="Stopped"))
 
@@ -138,15 +136,15 @@ def gang_member_bound_without_the_other(history: SyntheticHistory, bad: bool) ->
 def bound_without_a_reservation(history: SyntheticHistory, bad: bool) -> None:
     history.binding = "two-phase"
     history.commit(node())
-    history.commit(workload(decision={} if bad else prepared()))
-    bound(history, decision={"reservation": "r1"})
+    history.commit(workload(reservation=None if bad else prepared()))
+    bound(history, bound_by="r1")
 
 
 def bound_under_another_reservation(history: SyntheticHistory, bad: bool) -> None:
     history.binding = "two-phase"
     history.commit(node())
-    history.commit(workload(decision=prepared("r2" if bad else "r1")))
-    bound(history, decision={"reservation": "r1"})
+    history.commit(workload(reservation=prepared("r2" if bad else "r1")))
+    bound(history, bound_by="r1")
 
 
 def bound_without_a_lock(history: SyntheticHistory, bad: bool) -> None:
@@ -321,7 +319,7 @@ def silent_node_removed_with_wanted_workload(history: SyntheticHistory, bad: boo
 def node_removed_with_reservation(history: SyntheticHistory, bad: bool) -> None:
     made = node(cluster="east-001")
     history.commit(made)
-    history.commit(workload(decision=prepared()))
+    history.commit(workload(reservation=prepared()))
     if not bad:
         history.commit(workload(desiredState="Stopped"))
     history.commit(gone=(made,))

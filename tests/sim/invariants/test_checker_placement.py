@@ -186,14 +186,10 @@ def spread_skew_exceeded_on_empty_node(history: SyntheticHistory, bad: bool) -> 
 
 def bound_after_reservation_expired(history: SyntheticHistory, bad: bool) -> None:
     history.binding = "two-phase"
-    held = {
-        "prepared": {"node": "n1", "uid": "uid-n1", "reservation": "r1", "until": "2026-03-10T09:00:00+00:00"}
-    }
+    held = {"node": "n1", "uid": "uid-n1", "id": "r1", "until": "2026-03-10T09:00:00+00:00"}
     history.commit(node(), at=1.0)
-    history.commit(workload(decision=held), at=10.0)
-    history.commit(
-        each := workload(on="n1", ready=True, decision={"reservation": "r1"}), at=18.5 if bad else 17.5
-    )
+    history.commit(workload(reservation=held), at=10.0)
+    history.commit(each := workload(on="n1", ready=True, bound_by="r1"), at=18.5 if bad else 17.5)
     history.runs(each)
 
 

@@ -228,10 +228,9 @@ class BatchBinder:
             node=scheduled.node,
             uid=self.node_uids[scheduled.node],
             term=self.binding_store.context.term.number,
+            reservation=reservation.id,
         )
-        return self.binding_store.records.bind(
-            entry, binding, request, self.binding_store.details_for(request)
-        )
+        return self.binding_store.records.bind(entry, binding, self.binding_store.details_for(request))
 
     def _node(self, name: str) -> Entry | None:
         """The entry of the node at the revision that the table reflects; None if the node has changed

@@ -121,7 +121,7 @@ class BindingCycle:
         """Bind or cancel stored reservations whose attempt has ended."""
         now = self.context.clock.now()
         for path, record in list(self.scheduler_cache.reservation_records.items()):
-            is_orphaned = self.scheduler.reservations.get(record.reservation) is None
+            is_orphaned = self.scheduler.reservations.get(record.id) is None
             if is_orphaned and await self.binding_store.settle_reservation(path, now):
                 self.changes.workloads[path] = None
                 self.changes.nodes[record.node] = None

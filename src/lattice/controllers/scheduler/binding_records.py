@@ -22,16 +22,11 @@ from lattice.kinds.workload import (
     WORKLOAD_FINALIZER,
     Binding,
     LatticeWorkload,
-)
-from lattice.lifecycle.workload import Action
-from lattice.scheduling.cycle.binder import BindRequest
-from lattice.scheduling.cycle.decision_record import DecisionRecord
-from lattice.scheduling.cycle.reservation_record import (
-    GANG_KEY,
-    RESERVATION_KEY,
-    RESERVATION_RECORD_KEY,
     ReservationRecord,
 )
+from lattice.lifecycle.workload import Action
+from lattice.scheduling.cycle.decision_record import DecisionRecord
+from lattice.scheduling.cycle.reservation_record import scheduling_status
 from lattice.store.protocol import Entry, Put
 
 BOUND_CONDITION = Condition(type=SCHEDULED_CONDITION, status="True", reason="Bound")
@@ -42,9 +37,10 @@ _decode_workload = msgspec.json.Decoder(LatticeWorkload).decode
 
 @dataclass(frozen=True, slots=True)
 class BindingDetails:
-    """Ports and decision record of a binding."""
+    """Ports, GPUs and decision record of a binding."""
 
     ports: dict[str, int] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
     decision_record: DecisionRecord = field(default_factory=dict)
 
 
@@ -76,21 +72,20 @@ class BindingRecords:
             return None
         return with_status(entry, msgspec.structs.replace(status, workloads=count))
 
-    def bind(
-        self, entry: Entry, binding: Binding, request: BindRequest, details: BindingDetails
-    ) -> list[Put]:
-        """Bind the workload to the node, with an event."""
+    def bind(self, entry: Entry, binding: Binding, details: BindingDetails) -> list[Put]:
+        """Bind the workload to the node, with an event; without details, ports and GPUs are those of the
+        reservation."""
         workload, now = self._workload(entry), self.context.timestamp
+        status = scheduling_status(workload)
         status = msgspec.structs.replace(
-            workload.status,
+            status,
             binding=binding,
-            allocated_ports=details.ports or workload.status.allocated_ports,
+            reservation=None,
+            allocated_ports=details.ports or status.allocated_ports,
+            allocated_gpus=details.gpus or status.allocated_gpus,
             last_action=Action.ASSIGN.value,
             last_action_at=now,
-            decision={
-                **(details.decision_record or _decision_without(workload, RESERVATION_RECORD_KEY)),
-                RESERVATION_KEY: request.reservation,
-            },
+            decision=details.decision_record or status.decision,
             # An eviction concerned the previous node, not the new binding.
             conditions=merge_conditions(
                 without_condition(workload.status.conditions, EVICTED), [BOUND_CONDITION], now
@@ -103,43 +98,49 @@ class BindingRecords:
         )
         return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]
 
-    def bind_reserved(self, entry: Entry, binding: Binding, reservation: ReservationRecord) -> list[Put]:
-        """Bind a reserved workload; the decision record names the attempt of its gang."""
-        workload = _decode_workload(entry.value)
-        decision_record = _decision_without(workload, RESERVATION_RECORD_KEY) | (
-            {GANG_KEY: reservation.gang} if reservation.gang else {}
+    def bind_reserved(self, entry: Entry, reservation: ReservationRecord) -> list[Put]:
+        """Bind a reserved workload; the binding names the attempt of its gang."""
+        binding = Binding(
+            node=reservation.node,
+            uid=reservation.uid,
+            term=self.context.term.number,
+            reservation=reservation.id,
+            gang=reservation.gang,
         )
-        request = BindRequest(entry.key.path, reservation.node, reservation.reservation, (), 0.0)
-        return self.bind(entry, binding, request, BindingDetails(decision_record=decision_record))
+        return self.bind(entry, binding, BindingDetails())
 
     def reserve(self, entry: Entry, reservation: ReservationRecord, details: BindingDetails) -> Put:
         """Reserve resources and ports of a node for a workload that is not bound yet."""
-        status = _decode_workload(entry.value).status
-        decision = {**details.decision_record, RESERVATION_RECORD_KEY: msgspec.to_builtins(reservation)}
-        ports = details.ports or status.allocated_ports
-        changed = msgspec.structs.replace(status, decision=decision, allocated_ports=ports)
+        status = scheduling_status(_decode_workload(entry.value))
+        changed = msgspec.structs.replace(
+            status,
+            reservation=reservation,
+            allocated_ports=details.ports or status.allocated_ports,
+            allocated_gpus=details.gpus or status.allocated_gpus,
+            decision=details.decision_record,
+        )
         return with_status(entry, changed)
 
     def adopt(self, entry: Entry, reservation: ReservationRecord) -> Put:
         """Assign the reservation to the attempt of a gang."""
-        status = _decode_workload(entry.value).status
-        return with_status(
-            entry,
-            msgspec.structs.replace(
-                status, decision={**status.decision, RESERVATION_RECORD_KEY: msgspec.to_builtins(reservation)}
-            ),
-        )
+        status = scheduling_status(_decode_workload(entry.value))
+        return with_status(entry, msgspec.structs.replace(status, reservation=reservation))
 
     def cancel_reservation(self, entry: Entry) -> Put:
         """Remove the reservation from a workload, as if the workload was never reserved; callers never pass a
         bound workload."""
         workload = _decode_workload(entry.value)
-        decision = _decision_without(workload, RESERVATION_RECORD_KEY, RESERVATION_KEY, GANG_KEY)
-        conditions = without_condition(workload.status.conditions, SCHEDULED_CONDITION)
         status = msgspec.structs.replace(
-            workload.status, binding=None, allocated_ports={}, decision=decision, conditions=conditions
+            scheduling_status(workload),
+            binding=None,
+            reservation=None,
+            allocated_ports={},
+            allocated_gpus=(),
+            conditions=without_condition(workload.status.conditions, SCHEDULED_CONDITION),
+            last_action="",
+            last_action_at=None,
         )
-        return with_status(entry, msgspec.structs.replace(status, last_action="", last_action_at=None))
+        return with_status(entry, status)
 
     def mark_unschedulable(
         self, entry: Entry, message: str, kinds: Sequence[str], decision_record: DecisionRecord
@@ -147,7 +148,7 @@ class BindingRecords:
         """Write why no node accepts the workload, with an event; empty if the workload states the same reason
         kinds."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
-        status, decision = workload.status, {**decision_record, "kinds": list(kinds)}
+        status, decision = scheduling_status(workload), {**decision_record, "kinds": list(kinds)}
         previous = find_false(status.conditions, SCHEDULED_CONDITION)
         # A waiting workload is decided again and again: only other kinds of reasons are news (I-33).
         if previous and status.decision.get("kinds") == decision["kinds"]:
@@ -199,7 +200,3 @@ class BindingRecords:
 
 def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:
     return metadata | {"finalizers": [*metadata.get("finalizers", ()), WORKLOAD_FINALIZER]}
-
-
-def _decision_without(workload: LatticeWorkload, *names: str) -> DecisionRecord:
-    return {name: value for name, value in workload.status.decision.items() if name not in names}

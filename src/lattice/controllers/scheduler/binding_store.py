@@ -26,10 +26,9 @@ from lattice.kinds.core import Lease, LeaseSpec
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE, Metadata, path_of
 from lattice.kinds.meta.timestamps import format_exact_time, parse_timestamp
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import Binding, LatticeWorkload
+from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord
 from lattice.scheduling.cycle.binder import BindRequest, StoredNodeState
 from lattice.scheduling.cycle.reservation_record import (
-    ReservationRecord,
     binding_reservation,
     gang_attempt_of,
     reservation_record,
@@ -113,8 +112,13 @@ class PersistentBindingStore:
         # (I-14).
         if not self.is_node_unchanged(_decode_node(node.value)):
             return None
-        binding = Binding(node=node.key.name, uid=_uid(node), term=self.context.term.number)
-        puts = self.records.bind(workload, binding, request, self.details_for(request))
+        binding = Binding(
+            node=node.key.name,
+            uid=_uid(node),
+            term=self.context.term.number,
+            reservation=request.reservation,
+        )
+        puts = self.records.bind(workload, binding, self.details_for(request))
         return await self._try_write([self.records.add_to_count(node, 1), *puts])
 
     def is_bindable(self, workload: LatticeWorkload) -> bool:
@@ -172,7 +176,7 @@ class PersistentBindingStore:
         reservation = ReservationRecord(
             node=request.node,
             uid=_uid(node),
-            reservation=request.reservation,
+            id=request.reservation,
             until=self.records.wall_time(request.expires_at),
         )
         return await self._try_write(
@@ -229,22 +233,20 @@ class PersistentBindingStore:
         if (
             entry is None
             or reservation is None
-            or not _is_unbound(_decode_workload(entry.value), reservation.reservation)
+            or not _is_unbound(_decode_workload(entry.value), reservation.id)
         ):
             return False
         # A member of the gang is bound, so the attempt has succeeded: this member follows (I-15).
         if reservation.gang and self._is_gang_bound(
             reservation, await self.context.store.get(workload_key(reservation.lead))
         ):
-            binding = _reserved_binding(reservation, self.context)
-            writes = self.records.bind_reserved(entry, binding, reservation)
-            return await self._try_write(writes) is not None
-        if not self._is_from_earlier_term(reservation.reservation) and not reservation.is_expired(now):
+            return await self._try_write(self.records.bind_reserved(entry, reservation)) is not None
+        if not self._is_from_earlier_term(reservation.id) and not reservation.is_expired(now):
             return False
         # The lead first: a cancelled lead can no longer decide for the gang (I-15).
         if reservation.gang and reservation.lead != path and not await self._cancel_lead(reservation):
             return False
-        request = BindRequest(path, reservation.node, reservation.reservation, (), 0.0)
+        request = BindRequest(path, reservation.node, reservation.id, (), 0.0)
         return await self._write_with_retries(partial(self._abort_writes, [request]))
 
     def _is_from_earlier_term(self, holder: str) -> bool:
@@ -290,7 +292,7 @@ class PersistentBindingStore:
         for _ in range(MAX_WRITE_ATTEMPTS):
             reserved, missing = await self._read_reservations(requests)
             missing += [
-                reservation.reservation
+                reservation.id
                 for entry, reservation in reserved
                 if reservation.gang != attempt
                 or not self.is_workload_unchanged(_decode_workload(entry.value))
@@ -311,8 +313,7 @@ class PersistentBindingStore:
     async def _bind(self, reserved: Iterable[tuple[Entry, ReservationRecord]]) -> bool:
         puts: list[Put] = []
         for entry, reservation in reserved:
-            binding = _reserved_binding(reservation, self.context)
-            puts += self.records.bind_reserved(entry, binding, reservation)
+            puts += self.records.bind_reserved(entry, reservation)
         return not puts or await self._try_write(puts) is not None
 
     async def _read_reservations(
@@ -327,7 +328,7 @@ class PersistentBindingStore:
         for request, entry in zip(requests, entries, strict=True):
             workload = _decode_workload(entry.value) if entry else None
             reservation = reservation_record(workload) if workload else None
-            if entry and reservation and reservation.reservation == request.reservation:
+            if entry and reservation and reservation.id == request.reservation:
                 reserved.append((entry, reservation))
             elif workload is None or binding_reservation(workload) != request.reservation:
                 missing.append(request.reservation)
@@ -373,8 +374,7 @@ class PersistentBindingStore:
                 and not _decode_workload(entry.value).metadata.deletion_timestamp
             )
             if is_decided:
-                binding = _reserved_binding(reservation, self.context)
-                writes += self.records.bind_reserved(entry, binding, reservation)
+                writes += self.records.bind_reserved(entry, reservation)
             else:
                 cancelled.append((entry, reservation))
         writes += [self.records.cancel_reservation(entry) for entry, _ in cancelled]
@@ -416,10 +416,6 @@ class PersistentBindingStore:
         return revision
 
 
-def _reserved_binding(reservation: ReservationRecord, context: ControllerContext) -> Binding:
-    return Binding(node=reservation.node, uid=reservation.uid, term=context.term.number)
-
-
 def _uid(node: Entry) -> str:
     return _decode_node(node.value).metadata.uid
 
@@ -428,7 +424,7 @@ def _is_unbound(workload: LatticeWorkload, reservation: str = "") -> bool:
     """Whether the workload may be bound: not bound, not deleted, and not reserved by another attempt
     (I-11)."""
     record = reservation_record(workload)
-    is_ours = record is None or record.reservation == reservation
+    is_ours = record is None or record.id == reservation
     return is_ours and workload.status.binding is None and not workload.metadata.deletion_timestamp
 
 

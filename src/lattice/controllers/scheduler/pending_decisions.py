@@ -50,4 +50,4 @@ class PendingDecisions:
         if placement is None or workload is None:
             return BindingDetails(decision_record=record)
         ports = allocated_ports(workload.spec.containers, placement.ports)
-        return BindingDetails(ports, {**record, "gpus": list(placement.gpus)} if placement.gpus else record)
+        return BindingDetails(ports, placement.gpus, record)

@@ -1,36 +1,17 @@
-"""The durable record of a prepared binding. The record is a part of the workload's decision, and is deleted
-with the workload."""
+"""Read the reservation, the binding attempt and the GPUs of a stored workload, also of a workload that an
+earlier version wrote."""
 
 import re
-from datetime import datetime
-from typing import Any
 
 import msgspec
 
-from lattice.kinds.meta.base import Part
-from lattice.kinds.meta.timestamps import parse_timestamp
-from lattice.kinds.workload import LatticeWorkload
+from lattice.kinds.workload import LatticeWorkload, ReservationRecord, WorkloadStatus
 
-RESERVATION_RECORD_KEY = "prepared"  # in status.decision
 _TERM = re.compile(r"([^/]*)/.*\.([0-9]+)[- ]")
-# Beside the record: the reservation that bound the workload, and the gang attempt that bound the workload.
-RESERVATION_KEY, GANG_KEY = "reservation", "gang"
-
-
-class ReservationRecord(Part):
-    """Room on a node that is taken until the binding is made, or given up once the time is over."""
-
-    node: str
-    uid: str
-    reservation: str
-    until: str  # wall-clock time
-    gang: str = ""  # the attempt that binds the members of a gang together
-    lead: str = (
-        ""  # the member whose binding decides for the attempt: once it is bound, all members are bound
-    )
-
-    def is_expired(self, now: datetime) -> bool:
-        return now >= parse_timestamp(self.until)
+# Keys of status.decision in which earlier versions stored the reservation record, the reservation and the gang
+# attempt that bound the workload, and the allocated GPUs.
+_RECORD_KEY, _BOUND_RESERVATION_KEY, _GANG_KEY, _GPUS_KEY = "prepared", "reservation", "gang", "gpus"
+_EARLIER_KEYS = (_RECORD_KEY, _BOUND_RESERVATION_KEY, _GANG_KEY, _GPUS_KEY)
 
 
 def holder_name(role: str, holder: str, term: int) -> str:
@@ -44,17 +25,54 @@ def term_of(holder: str) -> tuple[str, int] | None:
     return (match[1], int(match[2])) if match else None
 
 
+def scheduling_status(workload: LatticeWorkload) -> WorkloadStatus:
+    """The status with reservation, binding attempt and GPUs in their own fields, and a decision record that
+    only explains.
+
+    Earlier versions stored these values in the decision record. An object keeps that form until the scheduler
+    writes the object.
+    """
+    status = workload.status
+    decision = status.decision
+    # Every stored gang attempt has a reservation beside it.
+    if not (_RECORD_KEY in decision or _BOUND_RESERVATION_KEY in decision or _GPUS_KEY in decision):
+        return status
+    binding, reservation = status.binding, status.reservation
+    if binding is not None and not binding.reservation:
+        binding = msgspec.structs.replace(
+            binding,
+            reservation=str(decision.get(_BOUND_RESERVATION_KEY, "")),
+            gang=str(decision.get(_GANG_KEY, "")),
+        )
+    if reservation is None and _RECORD_KEY in decision:
+        fields = dict(decision[_RECORD_KEY])
+        reservation = msgspec.convert({"id": fields.pop("reservation"), **fields}, ReservationRecord)
+    return msgspec.structs.replace(
+        status,
+        binding=binding,
+        reservation=reservation,
+        allocated_gpus=status.allocated_gpus or tuple(decision.get(_GPUS_KEY, ())),
+        decision={name: value for name, value in decision.items() if name not in _EARLIER_KEYS},
+    )
+
+
 def reservation_record(workload: LatticeWorkload) -> ReservationRecord | None:
     """The reservation record of a workload, or None."""
-    record: Any = workload.status.decision.get(RESERVATION_RECORD_KEY)
-    return None if record is None else msgspec.convert(record, ReservationRecord)
+    return scheduling_status(workload).reservation
 
 
 def binding_reservation(workload: LatticeWorkload) -> str:
     """The reservation that bound the workload; "" for a workload that is not bound."""
-    return str(workload.status.decision.get(RESERVATION_KEY, "")) if workload.status.binding else ""
+    binding = scheduling_status(workload).binding
+    return binding.reservation if binding else ""
 
 
 def gang_attempt_of(workload: LatticeWorkload) -> str:
     """The attempt that bound the workload with its gang; "" for a workload that is not bound, or bound alone."""
-    return str(workload.status.decision.get(GANG_KEY, "")) if workload.status.binding else ""
+    binding = scheduling_status(workload).binding
+    return binding.gang if binding else ""
+
+
+def allocated_gpus(workload: LatticeWorkload) -> tuple[int, ...]:
+    """The GPUs of the node that a bound or reserved workload may use, by index."""
+    return scheduling_status(workload).allocated_gpus

@@ -13,11 +13,11 @@ from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import is_true
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload
+from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload, ReservationRecord
 from lattice.lifecycle.workload import Action, WorkloadInput, decide
 from lattice.scheduling.cycle.cycle import CompositeScheduler
 from lattice.scheduling.cycle.input_checks import capacity_conflicts
-from lattice.scheduling.cycle.reservation_record import ReservationRecord, reservation_record
+from lattice.scheduling.cycle.reservation_record import allocated_gpus, reservation_record
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.table.ask import WorkloadAsk
@@ -217,7 +217,7 @@ class SchedulerCache:
     def _admit(self, path: str, ask: WorkloadAsk, node: str, workload: LatticeWorkload) -> bool:
         row = self.table.row_of[node]
         reason = overflow_reason(ask, self.table, row)
-        gpus = workload.status.decision.get("gpus")
+        gpus = allocated_gpus(workload)
         if (
             not reason
             and ask.demands.gpu
@@ -231,7 +231,7 @@ class SchedulerCache:
         self.problems.pop(f"workload {path}", None)
         ports = dynamic_ports(workload.spec.containers, workload.status.allocated_ports)
         if ask.demands.gpu and gpus:
-            self.table.restore(Placement(ask, row, "assumed", tuple(gpus), ports))
+            self.table.restore(Placement(ask, row, "assumed", gpus, ports))
         else:
             self.table.admit(ask, row, ports)
         return True
@@ -262,7 +262,7 @@ class SchedulerCache:
         """Forget the record of an aborted reservation, unless the store still has the record or the workload
         is bound to the node."""
         previous = self.reservation_records.get(path)
-        if previous is None or (record and previous.reservation == record.reservation):
+        if previous is None or (record and previous.id == record.id):
             return
         if binding and (binding.node, binding.uid) == (previous.node, previous.uid):
             return
@@ -273,7 +273,7 @@ class SchedulerCache:
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
 
     def _is_own_reservation(self, record: ReservationRecord) -> bool:
-        return self.scheduler.reservations.get(record.reservation) is not None
+        return self.scheduler.reservations.get(record.id) is not None
 
     def _back_off_or_queue(self, path: str, workload: LatticeWorkload, now: ClockReading) -> None:
         should_run = workload.spec.desired_state == "Running" and not workload.metadata.deletion_timestamp

@@ -405,12 +405,12 @@ def check_binding_modes(
         elif (
             mode == "two-phase"
             and reservation is not None
-            and reservation.reservation != binding_reservation(change.new)
+            and reservation.id != binding_reservation(change.new)
         ):
             yield (
                 "I-16",
                 (
-                    f"{change.key.path} was prepared by {reservation.reservation}"
+                    f"{change.key.path} was prepared by {reservation.id}"
                     f" and bound by {binding_reservation(change.new)}"
                 ),
             )

@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from lattice.controllers.scheduler import binding_store
+from lattice.kinds import workload
 from lattice.kinds.core import Lease
 from lattice.kinds.meta.base import SYSTEM_NAMESPACE
 from lattice.placement.plugins.filters import compliance, pool_selector
-from lattice.scheduling.cycle import cycle, reservation_record
+from lattice.scheduling.cycle import cycle
 from lattice.scheduling.plugins.filters import inter_workload_affinity, ready, taints, topology_spread
 from lattice.scheduling.preemption import preemptor
 from lattice.scheduling.table import node_info
@@ -81,7 +82,7 @@ def any_lock() -> None:
 
 def prepared_for_ever() -> None:
     """A reservation expires neither by time nor when the term of its scheduler ends."""
-    patch_attribute(reservation_record.ReservationRecord, "is_expired", lambda self, now: False)
+    patch_attribute(workload.ReservationRecord, "is_expired", lambda self, now: False)
     patch_attribute(binding_store.PersistentBindingStore, "_is_from_earlier_term", lambda self, record: False)
 
 
@@ -94,7 +95,7 @@ def bound_after_its_time() -> None:
         await self.context.clock.sleep(9.0)
         return await commit(self, requests)
 
-    patch_attribute(reservation_record.ReservationRecord, "is_expired", lambda self, now: False)
+    patch_attribute(workload.ReservationRecord, "is_expired", lambda self, now: False)
     patch_attribute(binding_store.PersistentBindingStore, "commit_all", late)
 
 

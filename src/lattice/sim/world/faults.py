@@ -227,7 +227,7 @@ class FaultInjector:
         server, store = host.server, self.world.store
         # Half of the crashes hit between the reservation, or the lock, and the binding.
         is_between_phases = self.rng.random() < 0.5
-        markers = {"two-phase": b'"prepared"', "pessimistic": b'"holderIdentity"'}
+        markers = {"two-phase": b'"reservation":{', "pessimistic": b'"holderIdentity"'}
 
         def on_commit(_: int) -> None:
             nonlocal remaining
