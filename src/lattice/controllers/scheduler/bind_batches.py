@@ -184,17 +184,27 @@ class BatchBinder:
             if not self.reservations.rejection_reason(scheduled.reservation.id, now)
         ]
         self._drop(batch, reserved, "its room was given up")
-        bindable = [scheduled for scheduled in reserved if self._is_bindable(scheduled)]
+        workloads, bindable = self.binding_store.context.cache(LatticeWorkload), []
+        for scheduled in reserved:
+            workload = workloads.get(scheduled.ask.name)
+            if workload is not None and self.binding_store.is_bindable(workload):
+                bindable.append(scheduled)
         return self._drop(reserved, bindable, "it was changed or bound meanwhile")
 
     def _complete_gangs(
         self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]
     ) -> list[ScheduledWorkload]:
+        """The batch without members of gangs that have too few members left (I-15)."""
         if not min_members:
             return batch
-        return self._drop(
-            batch, _without_incomplete_gangs(batch, min_members), "too few of its group could be bound"
-        )
+        count = Counter(scheduled.ask.group for scheduled in batch)
+        complete = [
+            scheduled
+            for scheduled in batch
+            if not scheduled.ask.group
+            or count[scheduled.ask.group] >= max(1, min_members[scheduled.ask.group])
+        ]
+        return self._drop(batch, complete, "too few of its group could be bound")
 
     def _drop(
         self, batch: Sequence[ScheduledWorkload], remaining: Sequence[ScheduledWorkload], reason: str
@@ -206,12 +216,6 @@ class BatchBinder:
                 (scheduled.ask.name, reason) for scheduled in batch if id(scheduled) not in remaining_ids
             )
         return list(remaining)
-
-    def _is_bindable(self, scheduled: ScheduledWorkload) -> bool:
-        """Whether the cached workload is unbound, not deleted, and asks for the same resources as at the
-        decision."""
-        workload = self.binding_store.context.cache(LatticeWorkload).get(scheduled.ask.name)
-        return workload is not None and self.binding_store.is_bindable(workload)
 
     def _bind_writes(self, scheduled: ScheduledWorkload) -> list[Put]:
         reservation, entry = (
@@ -291,17 +295,3 @@ def _unaffected(batch: Sequence[ScheduledWorkload], conflict: RevisionConflict) 
         if conflict.key in (node_key(scheduled.node), workload_key(scheduled.ask.name))
     }
     return [scheduled for scheduled in batch if id(scheduled) not in affected] if affected else []
-
-
-def _without_incomplete_gangs(
-    batch: list[ScheduledWorkload], min_members: Mapping[str, int]
-) -> list[ScheduledWorkload]:
-    """The batch without members of gangs that have too few members left (I-15)."""
-    if not min_members:
-        return batch
-    count = Counter(scheduled.ask.group for scheduled in batch)
-    return [
-        scheduled
-        for scheduled in batch
-        if not scheduled.ask.group or count[scheduled.ask.group] >= max(1, min_members[scheduled.ask.group])
-    ]

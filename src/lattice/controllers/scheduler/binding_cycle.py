@@ -2,7 +2,7 @@
 bound."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from lattice import metrics
@@ -59,8 +59,18 @@ class BindingCycle:
 
     async def bind(self, placed: Sequence[ScheduledWorkload]) -> None:
         """Bind workloads; a workload that could not be bound stays noted as being bound."""
-        gangs = list(self._gangs(placed))
-        alone = [scheduled for scheduled in placed if not scheduled.ask.group]
+        alone: list[ScheduledWorkload] = []
+        by_group: dict[str, list[ScheduledWorkload]] = {}
+        for scheduled in placed:
+            if scheduled.ask.group:
+                by_group.setdefault(scheduled.ask.group, []).append(scheduled)
+            else:
+                alone.append(scheduled)
+        missing_members = self.scheduler.missing_members
+        gangs = [
+            Gang(tuple(members), missing_members(members[0].ask, uncounted=len(members)))
+            for members in by_group.values()
+        ]
         is_optimistic = self.binder.mode is BindingMode.OPTIMISTIC
         small = [gang for gang in gangs if is_optimistic and self.batch_binder.fits_in_one_commit(gang)]
         await self.batch_binder.bind(alone if is_optimistic else (), small)
@@ -125,14 +135,6 @@ class BindingCycle:
             if is_orphaned and await self.binding_store.settle_reservation(path, now):
                 self.changes.workloads[path] = None
                 self.changes.nodes[record.node] = None
-
-    def _gangs(self, placed: Iterable[ScheduledWorkload]) -> Iterator[Gang]:
-        by_name: dict[str, list[ScheduledWorkload]] = {}
-        for scheduled in placed:
-            if scheduled.ask.group:
-                by_name.setdefault(scheduled.ask.group, []).append(scheduled)
-        for members in by_name.values():
-            yield Gang(tuple(members), self.scheduler.missing_members(members[0].ask, uncounted=len(members)))
 
     async def _bind_by_steps(self, alone: Iterable[ScheduledWorkload]) -> None:
         """Bind several nodes at a time; the bindings of one node follow each other, because each moves the

@@ -23,7 +23,7 @@ from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindingMode
-from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult, compose
+from lattice.scheduling.cycle.cycle import CycleResult, compose
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
 from lattice.scheduling.cycle.reservation_record import holder_name
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
@@ -62,7 +62,11 @@ class SchedulingController:
     ) -> None:
         self.context, self.previous_table = context, previous_table
         self.table = NodeTable(profile.seed)
-        self.scheduler = _compose_scheduler(context, profile, self.table, standalone_profile)
+        term = context.term
+        holder = holder_name(term.role, term.holder, term.number)
+        # Seeded by the profile: equal inputs give equal decisions.
+        rng = random.Random(profile.seed)  # noqa: S311
+        self.scheduler = compose(profile, self.table, rng, holder, standalone_profile)
         self.profiles = {self.scheduler.profile: profile}
         if self.scheduler.standalone_profile and standalone_profile:
             self.profiles[self.scheduler.standalone_profile] = standalone_profile
@@ -131,7 +135,12 @@ class SchedulingController:
                 if len(in_flight) == MAX_BATCHES_IN_FLIGHT:
                     _, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
         await self.binding_cycle.settle_orphaned()
-        await self._mark_victims()
+        # The workload controller stops and unbinds the marked victims of preemption.
+        victims: dict[str, str] = {}
+        for node, names in self.table.evicting.items():
+            victims.update(dict.fromkeys(names, node))
+        if victims:
+            await self.unschedulable_reporter.mark_evicted(victims)
         await self.unschedulable_reporter.report(self.scheduler_cache.queue)
         await self.bind_failure_reporter.report()
         await self.binding_cycle.batch_binder.write_counts(self.table_updater.pop_recounts())
@@ -206,15 +215,6 @@ class SchedulingController:
         finally:
             self.binding_cycle.requeue_unbound(cycle.scheduled)
 
-    async def _mark_victims(self) -> None:
-        """Mark the victims of preemption as evicted; the workload controller stops and unbinds the
-        victims."""
-        victims: dict[str, str] = {}
-        for node, names in self.table.evicting.items():
-            victims.update(dict.fromkeys(names, node))
-        if victims:
-            await self.unschedulable_reporter.mark_evicted(victims)
-
     def _next_requeue(self) -> Requeue | None:
         now = self.context.clock.monotonic()
         due = [
@@ -232,19 +232,6 @@ class SchedulingController:
     def _victims(self) -> set[str]:
         victims: set[str] = set()
         return victims.union(*self.table.evicting.values())
-
-
-def _compose_scheduler(
-    context: ControllerContext,
-    profile: ProfileSpec,
-    table: NodeTable,
-    standalone_profile: ProfileSpec | None,
-) -> CompositeScheduler:
-    term = context.term
-    holder = holder_name(term.role, term.holder, term.number)
-    # Seeded by the profile: equal inputs give equal decisions.
-    rng = random.Random(profile.seed)  # noqa: S311
-    return compose(profile, table, rng, holder, standalone_profile)
 
 
 def _age(context: ControllerContext, name: str) -> float:

@@ -85,7 +85,7 @@ class TableUpdater:
         # nodes.
         await workloads.wait_for(max((entry.revision for entry in entries.values() if entry), default=0))
         now = ClockReading(self.context.clock.monotonic(), self.context.clock.now())
-        reflected_revisions = self.binding_cycle.binder.node_revisions
+        queue, reflected_revisions = self.scheduler_cache.queue, self.binding_cycle.binder.node_revisions
         self.binding_cycle.withdraw_stale(
             {
                 name
@@ -97,10 +97,13 @@ class TableUpdater:
             self._apply_node_change(name, entry, objects[name], now)
         self.changes.add_workloads(self.scheduler_cache.pop_due_retries(now.monotonic))
         self._apply_workload_changes(now)
-        # Between two updates: restoring a victim marks further workloads as changed.
-        self._restore_spared_victims(now)
+        # A spared victim gets its place in the table back before another workload gets the capacity. Between
+        # two updates: restoring a victim marks further workloads as changed.
+        awaited = self.awaiting_victims.awaited_victims()
+        for name in self.unschedulable_reporter.spared_victims(queue, awaited):
+            self.scheduler_cache.scheduler.finish_eviction(name)
+            self._apply_workload_change(name, now)
         self._apply_workload_changes(now)
-        queue = self.scheduler_cache.queue
         if self.disruption_budgets.has_eased(queue.is_awaited(Wakes.DISRUPTION_LIMITS_EASED)):
             queue.wake(Wakes.DISRUPTION_LIMITS_EASED, now.monotonic)
         self._log_anomalies()
@@ -196,13 +199,6 @@ class TableUpdater:
         if placement is not None and placement.state == "bound":
             return self.table.names[placement.row]
         return next((node for node, names in self.table.evicting.items() if path in names), "")
-
-    def _restore_spared_victims(self, now: ClockReading) -> None:
-        """Give spared victims their place in the table back, before another workload gets the capacity."""
-        awaited = self.awaiting_victims.awaited_victims()
-        for name in self.unschedulable_reporter.spared_victims(self.scheduler_cache.queue, awaited):
-            self.scheduler_cache.scheduler.finish_eviction(name)
-            self._apply_workload_change(name, now)
 
     def _log_anomalies(self) -> None:
         """Log every problem of the scheduler cache once."""

@@ -1,7 +1,7 @@
 """Report unschedulable workloads, preemption victims and failed bindings on the workloads, once per change of
 reason."""
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from lattice.controllers.scheduler.binding_records import BindingRecords
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult, UnschedulableWorkload
+from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult
 from lattice.scheduling.cycle.decision_record import DecisionRecord, rejected_record
 from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.cycle.scheduler_cache import is_evicted
@@ -48,7 +48,19 @@ class UnschedulableReporter:
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
         """Requeue the unschedulable workloads of a cycle until a change may help, and note their reports."""
         self._preemptors.update(cycle.evictions)
-        for unschedulable, decision_record in self._with_decision_records(cycle.unschedulable, revision):
+        # One decision record per shape and reason: workloads with equal asks share the record.
+        decision_records: dict[object, DecisionRecord] = {}
+        for unschedulable in cycle.unschedulable:
+            key = (unschedulable.ask.shape, unschedulable.reason_kinds)
+            if key not in decision_records:
+                ask = unschedulable.ask
+                decision = decide(ask, self.scheduler.table, self.scheduler.profile_of(ask))
+                # The table may have changed since the cycle: a workload that fits now has no rejections.
+                decision_records[key] = (
+                    {}
+                    if decision.fits
+                    else rejected_record(decision, self.profiles[decision.profile], revision)
+                )
             if unschedulable.ask.name in self.scheduler.table.placements:
                 queue.done(unschedulable.ask.name)
                 continue
@@ -56,25 +68,8 @@ class UnschedulableReporter:
             metrics.ATTEMPT_UNPLACED.inc()
             queue.requeue_unschedulable(unschedulable.ask.name, unschedulable.wakes_on, now)
             self.pending_reports[unschedulable.ask.name] = PendingReport(
-                unschedulable.reason, unschedulable.reason_kinds, decision_record
+                unschedulable.reason, unschedulable.reason_kinds, decision_records[key]
             )
-
-    def _with_decision_records(
-        self, unschedulable: Iterable[UnschedulableWorkload], revision: int
-    ) -> Iterator[tuple[UnschedulableWorkload, DecisionRecord]]:
-        """Build one decision record per shape and reason: workloads with equal asks share the record."""
-        decision_records: dict[object, DecisionRecord] = {}
-        for workload in unschedulable:
-            key = (workload.ask.shape, workload.reason_kinds)
-            if key not in decision_records:
-                decision = decide(workload.ask, self.scheduler.table, self.scheduler.profile_of(workload.ask))
-                # The table may have changed since the cycle: a workload that fits now has no rejections.
-                decision_records[key] = (
-                    {}
-                    if decision.fits
-                    else rejected_record(decision, self.profiles[decision.profile], revision)
-                )
-            yield workload, decision_records[key]
 
     async def report(self, queue: SchedulingQueue) -> None:
         """Write the pending reports of workloads that are still queued; a report that conflicts stays
