@@ -4,17 +4,14 @@ import functools
 import shlex
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lattice.cli.client.options import Command, Connection, with_connection
-from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError
-from lattice.kinds.meta.timestamps import format_date
 
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
@@ -129,7 +126,7 @@ def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
         from lattice.placement.queries.dispatch import answer_query
         from lattice.process_tuning import reduced_gc
 
-        world = _with_tables(load_world(sources), sources)
+        world = load_world(sources)
         changes, deletions = load_changes(sources), load_deletions(sources, world)
         _check_names(sources, world, changes)
     # Fewer garbage collections while this process plans, as in the query process of a server.
@@ -150,16 +147,6 @@ def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") ->
     if sources.latency:
         offers = {*world.supply.offers, *changed_world.supply.offers}
         validate_latency_csv(world.latency_csv, sources.latency, [offer.place for offer in offers])
-
-
-def _with_tables(world: "World", sources: FleetInputs) -> "World":
-    """The world with the price files and the latency file of the command line."""
-    book = world.price_book
-    for path in sources.prices:
-        text = read_table(path)
-        book = book.with_csv(text, path, format_date(Path(path).stat().st_mtime))
-    csv = read_table(sources.latency) if sources.latency else ""
-    return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
 
 
 def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:

@@ -13,7 +13,6 @@ from lattice.cli.client.http import Client, Request
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
 from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
-from lattice.cli.fleet.offline_world import PLACEMENT_KINDS
 from lattice.cli.output import messages as say
 from lattice.errors import Cause, LatticeError, UsageError
 from lattice.kinds.core import Namespace
@@ -22,6 +21,7 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.timestamps import format_date
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.manifest_files import load_manifests
+from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
 
 if TYPE_CHECKING:
@@ -103,12 +103,12 @@ def _manifests(sources: FleetInputs) -> Manifests:
         documents = load_manifests(sources.files, sources.recursive)
         pairs = tuple((document, target_of(document, kind_names())) for document in documents)
     ignored = Counter(
-        target.resource.kind for _, target in pairs if target.resource.kind not in PLACEMENT_KINDS
+        target.resource.kind for _, target in pairs if target.resource.kind not in KINDS_BY_NAME
     )
     if ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         say.note(f"ignored {kinds}: placement does not use them")
-    accepted = {*PLACEMENT_KINDS, Namespace.resource.kind}
+    accepted = {*KINDS_BY_NAME, Namespace.resource.kind}
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
 
 

@@ -4,31 +4,16 @@ needs no restart."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from lattice.errors import LatticeError, TooLarge, Unavailable
 from lattice.kinds.meta.timestamps import format_date
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.server.fleet_queries.query_schema import CsvTable
 
 # Characters of one file.
 MAX_TABLE_CHARS = 64 << 20
-
-
-class PricingTables(NamedTuple):
-    """The price book and the latency table in CSV; an empty latency table means no latencies."""
-
-    book: PriceBook
-    latency_csv: str = ""
-    latency_source: str = ""
-
-    def overridden_by(self, prices: Sequence[CsvTable], latency: CsvTable | None) -> "PricingTables":
-        """Return the tables with prices of a query on top, and the latency table of a query instead."""
-        book = self.book
-        for table in prices:
-            book = book.with_csv(table.csv, table.source, table.as_of)
-        return PricingTables(book, latency.csv, latency.source) if latency else self._replace(book=book)
 
 
 @dataclass
@@ -59,6 +44,16 @@ class PricingFiles:
         # Raises an error that names the mistake in a malformed table.
         Latencies.of([], {}, text, self.latency)
         return PricingTables(book, text, self.latency)
+
+
+def override_tables(
+    tables: PricingTables, prices: Sequence[CsvTable], latency: CsvTable | None
+) -> PricingTables:
+    """Return the tables with prices of a query on top, and the latency table of a query instead."""
+    book = tables.book
+    for table in prices:
+        book = book.with_csv(table.csv, table.source, table.as_of)
+    return PricingTables(book, latency.csv, latency.source) if latency else tables._replace(book=book)
 
 
 def split_comma_list(setting: str) -> list[str]:

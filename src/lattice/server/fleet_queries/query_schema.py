@@ -9,32 +9,10 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from lattice.errors import Cause, Invalid, LatticeError, Malformed
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.meta.yaml_manifest import Document, load_documents
-from lattice.kinds.node import LatticeNode
-from lattice.kinds.node_class import LatticeNodeClass
-from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
 
-PLACEMENT_INPUT_KINDS: tuple[type[Kind], ...] = (
-    LatticePool,
-    LatticeNodeClass,
-    CloudInfrastructure,
-    StaticInfrastructure,
-    LatticePlacementPolicy,
-    LatticeService,
-    LatticeCluster,
-    LatticeLedger,
-    LatticeNode,
-    LatticeWorkload,
-)
 SERVICE_NAME_PATTERN = r"^[^/]+/[^/]+$"
 Amount = Annotated[int, Meta(ge=0)]
 

@@ -23,6 +23,7 @@ from lattice.errors import TooManyRequests, Unavailable
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.quantity import MILLIONTHS
+from lattice.placement.feed.placement_input import PLACEMENT_KINDS
 from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import (
     LENGTH_PREFIX_BYTES,
@@ -35,7 +36,6 @@ from lattice.server.fleet_queries.protocol import (
 )
 from lattice.server.fleet_queries.query_schema import (
     APPLY_QUERY,
-    PLACEMENT_INPUT_KINDS,
     QUERY_TYPES,
     search_seconds,
 )
@@ -55,7 +55,7 @@ EXIT_TIMEOUT_S = 5.0
 MAX_STDERR_BYTES = 16 << 10
 # Encrypting megabytes in one step would block the event loop.
 RESPONSE_CHUNK_BYTES = 64 << 10
-SNAPSHOT_RESOURCES = (*(kind.resource.id for kind in PLACEMENT_INPUT_KINDS), Namespace.resource.id)
+SNAPSHOT_RESOURCES = (*(kind.resource.id for kind in PLACEMENT_KINDS), Namespace.resource.id)
 log = structlog.get_logger()
 
 
