@@ -32,7 +32,6 @@ from lattice.placement.model.world import ObjectKey, World, object_key
 from lattice.server.requests.catalog import ServedKind, compile_kind
 from lattice.server.resources.admission import admit
 
-PAGE_SIZE = "500"
 _FIELDS_HINT = "`lattice crds {}` lists the fields"
 
 

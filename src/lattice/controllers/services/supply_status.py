@@ -92,20 +92,18 @@ class SupplyStatusController:
         statuses = supply_statuses(
             world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
         )
-        groups = [[write] for obj, status in statuses if (write := self._write(obj, status)) is not None]
+        groups: list[list[Write]] = []
+        for obj, status in statuses:
+            previous: Status = obj.status  # type: ignore[attr-defined]
+            if status.conditions is not previous.conditions:
+                conditions = merge_conditions(previous.conditions, status.conditions, self.context.timestamp)
+                status = msgspec.structs.replace(status, conditions=conditions)
+            entry = self.context.cache(type(obj)).entry(path_of(obj))
+            # Fractions of a cent accrue all the time and are no reason to write (I-33).
+            status = without_minor_spend(previous, status)
+            if entry is not None and status != previous:
+                groups.append([with_status(entry, status)])
         # Only the decision is measured: one slow commit is no reason for longer intervals.
         self._last_duration_s = self.context.clock.monotonic() - now
         await self.context.commit_groups(groups)
         return None
-
-    def _write(self, obj: Kind, status: Status) -> Write | None:
-        previous: Status = obj.status  # type: ignore[attr-defined]
-        if status.conditions is not previous.conditions:
-            status = msgspec.structs.replace(
-                status,
-                conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
-            )
-        entry = self.context.cache(type(obj)).entry(path_of(obj))
-        # Fractions of a cent accrue all the time and are no reason to write (I-33).
-        status = without_minor_spend(previous, status)
-        return None if entry is None or status == previous else with_status(entry, status)
