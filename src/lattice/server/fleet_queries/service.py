@@ -106,7 +106,14 @@ class QueryProcess:
         while chunk := await process.stderr.read(RESPONSE_CHUNK_BYTES):
             tail = (tail + chunk)[-MAX_STDERR_BYTES:]
         stderr = tail.decode(errors="replace")
-        reason = _exit_description(await process.wait())
+        code = await process.wait()
+        if code >= 0:
+            reason = f"it ended with code {code}"
+        else:
+            try:
+                reason = f"it was ended by {signal.Signals(-code).name}"
+            except ValueError:
+                reason = f"it was ended by signal {-code}"
         # `stop` forgets the process before killing it, so another process here means an intended exit.
         if process is not self._process:
             if stderr:
@@ -155,15 +162,6 @@ class QueryProcess:
         await process.wait()
         if exit_task is not None:
             await exit_task
-
-
-def _exit_description(code: int) -> str:
-    if code >= 0:
-        return f"it ended with code {code}"
-    try:
-        return f"it was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it was ended by signal {-code}"
 
 
 class ChangesSince(NamedTuple):
@@ -302,7 +300,17 @@ class FleetQueryService:
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(request)
+                if self._is_closed:
+                    raise Unavailable("the server is stopping", fix="ask again when it is back")
+                if not self.process.is_running:
+                    # A new process has no objects, so the feed begins with a full load.
+                    self._snapshot.reset()
+                    await self.process.start()
+                async for load in self._snapshot.loads():
+                    await self.process.send(load)
+                request.revision = self._snapshot.revision
+                await self.process.send(request)
+                return await self.process.receive()
         except TimeoutError as error:
             await self._reset_process()
             fix = "ask about less, or let the server take longer with --fleet-time-limit"
@@ -319,19 +327,6 @@ class FleetQueryService:
         except BaseException:
             await self._reset_process()
             raise
-
-    async def _exchange(self, request: QueryRequest) -> QueryResult:
-        if self._is_closed:
-            raise Unavailable("the server is stopping", fix="ask again when it is back")
-        if not self.process.is_running:
-            # A new process has no objects, so the feed begins with a full load.
-            self._snapshot.reset()
-            await self.process.start()
-        async for load in self._snapshot.loads():
-            await self.process.send(load)
-        request.revision = self._snapshot.revision
-        await self.process.send(request)
-        return await self.process.receive()
 
     async def _reset_process(self) -> None:
         self._snapshot.reset()

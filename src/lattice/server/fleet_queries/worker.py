@@ -151,7 +151,12 @@ class QueryWorker:
             )
             raise Invalid(cause.message, where=cause.field, causes=[cause])
         overlay = OverlayStore(self.cache.entries)
-        dry_run = self._dry_run(overlay, request.user, query)
+        dry_run = DryRun(
+            Api(overlay, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: ""),
+            overlay,
+            frozenset(KINDS_BY_RESOURCE),
+            ApplyOptions(request.user, query.namespace, query.field_manager, query.force),
+        )
         manifests = query_manifests(query)
         try:
             writes = dry_run.apply_manifests(manifests.combined)
@@ -202,15 +207,6 @@ class QueryWorker:
             return world
         book, csv, source = override_tables(tables, query.prices, query.latency)
         return replace(world, price_book=book, latency_csv=csv, latency_source=source)
-
-    def _dry_run(self, overlay: OverlayStore, user: str, query: FleetQuery) -> DryRun:
-        api = Api(overlay, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: "")
-        return DryRun(
-            api,
-            overlay,
-            frozenset(KINDS_BY_RESOURCE),
-            ApplyOptions(user, query.namespace, query.field_manager, query.force),
-        )
 
 
 def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> ObjectKey:
