@@ -153,7 +153,10 @@ def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = 
     """Hint with the `lattice fit` command for an unplaced service, in the same world and after the same event."""
     # With -f or --delete, -n also sets the namespace of the changes: only services of that namespace qualify.
     is_bound = bool(sources.files or sources.deletions)
-    for key in _unplaced_in_scope(document):
+    declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
+    # Services that the change does not touch were unplaced before. Services of the manifests come first.
+    unplaced = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
+    for key in sorted(unplaced, key=lambda name: name not in declared):
         namespace, _, name = key.rpartition("/")
         if is_bound and namespace != sources.namespace:
             continue
@@ -162,14 +165,6 @@ def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = 
         words = ["lattice fit", f"service/{name}", flag, event_flags, sources.flags]
         return ["", f"`{' '.join(filter(None, words))}` lists the smallest changes that would make it fit"]
     return []
-
-
-def _unplaced_in_scope(document: dict[str, Any]) -> list[str]:
-    """Unplaced services that the query is about, services of the manifests first."""
-    declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
-    # Services that the change does not touch were unplaced before.
-    names = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
-    return sorted(names, key=lambda name: name not in declared)
 
 
 def service_key(word: str, namespace: str) -> str:

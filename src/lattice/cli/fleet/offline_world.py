@@ -145,23 +145,22 @@ def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:
 
 def load_deletions(sources: FleetInputs, world: World) -> list[ObjectKey]:
     """Keys of the objects that `--delete` names; every object must exist in the world."""
-    return [_deletion_key(word, sources.namespace, world) for word in sources.deletions]
-
-
-def _deletion_key(word: str, namespace: str, world: World) -> ObjectKey:
-    target = kind_names().parse_targets([word])[0]
-    resource = target.resource
-    if not target.name:
-        raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
     names = [kind.resource.kind for kind in DECLARED_KINDS]
-    if resource.kind not in names:
-        raise UsageError(
-            f"placement does not use {resource.kind}",
-            where=word,
-            fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
-        )
-    key = (resource.kind, namespace if resource.namespaced else "", target.name)
-    if key not in world.objects:
-        where = f" in namespace {namespace}" if resource.namespaced else ""
-        raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
-    return key
+    keys: list[ObjectKey] = []
+    for word in sources.deletions:
+        target = kind_names().parse_targets([word])[0]
+        resource = target.resource
+        if not target.name:
+            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+        if resource.kind not in names:
+            raise UsageError(
+                f"placement does not use {resource.kind}",
+                where=word,
+                fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
+            )
+        key = (resource.kind, sources.namespace if resource.namespaced else "", target.name)
+        if key not in world.objects:
+            where = f" in namespace {sources.namespace}" if resource.namespaced else ""
+            raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
+        keys.append(key)
+    return keys
