@@ -56,6 +56,11 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta engine lifecycle placement.inputs",
         VALUES,
     ),
+    "placement.feed": Folder(
+        "The stored objects that placement reads, kept up to date by feeds of changes, and the world built from them.",
+        "kinds kinds.meta placement.inputs placement.model",
+        VALUES,
+    ),
     "placement.plugins": Folder("Plugins that filter and score offers for a replica.", "", VALUES),
     "placement.plugins.filters": Folder(
         "One module per filter plugin of placement.",
@@ -164,7 +169,7 @@ MAP: dict[str, Folder] = {
     "controllers": Folder(
         "`controller_set`: all controllers of one leader's term, wired together.",
         "controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler controllers.services"
-        " lifecycle providers scheduling.cycle scheduling.table settings",
+        " lifecycle placement.feed providers scheduling.cycle scheduling.table settings",
         "the store through controllers.runtime.context, fenced by the term",
     ),
     "controllers.runtime": Folder(
@@ -174,7 +179,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.services": Folder(
         "A service becomes placements, ledger entries, clusters, machines, replicas and agreements; status follows.",
-        "kinds kinds.meta clock metrics lifecycle placement.greedy placement.inputs placement.model placement.status providers store"
+        "kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
         " controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
     ),
@@ -228,7 +233,7 @@ MAP: dict[str, Folder] = {
     ),
     "server.fleet_queries": Folder(
         "The query process beside the server: schema, protocol, snapshot feed, dry run, apply of a plan.",
-        "process_tuning kinds kinds.meta clock metrics placement.inputs placement.model placement.queries server.access server.requests server.resources store",
+        "process_tuning kinds kinds.meta clock metrics placement.feed placement.inputs placement.model placement.queries server.access server.requests server.resources store",
         "a child process, the store through server.resources",
     ),
     "server.agents": Folder(
@@ -289,7 +294,7 @@ MAP: dict[str, Folder] = {
     ),
     "cli.fleet": Folder(
         "Fleet queries from the command line, with a server or offline.",
-        "process_tuning kinds kinds.meta clock manifest_files placement.inputs placement.model placement.queries scheduling.cycle server.fleet_queries"
+        "process_tuning kinds kinds.meta clock manifest_files placement.feed placement.inputs placement.model placement.queries scheduling.cycle server.fleet_queries"
         " server.requests server.resources cli.client cli.output",
         "HTTP connections, files that the user names",
     ),

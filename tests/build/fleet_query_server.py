@@ -19,10 +19,11 @@ from lattice.app.bootstrap import bootstrap
 from lattice.clock import SystemClock
 from lattice.kinds import KINDS
 from lattice.kinds.meta.json_body import encode
+from lattice.placement.feed.placement_input import PLACEMENT_KINDS
 from lattice.placement.model.world import World
 from lattice.server.fleet_queries.apply_plan import apply_plan
 from lattice.server.fleet_queries.dry_run import target_of
-from lattice.server.fleet_queries.query_schema import APPLY_QUERY, PLACEMENT_INPUT_KINDS
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY
 from lattice.server.fleet_queries.service import FleetQueryService, QueryProcess
 from lattice.server.requests.call import Call, User
 from lattice.server.requests.catalog import Catalog
@@ -34,7 +35,7 @@ ADMIN, VIEWER = User("ann", frozenset({"lattice:admins"})), User("vic", frozense
 STRANGER = User("eve", frozenset({"system:authenticated"}))
 CATALOG = Catalog(KINDS)
 SEED_000 = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
-DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in PLACEMENT_INPUT_KINDS}
+DECODERS = {kind.resource.id: msgspec.json.Decoder(kind) for kind in PLACEMENT_KINDS}
 
 
 def manifests() -> list[Any]:

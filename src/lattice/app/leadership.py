@@ -135,7 +135,7 @@ def build_dependencies(
         profile = load_profile(profile_name, None).profile
     return ControllerDependencies(
         mint_token=JoinTokenMinter(authority, clock),
-        pricing_tables=lambda: tuple(files.current()),  # type: ignore[arg-type,return-value]
+        pricing_tables=files.current,
         webhook_client=HttpsWebhookClient(parse_networks(settings.webhook_allow), settings.webhook_ca),
         providers=providers,
         node_timeouts=node_timeouts(settings),

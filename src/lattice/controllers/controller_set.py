@@ -24,11 +24,11 @@ from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.supply_status import SupplyStatusController
-from lattice.controllers.services.world_cache import PricingTables
 from lattice.errors import Invalid
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.providers.protocol import Provider
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
@@ -121,7 +121,7 @@ class ControllerSet:
                 context, dependencies.providers, dependencies.mint_token, dependencies.endpoint
             ).loop(),
             SupplyStatusController(
-                context, dependencies.adapters, lambda: dependencies.pricing_tables()[0]
+                context, dependencies.adapters, lambda: dependencies.pricing_tables().book
             ).loop(),
             ServiceStatusController(context).loop(),
             AgreementController(context).loop(),

@@ -18,6 +18,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge, plan
 from lattice.store.memory import MemoryStore
@@ -70,7 +71,7 @@ def test_committed_placements_match_plan(world: World) -> None:
         clock = VirtualClock()
         planned = converge(replace(world, now=clock.now()))
         async with running_fleet(
-            *stored(world), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+            *stored(world), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
         ) as fleet:
             await fleet.services.reconcile(FLEET_KEY)
             await fleet.wait_for_caches()
@@ -97,7 +98,7 @@ def test_added_service_matches_plan_and_cost(world: World) -> None:
         late = world.services["default/web"]
         rest = [each for each in stored(world) if each is not late]
         async with running_fleet(
-            *rest, clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+            *rest, clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
         ) as fleet:
             await fleet.converge()
             await fleet.bind()

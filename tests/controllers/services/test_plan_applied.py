@@ -30,6 +30,7 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import Binding
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.plan.plan import FleetState, plan
 
@@ -84,7 +85,7 @@ def test_applied_plan_matches_planned_state(
     async def script() -> None:
         clock = VirtualClock()
         async with running_fleet(
-            *world.objects.values(), clock=clock, pricing_tables=lambda: (world.price_book, "", "")
+            *world.objects.values(), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
         ) as fleet:
             await settle_fleet(fleet, world, binding=True)
             if has_unschedulable(fleet):
@@ -114,7 +115,9 @@ def test_applied_plan_matches_planned_state(
 def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, replicas: int) -> None:
     async def script() -> None:
         async with running_fleet(
-            *world.objects.values(), clock=VirtualClock(), pricing_tables=lambda: (world.price_book, "", "")
+            *world.objects.values(),
+            clock=VirtualClock(),
+            pricing_tables=lambda: PricingTables(world.price_book),
         ) as fleet:
             await settle_fleet(fleet, world, binding=True)
             if has_unschedulable(fleet):

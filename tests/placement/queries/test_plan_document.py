@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.cli.client.manifests import read_manifests
-from lattice.cli.fleet.offline_world import PLACEMENT_KINDS, admit_object
+from lattice.cli.fleet.offline_world import admit_object
 from lattice.cli.output.plan_tables import cost_lines, optimise_lines, plan_lines, whatif_lines
 from lattice.cli.output.service_tables import fit_lines, why_lines
 from lattice.cli.output.table_renderer import TableRenderer
 from lattice.errors import Malformed, NotFound
 from lattice.kinds.meta.quantity import format_dollars
 from lattice.kinds.service import LatticeService
+from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import converge
 from lattice.placement.queries.dispatch import QUERY_HANDLERS, answer_query
@@ -29,7 +30,7 @@ API = "default/api-gateway"
 
 def objects(name):
     return [
-        admit_object(PLACEMENT_KINDS[target.resource.kind], document.value)
+        admit_object(KINDS_BY_NAME[target.resource.kind], document.value)
         for document, target in read_manifests([str(WORLDS / name)])
     ]
 

@@ -4,17 +4,14 @@ import functools
 import shlex
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from lattice.cli.client.options import Command, Connection, with_connection
-from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
+from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError
-from lattice.kinds.meta.timestamps import format_date
 
 if TYPE_CHECKING:
     from lattice.kinds.meta.base import Kind
@@ -129,7 +126,7 @@ def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
         from lattice.placement.queries.dispatch import answer_query
         from lattice.process_tuning import reduced_gc
 
-        world = _with_tables(load_world(sources), sources)
+        world = load_world(sources)
         changes, deletions = load_changes(sources), load_deletions(sources, world)
         _check_names(sources, world, changes)
     # Fewer garbage collections while this process plans, as in the query process of a server.
@@ -152,21 +149,14 @@ def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") ->
         validate_latency_csv(world.latency_csv, sources.latency, [offer.place for offer in offers])
 
 
-def _with_tables(world: "World", sources: FleetInputs) -> "World":
-    """The world with the price files and the latency file of the command line."""
-    book = world.price_book
-    for path in sources.prices:
-        text = read_table(path)
-        book = book.with_csv(text, path, format_date(Path(path).stat().st_mtime))
-    csv = read_table(sources.latency) if sources.latency else ""
-    return replace(world, price_book=book, latency_csv=csv, latency_source=sources.latency)
-
-
 def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:
     """Hint with the `lattice fit` command for an unplaced service, in the same world and after the same event."""
     # With -f or --delete, -n also sets the namespace of the changes: only services of that namespace qualify.
     is_bound = bool(sources.files or sources.deletions)
-    for key in _unplaced_in_scope(document):
+    declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
+    # Services that the change does not touch were unplaced before. Services of the manifests come first.
+    unplaced = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
+    for key in sorted(unplaced, key=lambda name: name not in declared):
         namespace, _, name = key.rpartition("/")
         if is_bound and namespace != sources.namespace:
             continue
@@ -175,14 +165,6 @@ def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = 
         words = ["lattice fit", f"service/{name}", flag, event_flags, sources.flags]
         return ["", f"`{' '.join(filter(None, words))}` lists the smallest changes that would make it fit"]
     return []
-
-
-def _unplaced_in_scope(document: dict[str, Any]) -> list[str]:
-    """Unplaced services that the query is about, services of the manifests first."""
-    declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
-    # Services that the change does not touch were unplaced before.
-    names = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
-    return sorted(names, key=lambda name: name not in declared)
 
 
 def service_key(word: str, namespace: str) -> str:

@@ -12,9 +12,6 @@ from lattice.errors import NotFound, TooLarge
 if TYPE_CHECKING:
     from lattice.kinds.meta.yaml_manifest import Document
 
-# Characters of a price or latency file.
-MAX_TABLE_CHARS = 64 << 20
-
 
 @dataclass(frozen=True)
 class FleetInputs:
@@ -74,6 +71,8 @@ def _quoted_flags(named: Sequence[tuple[str, tuple[str | None, ...]]]) -> list[s
 
 
 def read_table(path: str) -> str:
+    from lattice.placement.inputs.price_book import MAX_TABLE_CHARS
+
     try:
         with Path(path).open(encoding="utf-8") as file:
             # One character more than allowed shows that the file is too large, without reading all of it.

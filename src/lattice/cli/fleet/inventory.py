@@ -197,22 +197,18 @@ class Inventory:
         if isinstance(item, LatticeNode):
             self.nodes[name] = item
         elif isinstance(item, LatticeWorkload):
-            self._check_gang_size(item, location)
+            if (group := item.spec.group) is not None:
+                gang = f"{item.metadata.namespace or DEFAULT_NAMESPACE}/{group.name}"
+                # All members of a gang must declare the same minMember.
+                expected, first = self._gangs.setdefault(gang, (group.min_member, location))
+                if expected != group.min_member:
+                    message = (
+                        f"must be the same for all of group {gang}: "
+                        f"{group.min_member} here, {expected} at {first}"
+                    )
+                    raise Invalid("is invalid", causes=[Cause("spec.group.minMember", message)])
             self.workloads[name] = item
         self._locations[key] = location
-
-    def _check_gang_size(self, workload: LatticeWorkload, location: str) -> None:
-        """All members of a gang must declare the same minMember."""
-        group = workload.spec.group
-        if group is None:
-            return
-        name = f"{workload.metadata.namespace or DEFAULT_NAMESPACE}/{group.name}"
-        expected, first = self._gangs.setdefault(name, (group.min_member, location))
-        if expected != group.min_member:
-            message = (
-                f"must be the same for all of group {name}: {group.min_member} here, {expected} at {first}"
-            )
-            raise Invalid("is invalid", causes=[Cause("spec.group.minMember", message)])
 
 
 _SERVED_KINDS: dict[str, ServedKind] = {}

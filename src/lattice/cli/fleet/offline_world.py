@@ -1,58 +1,59 @@
 """The world of placement objects from files, and the changes that manifests would make."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
-from lattice.cli.fleet.fleet_inputs import FleetInputs
+from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
 from lattice.cli.fleet.inventory import MAX_PROBLEMS
 from lattice.cli.output import messages as say
 from lattice.errors import Denied, Invalid, LatticeError, Malformed, NotFound, UsageError
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.meta.timestamps import format_date
 from lattice.kinds.meta.yaml_manifest import Document
-from lattice.kinds.node import LatticeNode
-from lattice.kinds.node_class import LatticeNodeClass
-from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
 from lattice.manifest_files import load_manifests
+from lattice.placement.feed.placement_input import (
+    DECLARED_KINDS,
+    KINDS_BY_NAME,
+    SYSTEM_KINDS,
+    PlacementInput,
+    PricingTables,
+)
+from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import ObjectKey, World, object_key
 from lattice.server.requests.catalog import ServedKind, compile_kind
 from lattice.server.resources.admission import admit
 
-DECLARED_KINDS: tuple[type[Kind], ...] = (
-    LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticePlacementPolicy, LatticeService,
-)  # fmt: skip
-# Written only by Lattice and its agents.
-SYSTEM_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode)
-# Written by Lattice and by users.
-WORKLOAD_KINDS: tuple[type[Kind], ...] = (LatticeWorkload,)
-PLACEMENT_KINDS = {kind.resource.kind: kind for kind in DECLARED_KINDS + SYSTEM_KINDS + WORKLOAD_KINDS}
-# The reader stops after this many problems.
-PAGE_SIZE = "500"
 _FIELDS_HINT = "`lattice crds {}` lists the fields"
 
 
 def load_world(sources: FleetInputs) -> World:
-    """The world of the files; the current time is set only with a ledger, because only a ledger records what
-    a month has cost."""
+    """The world of the files, with the price and latency files of the command line.
+
+    The current time is set only with a ledger, because only a ledger records what a month has cost.
+    """
     reader = ManifestReader(sources.namespace)
     for document in load_manifests(sources.world_files, sources.recursive):
         reader.add(document)
-    objects = reader.finish()
-    has_ledger = any(isinstance(item, LatticeLedger) for item in objects)
-    world = World.of(objects)
-    return replace(world, now=datetime.now(UTC)) if has_ledger else world
+    placement_input, has_ledger = PlacementInput(), False
+    for obj in reader.finish():
+        placement_input.put(obj)
+        has_ledger = has_ledger or isinstance(obj, LatticeLedger)
+    book = PriceBook.builtin()
+    for path in sources.prices:
+        text = read_table(path)
+        book = book.with_csv(text, path, format_date(Path(path).stat().st_mtime))
+    latency_csv = read_table(sources.latency) if sources.latency else ""
+    tables = PricingTables(book, latency_csv, sources.latency)
+    return placement_input.world(tables, datetime.now(UTC) if has_ledger else None)
 
 
 def load_changes(sources: FleetInputs) -> list[Kind]:
@@ -83,7 +84,7 @@ class ManifestReader:
             return
         try:
             target = target_of(document, kind_names())
-            if target.resource.kind not in PLACEMENT_KINDS:
+            if target.resource.kind not in KINDS_BY_NAME:
                 self.ignored[target.resource.kind] += 1
                 return
             try:
@@ -98,7 +99,7 @@ class ManifestReader:
             self.problems.append(e)
 
     def _admit_document(self, document: Document, target: Target) -> Kind:
-        kind = PLACEMENT_KINDS[target.resource.kind]
+        kind = KINDS_BY_NAME[target.resource.kind]
         if self.are_changes and kind in SYSTEM_KINDS:
             raise Denied(
                 f"{target.resource.kind} is written by Lattice only", fix=target.resource.managed_hint
@@ -144,23 +145,22 @@ def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:
 
 def load_deletions(sources: FleetInputs, world: World) -> list[ObjectKey]:
     """Keys of the objects that `--delete` names; every object must exist in the world."""
-    return [_deletion_key(word, sources.namespace, world) for word in sources.deletions]
-
-
-def _deletion_key(word: str, namespace: str, world: World) -> ObjectKey:
-    target = kind_names().parse_targets([word])[0]
-    resource = target.resource
-    if not target.name:
-        raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
     names = [kind.resource.kind for kind in DECLARED_KINDS]
-    if resource.kind not in names:
-        raise UsageError(
-            f"placement does not use {resource.kind}",
-            where=word,
-            fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
-        )
-    key = (resource.kind, namespace if resource.namespaced else "", target.name)
-    if key not in world.objects:
-        where = f" in namespace {namespace}" if resource.namespaced else ""
-        raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
-    return key
+    keys: list[ObjectKey] = []
+    for word in sources.deletions:
+        target = kind_names().parse_targets([word])[0]
+        resource = target.resource
+        if not target.name:
+            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+        if resource.kind not in names:
+            raise UsageError(
+                f"placement does not use {resource.kind}",
+                where=word,
+                fix=f"name a {', '.join(names[:-1])} or {names[-1]}",
+            )
+        key = (resource.kind, sources.namespace if resource.namespaced else "", target.name)
+        if key not in world.objects:
+            where = f" in namespace {sources.namespace}" if resource.namespaced else ""
+            raise NotFound(f"there is no {word}{where}", fix="check the name and -n")
+        keys.append(key)
+    return keys

@@ -62,7 +62,11 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
     paid = sum(dollars_to_micros(Decimal(str(hourly))) for hourly in rates if hourly is not None)
     orphaned: dict[str, int] = {}
     for service in services:
-        if count := _replicas_in(service, names):
+        count = 0
+        for placement in (service.get("status") or {}).get("placements") or ():
+            if placement.get("cluster") in names:
+                count += placement.get("replicas") or 0
+        if count:
             orphaned[f"{service['metadata']['namespace']}/{service['metadata']['name']}"] = count
     replicas = (
         f"{pluralize(sum(orphaned.values()), 'replica')} of {_truncated_list(sorted(orphaned))}"
@@ -81,13 +85,6 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
     return (
         f"{subject} is in use: {pluralize(machines, 'machine')} in {_truncated_list(names)} "
         f"with {replicas} {consequence}; {remedy}"
-    )
-
-
-def _replicas_in(service: Object, clusters: list[str]) -> int:
-    placements = (service.get("status") or {}).get("placements") or []
-    return sum(
-        placement.get("replicas") or 0 for placement in placements if placement.get("cluster") in clusters
     )
 
 

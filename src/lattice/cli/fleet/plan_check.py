@@ -82,9 +82,13 @@ def _differences(plan: Mapping[str, Any], refused: Conflict, sources: FleetInput
     if "services" in plan:
         return plan_differences(plan, run_query(sources, {"ask": "plan"}))
     differences = [cause.message for cause in refused.causes if cause.reason == PLAN_DIFFERS]
-    if not differences:
-        _note_current_plan(run_query(sources, {"ask": "plan"}))
-    return differences or [cause.message for cause in refused.causes]
+    if differences:
+        return differences
+    from lattice.cli.output.plan_tables import plan_lines
+
+    lines = plan_lines(run_query(sources, {"ask": "plan"}), TableRenderer())
+    say.note("\n".join(["the current plan:", *(f"  {line}".rstrip() for line in lines)]))
+    return [cause.message for cause in refused.causes]
 
 
 def _read_plan(word: str) -> dict[str, Any]:
@@ -108,13 +112,3 @@ def _read_plan(word: str) -> dict[str, Any]:
     ):
         raise Malformed("is not a plan", where=word, fix="save one with `lattice plan -o json > FILE`")
     return document
-
-
-def _note_current_plan(plan: Mapping[str, Any]) -> None:
-    from lattice.cli.output.plan_tables import plan_lines
-
-    say.note(
-        "\n".join(
-            ["the current plan:", *(f"  {line}".rstrip() for line in plan_lines(plan, TableRenderer()))]
-        )
-    )

@@ -13,7 +13,6 @@ from lattice.cli.client.http import Client, Request
 from lattice.cli.client.kind_names import Target, kind_names
 from lattice.cli.client.manifests import locate_error, target_of
 from lattice.cli.fleet.fleet_inputs import FleetInputs, read_table
-from lattice.cli.fleet.offline_world import PLACEMENT_KINDS
 from lattice.cli.output import messages as say
 from lattice.errors import Cause, LatticeError, UsageError
 from lattice.kinds.core import Namespace
@@ -22,6 +21,7 @@ from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.timestamps import format_date
 from lattice.kinds.meta.yaml_manifest import Document
 from lattice.manifest_files import load_manifests
+from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
 
 if TYPE_CHECKING:
@@ -68,10 +68,14 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
         "namespace": sources.namespace,
         "force": sources.force,
     }
-    body |= {
-        "delete": [_deletion(word, sources.namespace) for word in sources.deletions],
-        **_csv_tables(sources),
-    }
+    deletions: list[dict[str, str]] = []
+    for word in sources.deletions:
+        target = kind_names().parse_targets([word])[0]
+        if not target.name:
+            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+        deletion = {"kind": target.resource.kind, "name": target.name}
+        deletions.append(deletion | ({"namespace": sources.namespace} if target.resource.namespaced else {}))
+    body |= {"delete": deletions, **_csv_tables(sources)}
     # A fleet query may take minutes: its client has a timeout of its own.
     client = Client(sources.connection.server, _request_timeout_s(sources.connection, body))
     try:
@@ -103,23 +107,13 @@ def _manifests(sources: FleetInputs) -> Manifests:
         documents = load_manifests(sources.files, sources.recursive)
         pairs = tuple((document, target_of(document, kind_names())) for document in documents)
     ignored = Counter(
-        target.resource.kind for _, target in pairs if target.resource.kind not in PLACEMENT_KINDS
+        target.resource.kind for _, target in pairs if target.resource.kind not in KINDS_BY_NAME
     )
     if ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
         say.note(f"ignored {kinds}: placement does not use them")
-    accepted = {*PLACEMENT_KINDS, Namespace.resource.kind}
+    accepted = {*KINDS_BY_NAME, Namespace.resource.kind}
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
-
-
-def _deletion(word: str, namespace: str) -> dict[str, str]:
-    """Key of an object that `--delete` names, as the query sends the key."""
-    target = kind_names().parse_targets([word])[0]
-    if not target.name:
-        raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
-    return {"kind": target.resource.kind, "name": target.name} | (
-        {"namespace": namespace} if target.resource.namespaced else {}
-    )
 
 
 def _csv_tables(sources: FleetInputs) -> dict[str, Any]:
@@ -141,20 +135,15 @@ def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
         # The server names fields as manifests[3].spec.replicas; the index selects the local file.
         if (match := MANIFEST_FIELD.fullmatch(cause.field)) and int(match[1]) < len(manifests):
             causes_by_index.setdefault(int(match[1]), []).append(Cause(match[2], cause.message, cause.reason))
-    problems = [
-        _located_problem(e, causes, *manifests[index]) for index, causes in sorted(causes_by_index.items())
-    ]
+    problems = []
+    for index, causes in sorted(causes_by_index.items()):
+        if field_causes := [cause for cause in causes if cause.field]:
+            problem = type(e)(e.message, fix=e.fix, causes=field_causes)
+        else:
+            # Without fields the server's message carries its fix inside.
+            message, _, fix = causes[0].message.partition(" (fix: ")
+            problem = type(e)(message, fix=fix.removesuffix(")"))
+        problems.append(locate_error(problem, *manifests[index]))
     for problem in problems[:-1]:
         say.error(problem)
     return problems[-1] if problems else e
-
-
-def _located_problem(
-    e: LatticeError, causes: list[Cause], document: Document, target: Target
-) -> LatticeError:
-    field_causes = [cause for cause in causes if cause.field]
-    if field_causes:
-        return locate_error(type(e)(e.message, fix=e.fix, causes=field_causes), document, target)
-    # Without fields the server's message carries its fix inside.
-    message, _, fix = causes[0].message.partition(" (fix: ")
-    return locate_error(type(e)(message, fix=fix.removesuffix(")")), document, target)

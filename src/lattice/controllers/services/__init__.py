@@ -1,7 +1,7 @@
 """A service becomes placements, ledger entries, clusters, machines, replicas and agreements; status follows.
 
 Imported by: controllers controllers.nodes sim.planted_bugs.
-May import: errors kinds kinds.meta clock metrics lifecycle placement.greedy placement.inputs
-placement.model placement.status providers store controllers.garbage controllers.runtime.
+May import: errors kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy
+placement.inputs placement.model placement.status providers store controllers.garbage controllers.runtime.
 May touch: the store through controllers.runtime.context, providers.
 """

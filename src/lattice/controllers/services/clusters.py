@@ -191,13 +191,21 @@ class ClusterController:
         nodes: Sequence[LatticeNode],
         listed: Mapping[str, MachineStatus],
     ) -> ClusterMachines:
+        has_ledger = False
+        # Clusters of a data center have no ledger that counts their cost.
+        if cluster and cluster.spec.pool != cluster.spec.infrastructure:
+            cloud = cluster.spec.infrastructure
+            accounts = [pool_account(cluster.spec.pool)]
+            if cloud:
+                accounts = [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)]
+            has_ledger = any(self._ledgers.get(f"/{account.ledger_name}") for account in accounts)
         return ClusterMachines(
             desired=cluster.spec.nodes if cluster and not cluster.metadata.deletion_timestamp else {},
             nodes=[self._observe_node(node) for node in nodes],
             running={machine.node for machine in listed.values() if machine.state != "Ended"}
             | self._creating,
             provider_machines=set(listed),
-            paid_counts=self._paid_machines(name) or ({} if cluster and self._has_ledger(cluster) else None),
+            paid_counts=self._paid_machines(name) or ({} if has_ledger else None),
             used_names=NodeNames(self._nodes),
         )
 
@@ -236,16 +244,6 @@ class ClusterController:
             node_class: min(counts.get(node_class, 0) for counts in by_ledger.values())
             for node_class in node_classes
         }
-
-    def _has_ledger(self, cluster: LatticeCluster) -> bool:
-        """Whether a ledger counts the cost of the cluster; clusters of a data center have no ledger."""
-        pool, cloud = cluster.spec.pool, cluster.spec.infrastructure
-        accounts = (
-            [cloud_account(cloud), cloud_account(cloud, cluster.spec.region)]
-            if cloud
-            else [pool_account(pool)]
-        )
-        return pool != cloud and any(self._ledgers.get(f"/{account.ledger_name}") for account in accounts)
 
     async def _apply_steps(
         self,
@@ -390,7 +388,10 @@ class ClusterController:
 
     async def _remove_machine(self, provider: Provider, name: str, *, is_paid_back: bool) -> None:
         """Delete the machine, then the node and its charge in one commit: a machine is paid until the machine
-        is gone (I-22)."""
+        is gone (I-22).
+
+        Every ledger that pays for a machine of the class is refunded, at the price that was charged.
+        """
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
         if entry is None or node is None:
@@ -399,26 +400,20 @@ class ClusterController:
         write: Write = Delete(entry.key, entry.revision)
         if finalizers:
             write = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
-        releases = self._releases(node) if is_paid_back else ()
-        await self._ledger_committer.commit_with_charges(Payment(writes=[write], releases=releases))
-        # A later node of the same name must not inherit the heartbeats.
-        self.context.presence.forget_node(name)
-
-    def _releases(self, node: LatticeNode) -> tuple[Charge, ...]:
-        """Release a machine of the node's class from every ledger that pays for the machine, at the price
-        that was charged."""
+        releases: list[Charge] = []
         ledgers_by_price: dict[int, list[LatticeLedger]] = {}
         for ledger, lot in self._lots(node.spec.cluster):
             if lot.node_class == node.spec.node_class:
                 ledgers_by_price.setdefault(lot.micros, []).append(ledger)
-        if not ledgers_by_price:
-            return ()
-        # The most expensive lot goes first, so that the cheapest machines stay.
-        micros = max(ledgers_by_price)
-        accounts = tuple(ledger.spec.budget for ledger in ledgers_by_price[micros])
-        return (
-            Charge(accounts, node.spec.cluster, Lot(node_class=node.spec.node_class, count=1, micros=micros)),
-        )
+        if is_paid_back and ledgers_by_price:
+            # The most expensive lot goes first, so that the cheapest machines stay.
+            micros = max(ledgers_by_price)
+            accounts = tuple(ledger.spec.budget for ledger in ledgers_by_price[micros])
+            released = Lot(node_class=node.spec.node_class, count=1, micros=micros)
+            releases.append(Charge(accounts, node.spec.cluster, released))
+        await self._ledger_committer.commit_with_charges(Payment(writes=[write], releases=releases))
+        # A later node of the same name must not inherit the heartbeats.
+        self.context.presence.forget_node(name)
 
     async def _report_status(
         self,

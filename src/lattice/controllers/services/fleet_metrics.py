@@ -62,7 +62,7 @@ class FleetMetricsController:
         if (wait := self._last_run_at + METRICS_INTERVAL_S - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        samples = [*self._pending_services(), *self._budgets(), *self._pools()]
+        samples = list(self._samples())
         for gauge, labels, value in samples:
             gauge.labels(*labels).set(value)
         exported = {(gauge, labels) for gauge, labels, _ in samples}
@@ -71,7 +71,8 @@ class FleetMetricsController:
         self._exported = exported
         return Requeue(SPEND_REFRESH_S)
 
-    def _pending_services(self) -> Iterator[MetricSample]:
+    def _samples(self) -> Iterator[MetricSample]:
+        """Yield the samples of pending services, budgets and pools."""
         counts = Counter(
             (pending_verdict(service), reason_of(service))
             for service in self.context.cache(LatticeService).objects()
@@ -79,20 +80,16 @@ class FleetMetricsController:
         for (verdict, reason), count in counts.items():
             if verdict:
                 yield MetricSample(metrics.PENDING_SERVICES, (verdict, reason), count)
-
-    def _budgets(self) -> Iterator[MetricSample]:
         now = self.context.clock.now()
         for ledger in self.context.cache(LatticeLedger).objects():
             budget = ledger.spec.budget
-            pool = budget.name if budget.kind == LatticePool.resource.kind else ""
-            labels, status = (ledger.metadata.name, pool), budget_status(ledger, now)
+            pool_name = budget.name if budget.kind == LatticePool.resource.kind else ""
+            labels, status = (ledger.metadata.name, pool_name), budget_status(ledger, now)
             yield MetricSample(metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICRO)
             yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICRO)
             yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICRO)
             if status.limit is not None:
                 yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICRO)
-
-    def _pools(self) -> Iterator[MetricSample]:
         for pool in self.context.cache(LatticePool).objects():
             utilization = pool.status.utilization
             for resource in ("nodes", "cores", "memory") if utilization is not None else ():

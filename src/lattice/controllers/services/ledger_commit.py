@@ -163,10 +163,18 @@ class LedgerCommitter:
         return dict(zip(keys, entries, strict=True))
 
     def _settle(self, payment: Payment, entries: Mapping[Key, Entry | None], now: datetime) -> _LedgerUpdates:
+        """Settle the payment with every ledger; raise Invalid if the amounts of a stored ledger do not add
+        up."""
         updates = _LedgerUpdates([], [])
         for account in payment.accounts:
             entry = entries[_ledger_key(account)]
-            previous = None if entry is None else _decode_ledger(entry)
+            previous: LatticeLedger | None = None
+            if entry is not None:
+                previous = _ledger_decoder.decode(entry.value)
+                # Amounts that do not add up would let a limit pass (I-22).
+                if causes := tuple(previous.problems()):
+                    fix = "restore it from a backup"
+                    raise Invalid("does not add up", where=str(entry.key), fix=fix, causes=causes)
             charges = [charge for charge in payment.charges if account in charge.accounts]
             releases = [charge for charge in payment.releases if account in charge.accounts]
             ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
@@ -249,14 +257,6 @@ def _with_current_terms(
             where=str(account),
             fix="place them elsewhere",
         )
-    return ledger
-
-
-def _decode_ledger(entry: Entry) -> LatticeLedger:
-    """Decode a ledger; raise Invalid if the amounts of the ledger do not add up (I-22)."""
-    ledger = _ledger_decoder.decode(entry.value)
-    if causes := tuple(ledger.problems()):
-        raise Invalid("does not add up", where=str(entry.key), fix="restore it from a backup", causes=causes)
     return ledger
 
 

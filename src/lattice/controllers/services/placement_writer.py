@@ -96,7 +96,12 @@ class PlacementWriter:
         # Shrink first: a machine that is given up at once is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
-        await self._relabel(decided)
+        # Reserve labels depend on the services in the cluster and on the reserve of the data center.
+        for name, cluster in sorted(decided.fleet.clusters.items()):
+            existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            labels = cluster_labels(cluster, decided.fleet, existing)
+            if existing is not None and entry is not None and labels != existing.spec.labels:
+                await self._commit([with_spec(entry, msgspec.structs.replace(existing.spec, labels=labels))])
         groups = (
             self._status_writes(decided, name, statuses[name]) for name in statuses if name not in written
         )
@@ -194,13 +199,14 @@ class PlacementWriter:
                 "changed while its place was decided", where=f"latticeservice/{name}", fix="decide again"
             )
         previous, now = current.status, self._context.timestamp
-        # Until replicas are bound, their machines are a guess: no reason to state new shares of the cost.
-        is_settled = not any(
-            placement.cluster in decided.unsettled_clusters for placement in report.status.placements
-        )
+        placements = report.status.placements
+        if any(placement.cluster in decided.unsettled_clusters for placement in placements):
+            # Until replicas are bound, their machines are a guess: no reason to state new shares of the cost.
+            stated = {_placement_key(placement): placement for placement in previous.placements}
+            placements = tuple(stated.get(_placement_key(placement), placement) for placement in placements)
         status: ServiceStatus = msgspec.structs.replace(
             previous,
-            placements=_with_stable_prices(previous.placements, report.status.placements, is_sure=is_settled),
+            placements=placements,
             scheduler_decision=report.status.scheduler_decision,
             conditions=merge_conditions(previous.conditions, report.conditions, now),
         )
@@ -329,32 +335,18 @@ class PlacementWriter:
                 spec = msgspec.structs.replace(
                     cluster.spec, nodes=remaining, min_nodes=cluster.spec.min_nodes if remaining else 0
                 )
-                message = (
-                    f"{cluster.spec.desired_nodes} to {spec.desired_nodes} machines: "
-                    f"{self._shrink_reason(name)}"
-                )
+                reason = "no service needs more"
+                nodes = self._nodes.by_index("cluster", name)
+                if unreachable := sorted(node.metadata.name for node in nodes if not_ready_message(node)):
+                    reason = (
+                        f"what ran on {_join_names(unreachable)}, which is not heard of, runs elsewhere; "
+                        f"{reason}"
+                    )
+                message = f"{cluster.spec.desired_nodes} to {spec.desired_nodes} machines: {reason}"
                 await self._commit(
                     [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]
                 )
             await self._refund_unmade_machines(name)
-
-    async def _relabel(self, decided: StagedDecision) -> None:
-        """Update the reserve labels of clusters, which depend on the services in the cluster and on the
-        reserve of the data center."""
-        for name, cluster in sorted(decided.fleet.clusters.items()):
-            existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
-            labels = cluster_labels(cluster, decided.fleet, existing)
-            if existing is not None and entry is not None and labels != existing.spec.labels:
-                await self._commit([with_spec(entry, msgspec.structs.replace(existing.spec, labels=labels))])
-
-    def _shrink_reason(self, cluster: str) -> str:
-        unreachable = [
-            node.metadata.name for node in self._nodes.by_index("cluster", cluster) if not_ready_message(node)
-        ]
-        if not unreachable:
-            return "no service needs more"
-        names = _join_names(sorted(unreachable))
-        return f"what ran on {names}, which is not heard of, runs elsewhere; no service needs more"
 
     async def _refund_unmade_machines(self, name: str) -> None:
         """Release the charges of machines that were never made.
@@ -432,16 +424,6 @@ def _split_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
 
 def _placement_keys(status: ServiceStatus) -> list[tuple[str, str, str, int | None]]:
     return sorted(map(_placement_key, status.placements))
-
-
-def _with_stable_prices(
-    before: Sequence[ServicePlacement], after: tuple[ServicePlacement, ...], *, is_sure: bool
-) -> tuple[ServicePlacement, ...]:
-    """Keep the stated price of unchanged placements while the machines of the replicas are a guess."""
-    if is_sure:
-        return after
-    previous = {_placement_key(placement): placement for placement in before}
-    return tuple(previous.get(_placement_key(placement), placement) for placement in after)
 
 
 def _placement_key(placement: ServicePlacement) -> tuple[str, str, str, int | None]:

@@ -258,10 +258,13 @@ class ReplicaController:
         """Write the condition Progressing with its events; only the events if the condition is unchanged."""
         previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
         condition = _progress(previous, revision, steps)
-        entry, events = (
-            self._services.entry(path_of(service)),
-            list(self._scaling_events(service, steps, owned)),
-        )
+        entry = self._services.entry(path_of(service))
+        events: list[Write] = []
+        live = sum(not is_terminating(workload) for workload in owned)
+        target = live + len(steps.start) - len(steps.stop)
+        if target != live and not steps.is_rolling:
+            reason = "ScaledUp" if target > live else "ScaledDown"
+            events.append(self._recorder.event(service, reason, f"from {live} to {target} replicas"))
         if condition is None or entry is None:
             return events
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
@@ -274,18 +277,6 @@ class ReplicaController:
         elif condition.status == "False":
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
-
-    def _scaling_events(
-        self, service: LatticeService, steps: RolloutSteps, owned: Sequence[LatticeWorkload]
-    ) -> Iterator[Write]:
-        live = sum(not is_terminating(workload) for workload in owned)
-        if steps.is_rolling or steps.is_empty:
-            return
-        target = live + len(steps.start) - len(steps.stop)
-        if target > live:
-            yield self._recorder.event(service, "ScaledUp", f"from {live} to {target} replicas")
-        elif target < live:
-            yield self._recorder.event(service, "ScaledDown", f"from {live} to {target} replicas")
 
 
 def _is_placement_current(service: LatticeService) -> bool:

@@ -15,12 +15,7 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.services.ledger_commit import OverBudget
 from lattice.controllers.services.placement_writer import PlacementWriter
-from lattice.controllers.services.world_cache import (
-    CONFIG_KINDS,
-    PricingTables,
-    WorldCache,
-    is_spec_or_metadata_change,
-)
+from lattice.controllers.services.world_cache import WorldCache, is_spec_or_metadata_change
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.node import LatticeNode
@@ -31,6 +26,7 @@ from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     observe_replicas,
 )
+from lattice.placement.feed.placement_input import CONFIG_KINDS, PricingTables
 from lattice.placement.greedy.commit_stages import StagedDecision, decide_stages
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
@@ -66,7 +62,7 @@ async def run_inline(decide: Callable[[], Any]) -> Any:
 
 def builtin_pricing_tables() -> PricingTables:
     """The built-in price book without latency table."""
-    return (PriceBook.builtin(), "", "")
+    return PricingTables(PriceBook.builtin())
 
 
 @dataclass(frozen=True)

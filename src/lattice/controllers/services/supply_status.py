@@ -13,6 +13,7 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.services import MIN_IDLE_RATIO
+from lattice.controllers.services.world_cache import WorldCache
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
@@ -22,9 +23,9 @@ from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import LatticeWorkload
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.world import ObjectKey, World, object_key
 from lattice.placement.status.supply_status import supply_statuses, usage_by_cluster, without_minor_spend
 from lattice.store.protocol import Write
 
@@ -34,7 +35,7 @@ SUPPLY_KEY = "supply"
 SUPPLY_INTERVAL_S = 2.0
 # Spending grows without a change of any object, so a resync updates the status.
 SPEND_RESYNC_S = 3600.0
-SUPPLY_KINDS = (
+SUPPLY_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
     CloudInfrastructure,
     StaticInfrastructure,
@@ -59,8 +60,13 @@ class SupplyStatusController:
     _last_run_at: float = field(default=float("-inf"))
     _last_duration_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        self._world_cache = WorldCache(
+            self.context, lambda: PricingTables(self.price_book()), self.adapters, SUPPLY_KINDS
+        )
+
     def loop(self) -> Loop:
-        watched = (*SUPPLY_KINDS, Secret, LatticeWorkload)
+        watched: tuple[type[Kind], ...] = (*SUPPLY_KINDS, Secret, LatticeWorkload)
         sources = tuple(Source(self.context.cache(kind), lambda _: (SUPPLY_KEY,)) for kind in watched)
         return Loop(
             self,
@@ -77,7 +83,7 @@ class SupplyStatusController:
         if (wait := self._last_run_at + interval_s - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        world = self._world()
+        world = self._world_cache.world(self.context.clock.now())
         fleet = await self.run_in_background(world.build_fleet)
         used = usage_by_cluster(
             workload for workload in self.context.cache(LatticeWorkload).objects() if workload.spec.cluster
@@ -86,26 +92,18 @@ class SupplyStatusController:
         statuses = supply_statuses(
             world, fleet, lambda namespace, name: secrets.get(f"{namespace}/{name}"), used
         )
-        groups = [[write] for obj, status in statuses if (write := self._write(obj, status)) is not None]
+        groups: list[list[Write]] = []
+        for obj, status in statuses:
+            previous: Status = obj.status  # type: ignore[attr-defined]
+            if status.conditions is not previous.conditions:
+                conditions = merge_conditions(previous.conditions, status.conditions, self.context.timestamp)
+                status = msgspec.structs.replace(status, conditions=conditions)
+            entry = self.context.cache(type(obj)).entry(path_of(obj))
+            # Fractions of a cent accrue all the time and are no reason to write (I-33).
+            status = without_minor_spend(previous, status)
+            if entry is not None and status != previous:
+                groups.append([with_status(entry, status)])
         # Only the decision is measured: one slow commit is no reason for longer intervals.
         self._last_duration_s = self.context.clock.monotonic() - now
         await self.context.commit_groups(groups)
         return None
-
-    def _world(self) -> World:
-        objects: dict[ObjectKey, Kind] = {}
-        for kind in SUPPLY_KINDS:
-            objects.update((object_key(obj), obj) for obj in self.context.cache(kind).objects())
-        return World(objects, self.price_book(), now=self.context.clock.now(), adapters=self.adapters)
-
-    def _write(self, obj: Kind, status: Status) -> Write | None:
-        previous: Status = obj.status  # type: ignore[attr-defined]
-        if status.conditions is not previous.conditions:
-            status = msgspec.structs.replace(
-                status,
-                conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
-            )
-        entry = self.context.cache(type(obj)).entry(path_of(obj))
-        # Fractions of a cent accrue all the time and are no reason to write (I-33).
-        status = without_minor_spend(previous, status)
-        return None if entry is None or status == previous else with_status(entry, status)

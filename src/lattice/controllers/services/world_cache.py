@@ -1,37 +1,16 @@
 """Maintain the input of placement from the caches: objects are refreshed as they change, and `world` returns
 a snapshot."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, path_of
-from lattice.kinds.node import LatticeNode
-from lattice.kinds.node_class import LatticeNodeClass
-from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.model.world import ObjectKey, World
+from lattice.placement.feed.placement_input import PLACEMENT_KINDS, PlacementInput, PricingTables
+from lattice.placement.model.world import World
 from lattice.store.protocol import Change
-
-CONFIG_KINDS: tuple[type[Kind], ...] = (
-    LatticePool,
-    LatticeNodeClass,
-    CloudInfrastructure,
-    StaticInfrastructure,
-    LatticePlacementPolicy,
-)
-STATE_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode, LatticeWorkload)
-WORLD_KINDS: tuple[type[Kind], ...] = (*CONFIG_KINDS, LatticeService, *STATE_KINDS)
-# The price book, the round-trip times as CSV, and the source of the round-trip times.
-PricingTables = tuple[PriceBook, str, str]
 
 
 class WorldCache:
@@ -42,19 +21,25 @@ class WorldCache:
     """
 
     def __init__(
-        self, context: ControllerContext, tables: Callable[[], PricingTables], adapters: frozenset[str] | None
+        self,
+        context: ControllerContext,
+        tables: Callable[[], PricingTables],
+        adapters: frozenset[str] | None,
+        kinds: Sequence[type[Kind]] = PLACEMENT_KINDS,
     ) -> None:
         self._context = context
         self._tables = tables
-        self._adapters = adapters
-        self._objects: dict[ObjectKey, Kind] = {}
-        self._dirty: set[tuple[type[Kind], str]] = set()
+        self._kinds = kinds
+        self._input = PlacementInput(adapters, kinds)
+        # In the order of the changes, so that the order of the objects, and with it every decision, does not
+        # depend on hashes.
+        self._dirty: dict[tuple[type[Kind], str], None] = {}
         self._is_filled = False
-        for kind in WORLD_KINDS:
+        for kind in kinds:
             context.cache(kind).on_change(self._dirty_marker(kind))
 
     def _dirty_marker(self, kind: type[Kind]) -> Callable[[Change], None]:
-        return lambda change: self._dirty.add((kind, change.key.path))
+        return lambda change: self._dirty.setdefault((kind, change.key.path))
 
     @property
     def has_changes(self) -> bool:
@@ -65,27 +50,26 @@ class WorldCache:
         """Wait until the caches hold every object that is stored by now, so that a machine that is paid is
         not paid twice."""
         revision = await self._context.store.revision()
-        for kind in WORLD_KINDS:
+        for kind in self._kinds:
             await self._context.cache(kind).wait_for(revision)
 
     def world(self, now: datetime) -> World:
         """Refresh the changed objects and return a snapshot that later changes do not affect."""
         if not self._is_filled:
             self._dirty.clear()
-            for kind in WORLD_KINDS:
-                self._dirty.update((kind, path_of(obj)) for obj in self._context.cache(kind).objects())
+            for kind in self._kinds:
+                for obj in self._context.cache(kind).objects():
+                    self._dirty[kind, path_of(obj)] = None
             self._is_filled = True
-        # Sorted, so that the order of the objects, and with it every decision, does not depend on hashes.
-        for kind, path in sorted(self._dirty, key=lambda dirty: (dirty[0].resource.id, dirty[1])):
-            namespace, _, name = path.partition("/")
-            key = (kind.resource.kind, namespace, name)
+        for kind, path in self._dirty:
             current = self._context.cache(kind).get(path)
             if current is None:
-                self._objects.pop(key, None)
+                namespace, _, name = path.partition("/")
+                self._input.delete(kind, namespace, name)
             else:
-                self._objects[key] = current
+                self._input.put(current)
         self._dirty.clear()
-        return World(self._objects.copy(), *self._tables(), now=now, adapters=self._adapters)
+        return self._input.world(self._tables(), now)
 
 
 class _Identity(msgspec.Struct, gc=False, rename="camel"):

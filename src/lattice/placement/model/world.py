@@ -2,10 +2,11 @@
 the snapshot."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from typing import NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -43,11 +44,43 @@ from lattice.placement.model.demand import Demand, callers_by_service, resolve_d
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
 from lattice.placement.model.quotes import Quotes
-from lattice.placement.model.supply import Finding, Supply, compile_supply, of_kind
+from lattice.placement.model.supply import Finding, Supply, compile_supply
 
-SUPPLY_KINDS = (LatticePool, LatticeNodeClass, CloudInfrastructure, StaticInfrastructure, LatticeLedger)
+OFFER_KINDS: tuple[type[Kind], ...] = (
+    LatticePool,
+    LatticeNodeClass,
+    CloudInfrastructure,
+    StaticInfrastructure,
+)
+SUPPLY_KINDS: tuple[type[Kind], ...] = (*OFFER_KINDS, LatticeLedger)
+DEMAND_KINDS: tuple[type[Kind], ...] = (*OFFER_KINDS, LatticeService, LatticePlacementPolicy)
+
+
+class DerivedValue(NamedTuple):
+    """A derived value of a world by name, with the inputs that the value is computed from."""
+
+    name: str
+    kinds: tuple[type[Kind], ...]
+    reads_status: bool = False
+    # Price book, latencies and adapters.
+    reads_tables: bool = True
+
+
+DERIVED_VALUES = (
+    DerivedValue("services", (LatticeService,), reads_status=True, reads_tables=False),
+    DerivedValue("policies", (LatticePlacementPolicy,), reads_status=True, reads_tables=False),
+    DerivedValue("_callers", (LatticeService,), reads_tables=False),
+    DerivedValue("declared_supply", OFFER_KINDS),
+    DerivedValue("latencies", OFFER_KINDS),
+    DerivedValue("_reserving_offers", OFFER_KINDS),
+    DerivedValue("demands", DEMAND_KINDS),
+    DerivedValue("_dependants", DEMAND_KINDS),
+)
+# Bounds the demands that a world takes over, as a multiple of the number of services.
+MAX_CACHED_DEMANDS_PER_SERVICE = 4
 # kind, namespace, name
 ObjectKey = tuple[str, str, str]
+K = TypeVar("K", bound=Kind)
 
 
 @dataclass(frozen=True)
@@ -111,11 +144,39 @@ class World:
         changed."""
         # A world is frozen: cached properties live in `__dict__`, and can be handed over there.
         if not any(isinstance(kind, SUPPLY_KINDS) for kind in news):
-            for name in ("supply", "latencies"):
+            for name in ("supply", "declared_supply", "latencies"):
                 if name in self.__dict__:
                     next_world.__dict__[name] = self.__dict__[name]
         next_world.__dict__["_demand_cache"] = self._demand_cache
         return next_world
+
+    def reuse_derived(
+        self,
+        previous: "World",
+        changed: Mapping[type[Kind], Sequence[Kind]],
+        redeclared: Collection[type[Kind]],
+    ) -> None:
+        """Take over the derived values of an earlier world that the changes since then do not affect.
+
+        `changed` holds the present objects of the kinds with changed objects; `redeclared` names the kinds of
+        which an object was created, deleted, or changed in more than its status.
+        """
+        # A world is frozen: cached properties live in `__dict__`, and can be handed over there.
+        derived, previously_derived = self.__dict__, previous.__dict__
+        derived["_objects_by_kind"] = {**previous._objects_by_kind, **changed}
+        has_same_tables = (
+            self.price_book is previous.price_book
+            and (self.latency_csv, self.latency_source) == (previous.latency_csv, previous.latency_source)
+            and self.adapters == previous.adapters
+        )
+        for name, kinds, reads_status, reads_tables in DERIVED_VALUES:
+            affected_by = changed if reads_status else redeclared
+            is_valid = has_same_tables or not reads_tables
+            if is_valid and name in previously_derived and not any(kind in affected_by for kind in kinds):
+                derived[name] = previously_derived[name]
+        demands = previous._demand_cache
+        if len(demands) <= MAX_CACHED_DEMANDS_PER_SERVICE * (len(previous.services) + 100):
+            derived["_demand_cache"] = demands
 
     @cached_property
     def _demand_cache(self) -> dict[tuple[object, ...], tuple[object, Demand]]:
@@ -127,27 +188,45 @@ class World:
         return {}
 
     @cached_property
+    def _objects_by_kind(self) -> Mapping[type[Kind], Sequence[Kind]]:
+        by_kind: dict[type[Kind], list[Kind]] = {}
+        for obj in self.objects.values():
+            by_kind.setdefault(type(obj), []).append(obj)
+        return by_kind
+
+    def of_kind(self, kind: type[K]) -> Sequence[K]:
+        """The objects of one kind."""
+        return cast("Sequence[K]", self._objects_by_kind.get(kind, ()))
+
+    @cached_property
     def services(self) -> dict[str, LatticeService]:
-        services = sorted(of_kind(self.objects.values(), LatticeService), key=service_key)
+        services = sorted(self.of_kind(LatticeService), key=service_key)
         return {
             service_key(service): service for service in services if not service.metadata.deletion_timestamp
         }
 
     @cached_property
     def policies(self) -> tuple[LatticePlacementPolicy, ...]:
-        return tuple(of_kind(self.objects.values(), LatticePlacementPolicy))
+        return tuple(self.of_kind(LatticePlacementPolicy))
+
+    @cached_property
+    def declared_supply(self) -> Supply:
+        """The supply with the budgets as declared, before any spending is counted."""
+        declared = [obj for kind in OFFER_KINDS for obj in self.of_kind(kind)]
+        return compile_supply(declared, self.price_book, self.adapters)
 
     @cached_property
     def supply(self) -> Supply:
-        supply = compile_supply(self.objects.values(), self.price_book, self.adapters)
+        """The supply with the spending of the month, where the time is known."""
+        supply = self.declared_supply
         now = self.now
         if now is None:
             return supply
-        ledgers = {ledger.metadata.name: ledger for ledger in of_kind(self.objects.values(), LatticeLedger)}
+        ledgers = {ledger.metadata.name: ledger for ledger in self.of_kind(LatticeLedger)}
         offers = {offer.name: offer for offer in supply.offers}
         # Today's price of one machine in micro-dollars per hour, by cluster and class.
         prices: dict[NodeGroupKey, int] = {}
-        for cluster in of_kind(self.objects.values(), LatticeCluster):
+        for cluster in self.of_kind(LatticeCluster):
             if cluster.spec.pool in offers:
                 for machine_type in offers[cluster.spec.pool].types:
                     prices[cluster.metadata.name, machine_type.name] = machine_type.rate
@@ -159,10 +238,13 @@ class World:
 
     @cached_property
     def latencies(self) -> Latencies:
-        statics = of_kind(self.objects.values(), StaticInfrastructure)
+        statics = self.of_kind(StaticInfrastructure)
         declared = {static.metadata.name: static.spec.network.latency_ms for static in statics}
         return Latencies.of(
-            [offer.place for offer in self.supply.offers], declared, self.latency_csv, self.latency_source
+            [offer.place for offer in self.declared_supply.offers],
+            declared,
+            self.latency_csv,
+            self.latency_source,
         )
 
     @cached_property
@@ -184,7 +266,7 @@ class World:
 
     @cached_property
     def _reserving_offers(self) -> list[Offer]:
-        return [offer for offer in self.supply.offers if offer.reserved_nodes]
+        return [offer for offer in self.declared_supply.offers if offer.reserved_nodes]
 
     @cached_property
     def demands(self) -> dict[str, Demand]:
@@ -222,8 +304,7 @@ class World:
         fleet.dependants = self._dependants
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         reserved = self._reserved_clusters(present)
-        clusters = of_kind(self.objects.values(), LatticeCluster)
-        for stored in sorted(clusters, key=lambda cluster: cluster.metadata.name):
+        for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
             add_cluster(fleet, stored, present, reserved.get(stored.metadata.name))
         fleet.table.quotes = Quotes(fleet)
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)

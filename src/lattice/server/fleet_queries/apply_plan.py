@@ -16,9 +16,10 @@ import msgspec
 from lattice.errors import Conflict, LatticeError
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.stored_encoding import splice_revision
+from lattice.placement.feed.placement_input import DECLARED_KINDS
 from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import ObjectRow, PlannedWrite, QueryResult
-from lattice.server.fleet_queries.query_schema import APPLY_QUERY, PLACEMENT_INPUT_KINDS
+from lattice.server.fleet_queries.query_schema import APPLY_QUERY
 from lattice.server.fleet_queries.service import FleetQueryService, QueryRecord
 from lattice.server.requests.call import Reply, User
 from lattice.store.commit_packing import CommitCost, cost_of_writes, pack_commits
@@ -26,9 +27,7 @@ from lattice.store.protocol import ABSENT, Check, Key, Put, RevisionConflict
 
 # Plans that the query process computes while other users change declarations.
 MAX_PLAN_ATTEMPTS = 3
-USER_DECLARED_RESOURCES = frozenset(
-    kind.resource.id for kind in PLACEMENT_INPUT_KINDS if not kind.resource.managed_hint
-)
+USER_DECLARED_RESOURCES = frozenset(kind.resource.id for kind in DECLARED_KINDS)
 
 
 async def apply_plan(fleet: FleetQueryService, user: User, body: bytes) -> Reply:

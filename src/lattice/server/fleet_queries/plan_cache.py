@@ -47,14 +47,12 @@ class PlanCache:
             f"the outcome is not that of plan {plan_id} any more; "
             f"as things are now it is {current_plan['id']}"
         )
-        raise Conflict(problem, fix="look at the plan again", causes=_causes(previous_plan, current_plan))
-
-
-def _causes(previous_plan: Document, current_plan: Document) -> list[Cause]:
-    if "services" not in previous_plan:
-        return [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]
-    differences = plan_differences(previous_plan, current_plan)
-    listed = differences[:MAX_LISTED_DIFFERENCES]
-    if len(differences) > MAX_LISTED_DIFFERENCES:
-        listed = [*listed, f"and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"]
-    return [Cause("expect", difference, PLAN_DIFFERS_REASON) for difference in listed]
+        if "services" not in previous_plan:
+            causes = [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]
+        else:
+            differences = plan_differences(previous_plan, current_plan)
+            listed = differences[:MAX_LISTED_DIFFERENCES]
+            if len(differences) > MAX_LISTED_DIFFERENCES:
+                listed = [*listed, f"and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"]
+            causes = [Cause("expect", difference, PLAN_DIFFERS_REASON) for difference in listed]
+        raise Conflict(problem, fix="look at the plan again", causes=causes)

@@ -4,31 +4,13 @@ needs no restart."""
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 from lattice.errors import LatticeError, TooLarge, Unavailable
 from lattice.kinds.meta.timestamps import format_date
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.latency import Latencies
-from lattice.placement.inputs.price_book import PriceBook
+from lattice.placement.inputs.price_book import MAX_TABLE_CHARS, PriceBook
 from lattice.server.fleet_queries.query_schema import CsvTable
-
-# Characters of one file.
-MAX_TABLE_CHARS = 64 << 20
-
-
-class PricingTables(NamedTuple):
-    """The price book and the latency table in CSV; an empty latency table means no latencies."""
-
-    book: PriceBook
-    latency_csv: str = ""
-    latency_source: str = ""
-
-    def overridden_by(self, prices: Sequence[CsvTable], latency: CsvTable | None) -> "PricingTables":
-        """Return the tables with prices of a query on top, and the latency table of a query instead."""
-        book = self.book
-        for table in prices:
-            book = book.with_csv(table.csv, table.source, table.as_of)
-        return PricingTables(book, latency.csv, latency.source) if latency else self._replace(book=book)
 
 
 @dataclass
@@ -38,27 +20,43 @@ class PricingFiles:
 
     prices: Sequence[str] = ()
     latency: str = ""
-    _file_states: tuple[tuple[int, int], ...] | None = None
+    # Modification time in nanoseconds and size of the files last read.
+    _file_states: list[tuple[int, int]] | None = None
     _tables: PricingTables = field(default_factory=lambda: PricingTables(PriceBook.builtin()))
 
     def current(self) -> PricingTables:
         """Return the tables, read again if size or modification time of a file changed."""
         paths = [*self.prices, *([self.latency] if self.latency else ())]
-        states = tuple(_file_state(path) for path in paths)
-        if states != self._file_states:
-            self._tables, self._file_states = self._read(), states
-        return self._tables
-
-    def _read(self) -> PricingTables:
+        states: list[tuple[int, int]] = []
+        for path in paths:
+            try:
+                stat = Path(path).stat()
+            except OSError as error:
+                raise _unreadable(path, error) from error
+            states.append((stat.st_mtime_ns, stat.st_size))
+        if states == self._file_states:
+            return self._tables
         book = PriceBook.builtin()
         for path in self.prices:
             book = book.with_csv(_text(path), path, format_date(Path(path).stat().st_mtime))
-        if not self.latency:
-            return PricingTables(book)
-        text = _text(self.latency)
-        # Raises an error that names the mistake in a malformed table.
-        Latencies.of([], {}, text, self.latency)
-        return PricingTables(book, text, self.latency)
+        tables = PricingTables(book)
+        if self.latency:
+            text = _text(self.latency)
+            # Raises an error that names the mistake in a malformed table.
+            Latencies.of([], {}, text, self.latency)
+            tables = PricingTables(book, text, self.latency)
+        self._tables, self._file_states = tables, states
+        return tables
+
+
+def override_tables(
+    tables: PricingTables, prices: Sequence[CsvTable], latency: CsvTable | None
+) -> PricingTables:
+    """Return the tables with prices of a query on top, and the latency table of a query instead."""
+    book = tables.book
+    for table in prices:
+        book = book.with_csv(table.csv, table.source, table.as_of)
+    return PricingTables(book, latency.csv, latency.source) if latency else tables._replace(book=book)
 
 
 def split_comma_list(setting: str) -> list[str]:
@@ -69,14 +67,6 @@ def split_comma_list(setting: str) -> list[str]:
 def validate_files(prices: str, latency: str) -> None:
     """Raise an error for a file that cannot be used, before a server starts with the file."""
     PricingFiles(split_comma_list(prices), latency).current()
-
-
-def _file_state(path: str) -> tuple[int, int]:
-    try:
-        stat = Path(path).stat()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-    return stat.st_mtime_ns, stat.st_size
 
 
 def _text(path: str) -> str:

@@ -9,32 +9,10 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 
 from lattice.errors import Cause, Invalid, LatticeError, Malformed
-from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
-from lattice.kinds.ledger import LatticeLedger
-from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.meta.yaml_manifest import Document, load_documents
-from lattice.kinds.node import LatticeNode
-from lattice.kinds.node_class import LatticeNodeClass
-from lattice.kinds.policy import LatticePlacementPolicy
-from lattice.kinds.pool import LatticePool
-from lattice.kinds.service import LatticeService
-from lattice.kinds.workload import LatticeWorkload
 
-PLACEMENT_INPUT_KINDS: tuple[type[Kind], ...] = (
-    LatticePool,
-    LatticeNodeClass,
-    CloudInfrastructure,
-    StaticInfrastructure,
-    LatticePlacementPolicy,
-    LatticeService,
-    LatticeCluster,
-    LatticeLedger,
-    LatticeNode,
-    LatticeWorkload,
-)
 SERVICE_NAME_PATTERN = r"^[^/]+/[^/]+$"
 Amount = Annotated[int, Meta(ge=0)]
 
@@ -129,7 +107,20 @@ _SHARED_FIELDS = frozenset(field.encode_name for field in msgspec.structs.fields
 
 def parse_query(name: str, body: bytes) -> FleetQuery:
     """Parse the body of a query; raise Invalid or Malformed. An apply needs a plan and manifests."""
-    query = _decode_query(PlanQuery if name == APPLY_QUERY else QUERY_TYPES[name], body)
+    query_type = PlanQuery if name == APPLY_QUERY else QUERY_TYPES[name]
+    try:
+        query = msgspec.json.decode(body or b"{}", type=query_type)
+    except msgspec.ValidationError as mismatch:
+        problem, _, where = str(mismatch).partition(" - at `$")
+        path = where.rstrip("`").removeprefix(".")
+        problem = f"{problem[:1].lower()}{problem[1:]}".replace("`", '"')
+        raise Invalid(
+            f"the question cannot be read: {problem}",
+            where=path,
+            causes=[Cause(path, f"Invalid value: {problem}")],
+        ) from mismatch
+    except (msgspec.DecodeError, UnicodeError) as error:
+        raise Malformed(f"the body is not JSON: {error}", fix="send a JSON object") from error
     if (
         name == APPLY_QUERY
         and isinstance(query, PlanQuery)
@@ -144,22 +135,6 @@ def parse_query(name: str, body: bytes) -> FleetQuery:
             causes=[cause],
         )
     return query
-
-
-def _decode_query(query_type: type[FleetQuery], body: bytes) -> FleetQuery:
-    try:
-        return msgspec.json.decode(body or b"{}", type=query_type)
-    except msgspec.ValidationError as mismatch:
-        problem, _, where = str(mismatch).partition(" - at `$")
-        path = where.rstrip("`").removeprefix(".")
-        problem = f"{problem[:1].lower()}{problem[1:]}".replace("`", '"')
-        raise Invalid(
-            f"the question cannot be read: {problem}",
-            where=path,
-            causes=[Cause(path, f"Invalid value: {problem}")],
-        ) from mismatch
-    except (msgspec.DecodeError, UnicodeError) as error:
-        raise Malformed(f"the body is not JSON: {error}", fix="send a JSON object") from error
 
 
 def placement_query(name: str, query: FleetQuery) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from lattice.errors import TooManyRequests, Unavailable
 from lattice.kinds.core import Namespace
 from lattice.kinds.meta.base import GROUP, VERSION
 from lattice.kinds.meta.quantity import MILLIONTHS
+from lattice.placement.feed.placement_input import PLACEMENT_KINDS
 from lattice.server.access.authorization import RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import (
     LENGTH_PREFIX_BYTES,
@@ -35,7 +36,6 @@ from lattice.server.fleet_queries.protocol import (
 )
 from lattice.server.fleet_queries.query_schema import (
     APPLY_QUERY,
-    PLACEMENT_INPUT_KINDS,
     QUERY_TYPES,
     search_seconds,
 )
@@ -55,7 +55,7 @@ EXIT_TIMEOUT_S = 5.0
 MAX_STDERR_BYTES = 16 << 10
 # Encrypting megabytes in one step would block the event loop.
 RESPONSE_CHUNK_BYTES = 64 << 10
-SNAPSHOT_RESOURCES = (*(kind.resource.id for kind in PLACEMENT_INPUT_KINDS), Namespace.resource.id)
+SNAPSHOT_RESOURCES = (*(kind.resource.id for kind in PLACEMENT_KINDS), Namespace.resource.id)
 log = structlog.get_logger()
 
 
@@ -106,7 +106,14 @@ class QueryProcess:
         while chunk := await process.stderr.read(RESPONSE_CHUNK_BYTES):
             tail = (tail + chunk)[-MAX_STDERR_BYTES:]
         stderr = tail.decode(errors="replace")
-        reason = _exit_description(await process.wait())
+        code = await process.wait()
+        if code >= 0:
+            reason = f"it ended with code {code}"
+        else:
+            try:
+                reason = f"it was ended by {signal.Signals(-code).name}"
+            except ValueError:
+                reason = f"it was ended by signal {-code}"
         # `stop` forgets the process before killing it, so another process here means an intended exit.
         if process is not self._process:
             if stderr:
@@ -155,15 +162,6 @@ class QueryProcess:
         await process.wait()
         if exit_task is not None:
             await exit_task
-
-
-def _exit_description(code: int) -> str:
-    if code >= 0:
-        return f"it ended with code {code}"
-    try:
-        return f"it was ended by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"it was ended by signal {-code}"
 
 
 class ChangesSince(NamedTuple):
@@ -302,7 +300,17 @@ class FleetQueryService:
         """
         try:
             async with asyncio.timeout(seconds):
-                return await self._exchange(request)
+                if self._is_closed:
+                    raise Unavailable("the server is stopping", fix="ask again when it is back")
+                if not self.process.is_running:
+                    # A new process has no objects, so the feed begins with a full load.
+                    self._snapshot.reset()
+                    await self.process.start()
+                async for load in self._snapshot.loads():
+                    await self.process.send(load)
+                request.revision = self._snapshot.revision
+                await self.process.send(request)
+                return await self.process.receive()
         except TimeoutError as error:
             await self._reset_process()
             fix = "ask about less, or let the server take longer with --fleet-time-limit"
@@ -319,19 +327,6 @@ class FleetQueryService:
         except BaseException:
             await self._reset_process()
             raise
-
-    async def _exchange(self, request: QueryRequest) -> QueryResult:
-        if self._is_closed:
-            raise Unavailable("the server is stopping", fix="ask again when it is back")
-        if not self.process.is_running:
-            # A new process has no objects, so the feed begins with a full load.
-            self._snapshot.reset()
-            await self.process.start()
-        async for load in self._snapshot.loads():
-            await self.process.send(load)
-        request.revision = self._snapshot.revision
-        await self.process.send(request)
-        return await self.process.receive()
 
     async def _reset_process(self) -> None:
         self._snapshot.reset()

@@ -13,24 +13,27 @@ import traceback
 import uuid
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from typing import Any, BinaryIO
-
-import msgspec
 
 from lattice.clock import SystemClock
 from lattice.errors import Cause, Invalid, LatticeError, NotFound
 from lattice.kinds import KINDS
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, Kind
 from lattice.kinds.meta.json_body import encode
+from lattice.placement.feed.placement_input import (
+    DECLARED_KINDS,
+    KINDS_BY_RESOURCE,
+    PlacementInput,
+    PricingTables,
+    decode_object,
+)
 from lattice.placement.inputs.latency import validate_latency_csv
-from lattice.placement.model.world import ObjectKey as ObjectKey
-from lattice.placement.model.world import World
+from lattice.placement.model.world import ObjectKey, World
 from lattice.placement.queries.dispatch import answer_query, require_namespace
 from lattice.process_tuning import freeze_heap
 from lattice.server.fleet_queries.dry_run import NAMESPACES, ApplyOptions, DryRun, OverlayStore
 from lattice.server.fleet_queries.plan_cache import PlanCache
-from lattice.server.fleet_queries.pricing_files import PricingFiles, PricingTables, split_comma_list
+from lattice.server.fleet_queries.pricing_files import PricingFiles, override_tables, split_comma_list
 from lattice.server.fleet_queries.protocol import (
     Load,
     PlannedWrite,
@@ -42,7 +45,6 @@ from lattice.server.fleet_queries.protocol import (
 )
 from lattice.server.fleet_queries.query_schema import (
     APPLY_QUERY,
-    PLACEMENT_INPUT_KINDS,
     CostQuery,
     FleetQuery,
     OptimiseQuery,
@@ -60,13 +62,8 @@ from lattice.store.protocol import Entry, Key
 # Lowers the priority of the process, so that the server answers short requests first where processors are
 # few.
 PROCESS_NICENESS = 5
-# Bounds the demands that a world caches, as a multiple of the number of services.
-MAX_CACHED_DEMANDS_PER_SERVICE = 4
 
 Document = dict[str, Any]
-_decoders = {
-    kind.resource.id: msgspec.json.Decoder(kind, float_hook=Decimal) for kind in PLACEMENT_INPUT_KINDS
-}
 
 
 @dataclass
@@ -77,16 +74,21 @@ class FleetCache:
     entries: dict[Key, Entry] = field(default_factory=dict)
     # Providers that can create machines; None admits every provider.
     providers: frozenset[str] | None = None
-    _decoded_objects: dict[Key, tuple[int, Kind]] = field(default_factory=dict)
-    _world: World | None = None
+    # Keys whose entries changed since the last world.
+    _dirty: dict[Key, None] = field(default_factory=dict)
+    # The revisions of the objects in the placement input.
+    _revisions: dict[Key, int] = field(default_factory=dict)
+    _tables: PricingTables | None = None
+
+    def __post_init__(self) -> None:
+        self._input = PlacementInput(self.providers)
 
     def apply_load(self, load: Load) -> None:
         if load.anew:
+            self._dirty.update(dict.fromkeys(self.entries))
             self.entries.clear()
-            self._world = None
         for row in load.rows:
-            # Any change makes the world outdated; unchanged objects are not decoded again.
-            self._world = None
+            self._dirty[row.key] = None
             if row.value is None:
                 self.entries.pop(row.key, None)
             else:
@@ -98,38 +100,24 @@ class FleetCache:
 
         Budgets cover the calendar month, so the current time decides how much of a budget is spent.
         """
-        world = self._world
-        if (
-            world is None
-            or world.price_book is not tables.book
-            or world.latency_csv is not tables.latency_csv
-        ):
-            world = self._world = World(self._objects(), *tables, adapters=self.providers)
-            freeze_heap()
-        return replace(world, now=datetime.now(UTC))
-
-    def trim(self) -> None:
-        """Drop the cached world after a query if its demand cache has grown too large.
-
-        A world shares its demand cache with every trial world derived from it, so each query can add entries.
-        """
-        if self._world and len(
-            vars(self._world).get("_demand_cache", ())
-        ) > MAX_CACHED_DEMANDS_PER_SERVICE * (len(self._world.services) + 100):
-            self._world = None
-
-    def _objects(self) -> dict[ObjectKey, Kind]:
-        decoded: dict[Key, tuple[int, Kind]] = {}
-        for key, entry in self.entries.items():
-            if key.resource not in _decoders:
+        is_unchanged = not self._dirty and tables is self._tables
+        for key in self._dirty:
+            kind = KINDS_BY_RESOURCE.get(key.resource)
+            if kind is None:
                 continue
-            cached = self._decoded_objects.get(key)
-            if cached and cached[0] == entry.revision:
-                decoded[key] = cached
-            else:
-                decoded[key] = (entry.revision, _decoders[key.resource].decode(entry.value))
-        self._decoded_objects = decoded
-        return {(kind.resource.kind, key.namespace, key.name): kind for key, (_, kind) in decoded.items()}
+            entry = self.entries.get(key)
+            if entry is None:
+                self._input.delete(kind, key.namespace, key.name)
+                self._revisions.pop(key, None)
+            elif self._revisions.get(key) != entry.revision:
+                self._input.put(decode_object(key.resource, entry.value))
+                self._revisions[key] = entry.revision
+        self._dirty.clear()
+        self._tables = tables
+        world = self._input.world(tables, datetime.now(UTC))
+        if not is_unchanged:
+            freeze_heap()
+        return world
 
 
 @dataclass
@@ -163,7 +151,12 @@ class QueryWorker:
             )
             raise Invalid(cause.message, where=cause.field, causes=[cause])
         overlay = OverlayStore(self.cache.entries)
-        dry_run = self._dry_run(overlay, request.user, query)
+        dry_run = DryRun(
+            Api(overlay, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: ""),
+            overlay,
+            frozenset(KINDS_BY_RESOURCE),
+            ApplyOptions(request.user, query.namespace, query.field_manager, query.force),
+        )
         manifests = query_manifests(query)
         try:
             writes = dry_run.apply_manifests(manifests.combined)
@@ -172,9 +165,9 @@ class QueryWorker:
         world = self._world(query)
         deletions = [_deleted_key(deletion, query.namespace, world) for deletion in query.delete]
         changes = [
-            _decoders[write.key.resource].decode(write.value)
+            decode_object(write.key.resource, write.value)
             for write in writes
-            if write.key.resource in _decoders
+            if write.key.resource in KINDS_BY_RESOURCE
         ]
         self._check_names(query, world, changes)
         document = answer_query(
@@ -212,25 +205,14 @@ class QueryWorker:
         world = self.cache.world(tables)
         if not query.prices and query.latency is None:
             return world
-        book, csv, source = tables.overridden_by(query.prices, query.latency)
+        book, csv, source = override_tables(tables, query.prices, query.latency)
         return replace(world, price_book=book, latency_csv=csv, latency_source=source)
-
-    def _dry_run(self, overlay: OverlayStore, user: str, query: FleetQuery) -> DryRun:
-        api = Api(overlay, self.catalog, SystemClock(), lambda: str(uuid.uuid4()), lambda: "")
-        placement_resources = frozenset(kind.resource.id for kind in PLACEMENT_INPUT_KINDS)
-        return DryRun(
-            api,
-            overlay,
-            placement_resources,
-            ApplyOptions(user, query.namespace, query.field_manager, query.force),
-        )
 
 
 def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> ObjectKey:
-    deletable = [kind for kind in PLACEMENT_INPUT_KINDS if not kind.resource.managed_hint]
-    kind = next((kind for kind in deletable if kind.resource.kind == deletion.kind), None)
+    kind = next((kind for kind in DECLARED_KINDS if kind.resource.kind == deletion.kind), None)
     if kind is None:
-        names = ", ".join(kind.resource.kind for kind in deletable)
+        names = ", ".join(kind.resource.kind for kind in DECLARED_KINDS)
         raise Invalid(
             f"{deletion.kind} is nothing whose deletion can be planned",
             where="delete",
@@ -281,7 +263,6 @@ def main(arguments: list[str]) -> None:
             continue
         out.write(encode_frame(worker.handle(message)))
         out.flush()
-        worker.cache.trim()
 
 
 if __name__ == "__main__":

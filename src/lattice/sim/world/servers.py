@@ -22,6 +22,7 @@ from lattice.kinds.meta.object_lifecycle import new_object
 from lattice.kinds.meta.stored_encoding import pack
 from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.kinds.node import LatticeNode
+from lattice.placement.feed.placement_input import PricingTables
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
@@ -146,7 +147,7 @@ class SimServer:
         )
         dependencies = ControllerDependencies(
             mint_token=TokenMinter(clock, rng),
-            pricing_tables=lambda: (PriceBook.builtin(), "", ""),
+            pricing_tables=lambda: PricingTables(PriceBook.builtin()),
             webhook_client=DiscardingPoster(),
             providers={"fake": world.cloud.client_for(process)},
             node_timeouts=TIMEOUTS.nodes,
