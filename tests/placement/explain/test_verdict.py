@@ -412,7 +412,7 @@ def _state(fleet: Fleet) -> object:
     return (
         taken,
         seats,
-        +fleet.committed,
+        +fleet.ledgers.committed,
         {name: len(each.machines) for name, each in fleet.clusters.items()},
-        fleet.unreserved_nodes_used,
+        fleet.inventory.unreserved_nodes_used,
     )

@@ -22,7 +22,6 @@ from lattice.placement.model.demand import Demand, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import ObjectChange, SupplyObject, apply_changes
 from lattice.placement.model.offer import Budget, Offer
-from lattice.placement.model.quotes import Quotes
 from lattice.placement.model.world import World, object_key
 
 _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
@@ -172,25 +171,9 @@ class ServiceTrial:
         changed_objects = apply_changes(self.world.objects, changes)
         offers, budgets = self._supply(changed_objects)
         # Changes add no offer here: every compiled offer replaces a row that the fleet has.
-        previous_offers = [self.fleet.offers[self.fleet.row(offer.name)] for offer in offers]
-        previous_budgets = [self.fleet.budgets[budget.name] for budget in budgets]
-        quotes = self.fleet.table.quotes
-        try:
-            self.fleet.replace_offers(offers, budgets)
-            if any(
-                (old.types, old.limits.gpus) != (new.types, new.limits.gpus)
-                for old, new in zip(previous_offers, offers, strict=True)
-            ):
-                # The quotes cache depends on machine types: build new quotes, with ids for new types.
-                for offer in offers:
-                    for machine_type in offer.types:
-                        self.fleet.type_ids.setdefault(machine_type.name, len(self.fleet.type_ids))
-                self.fleet.table.quotes = Quotes(self.fleet)
+        # All trials share one fleet, so every exit must restore the fleet.
+        with self.fleet.with_supply(offers, budgets):
             yield WhatIfScope(self, changed_objects)
-        finally:
-            # All trials share one fleet, so every exit must restore the fleet.
-            self.fleet.replace_offers(previous_offers, previous_budgets)
-            self.fleet.table.quotes = quotes
 
     def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
         """Compile the offers and budgets of changed objects only.
@@ -330,8 +313,8 @@ class WhatIfScope:
         """Place until the service is complete or the replica count is stable; removed machines free capacity
         and budget."""
         previous_replica_count = -1
-        while previous_replica_count != self.fleet.replica_count:
-            previous_replica_count = self.fleet.replica_count
+        while previous_replica_count != self.fleet.replicas.total:
+            previous_replica_count = self.fleet.replicas.total
             is_complete = True
             for group in latency_groups(dict(self.demands)):
                 for placement in place_group(group, self.fleet):

@@ -157,9 +157,9 @@ def _place_all(decided: StagedDecision, demands: Mapping[str, Demand], keep_deci
     """
     fleet, pending = decided.fleet, demands
     previous_replica_count = -1
-    while previous_replica_count != fleet.replica_count:
+    while previous_replica_count != fleet.replicas.total:
         # The first round may remove replicas, so its count does not show whether a second round helps.
-        previous_replica_count = fleet.replica_count if decided.placements else -1
+        previous_replica_count = fleet.replicas.total if decided.placements else -1
         _remove_surplus(pending, decided)
         placements = _place_missing(pending, decided, keep_decisions)
         # Machines of unsettled clusters may still run replicas, so only settled clusters shrink.
@@ -197,7 +197,7 @@ def _place_missing(
     demands_to_place = {
         name: demand
         for name, demand in demands.items()
-        if len(fleet.assignments.get(name, ())) < demand.replicas or demand.rule_conflict
+        if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
     }
     placements: dict[str, Placement] = {}
     for group in latency_groups(demands_to_place):

@@ -7,11 +7,11 @@ from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from lattice.placement.model.assignments import assign, machine_ranks
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import MachineType
-from lattice.placement.model.quotes import fits_on_machine, growable_clusters
+from lattice.placement.model.replica_index import Assignment
 
 # Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
 # the machine.
@@ -31,13 +31,13 @@ def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
         machine = _machine_with_capacity(ask, fleet, row, below_threshold=False)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
-    return assign(ask.demand, fleet, machine)
+    return fleet.assign_replica(ask.demand, machine)
 
 
 def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | None:
     """Return the machine type that a new machine in the offer would have, or None if the offer can add no
     machine."""
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     quote = quotes.quote_for(ask)
     if not quote.affordable[row] or not quote.within_limits[row]:
         return None
@@ -48,12 +48,12 @@ def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> A
     """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
     machines have no capacity."""
     machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     if machine is None and quotes.may_provision(ask, row, type_name):
         machine = _create_machine(ask, fleet, row, quotes.catalog.types[row][type_name])
     if machine is None:
         machine = _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
-    return None if machine is None else assign(ask.demand, fleet, machine)
+    return None if machine is None else fleet.assign_replica(ask.demand, machine)
 
 
 def _machine_with_capacity(
@@ -68,7 +68,7 @@ def _machine_with_capacity(
         _machines_with_capacity(ask, fleet, row),
         neighbours_by_cluster(ask.demand, fleet),
     )
-    growable_groups = fleet.growable_groups(ask.demand, ask.overflow_source, row)
+    growable_groups = fleet.groups.growable(ask.demand, ask.overflow_source, row)
     clusters = [
         cluster
         for cluster in map(fleet.clusters.__getitem__, machines_by_cluster)
@@ -91,7 +91,7 @@ def neighbours_by_cluster(demand: Demand, fleet: Fleet) -> Counter[str]:
     counts: Counter[str] = Counter()
     for neighbour in demand.neighbours:
         if neighbour != demand.name:
-            for cluster in fleet.clusters_of(neighbour):
+            for cluster in fleet.replicas.clusters(neighbour):
                 counts[cluster] += 1
     return counts
 
@@ -107,7 +107,7 @@ def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int,
 
 def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
     """Return the rows of machines that accept the demand and have enough free resources, by cluster name."""
-    machines, accepting = fleet.machines, fleet.accepting_machines(ask.demand, ask.overflow_source)
+    machines, accepting = fleet.machines, fleet.groups.accepting_machines(ask.demand, ask.overflow_source)
     if accepting is None:
         return {}
     mask = machines.column("alive") & (machines.column("offer") == row) & accepting
@@ -122,20 +122,22 @@ def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
     """Return the machine with the lowest rank among machines that fit the demand, or None."""
     return min(
-        (machine for machine in machines if fits_on_machine(fleet, demand, machine)),
+        (machine for machine in machines if fleet.groups.fits_on_machine(demand, machine)),
         key=lambda machine: machine_rank(demand, fleet, machine),
         default=None,
     )
 
 
 def machine_rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
-    return machine_ranks(demand, fleet, [machine])[0]
+    return fleet.machines.ranks(demand.name, [machine])[0]
 
 
 def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType) -> int:
     growable = [
         fleet.clusters[name]
-        for name in growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
+        for name in fleet.inventory.growable_clusters(
+            row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
+        )
     ]
     neighbours = neighbours_by_cluster(ask.demand, fleet)
     first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
@@ -148,11 +150,11 @@ def create_machines(
     """Add one machine to the growing cluster, or create a cluster with its initial machines if no cluster is
     passed."""
     if growing_cluster is not None:
-        return growing_cluster, [fleet.add_machine(growing_cluster, machine_type)]
+        return growing_cluster, [fleet.inventory.add_machine(growing_cluster, machine_type)]
     cluster = create_cluster(ask, fleet, row)
     count = fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes)
-    return cluster, fleet.add_machines(
-        cluster, machine_type, fleet.new_machine_names(cluster, machine_type.name, count)
+    return cluster, fleet.inventory.add_machines(
+        cluster, machine_type, fleet.inventory.new_machine_names(cluster, machine_type.name, count)
     )
 
 
@@ -160,7 +162,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     """Create an empty cluster in the offer, under the rules of the demand, with the next free number of the
     offer."""
     rules, offer = ask.demand.rules, fleet.offers[row]
-    number = fleet.next_cluster_number.get(row, 1)
+    number = fleet.inventory.next_cluster_number.get(row, 1)
     # Clusters of two offers can have the same name: pool `a-b`, and prefix `b` in pool `a`.
     while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:
         number += 1
@@ -168,7 +170,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     cluster = Cluster(
         name=cluster_name(offer.name, rules.prefix, number),
         offer_row=row,
-        group=fleet.group_of(ask.demand, ask.overflow_source, row),
+        group=fleet.groups.group_of(ask.demand, ask.overflow_source, row),
         # The limit of the offer may be below the minimum of the policy.
         min_nodes=min(rules.min_nodes, max_nodes),
         max_nodes=max_nodes,
@@ -176,7 +178,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
         overflow_source=ask.overflow_source,
         is_reserved=offer.name in ask.demand.usable_reserves,
     )
-    fleet.add_cluster(cluster, number)
+    fleet.inventory.add_cluster(cluster, number)
     return cluster
 
 
@@ -200,8 +202,8 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         empty = [machine for machine in cluster.machines if not replica_counts[machine]]
         if len(empty) == len(cluster.machines):
             for machine in reversed(cluster.machines.copy()):
-                fleet.drop_machine(machine)
-            fleet.drop_cluster(name)
+                fleet.inventory.drop_machine(machine)
+            fleet.inventory.drop_cluster(name)
             continue
         # A cluster keeps its minimum size as long as it has replicas.
         spare = len(cluster.machines) - cluster.min_nodes
@@ -210,7 +212,7 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
             key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
         )
         for machine in by_rate[: max(0, spare)]:
-            fleet.drop_machine(machine)
+            fleet.inventory.drop_machine(machine)
 
 
 def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
@@ -229,11 +231,13 @@ class OfferFiller:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._neighbours = neighbours_by_cluster(ask.demand, fleet)
         growable_groups, accepting_groups = (
-            fleet.growable_groups(ask.demand, ask.overflow_source, row),
-            fleet.accepting_groups(ask.demand, ask.overflow_source),
+            fleet.groups.growable(ask.demand, ask.overflow_source, row),
+            fleet.groups.accepting(ask.demand, ask.overflow_source),
         )
         clusters = [
-            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in growable_groups
+            cluster
+            for cluster in fleet.inventory.clusters_by_offer[row].values()
+            if cluster.group in growable_groups
         ]
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
         self._heaps: dict[str, list[MachineEntry]] = {}
@@ -244,7 +248,9 @@ class OfferFiller:
             (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank
         )
         self._clusters_with_capacity = [
-            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in accepting_groups
+            cluster
+            for cluster in fleet.inventory.clusters_by_offer[row].values()
+            if cluster.group in accepting_groups
         ]
         self._is_sorted = False
         # The cluster and its best machine; reset when a replica is assigned.
@@ -281,7 +287,7 @@ class OfferFiller:
         best = None if cluster is None else self._best(cluster)
         if cluster is None or best is None:
             return None
-        assignment, self._best_entry = assign(self.ask.demand, self.fleet, best[-1]), None
+        assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, best[-1]), None
         heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
         return assignment
 
@@ -298,7 +304,7 @@ class OfferFiller:
         ]
         self._add_candidates(cluster, added)
         machine = added[0]
-        assignment, self._best_entry = assign(self.ask.demand, self.fleet, machine), None
+        assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, machine), None
         entries = self._heaps.get(cluster.name)
         if entries is not None:
             self._heaps[cluster.name] = [
@@ -355,7 +361,7 @@ class OfferFiller:
         return entries[0]
 
     def _fits_on(self, machine: int) -> bool:
-        return fits_on_machine(self.fleet, self.ask.demand, machine)
+        return self.fleet.groups.fits_on_machine(self.ask.demand, machine)
 
     def _entry(self, machine: int) -> MachineEntry:
         machines = self.fleet.machines

@@ -12,8 +12,9 @@ from lattice.placement.greedy.place import Placement, place, violated_rules
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.greedy.scale_down import surplus_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk, Requirement
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import is_type_allowed
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import ELIGIBILITY_FILTERS, eligible_offers
 from lattice.placement.plugins.filters.spread import domain_of
 
@@ -49,7 +50,7 @@ def place_all_once(
     demands_to_place = {
         name: demand
         for name, demand in demands_by_name.items()
-        if len(fleet.assignments.get(name, ())) < demand.replicas or demand.rule_conflict
+        if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
     }
     placements: dict[str, Placement] = {}
     for group in latency_groups(demands_to_place):
@@ -67,9 +68,9 @@ def place_all(demands: Iterable[Demand], fleet: Fleet, *, keep_decisions: int = 
     pending = {demand.name: demand for demand in demands}
     placements: dict[str, Placement] = {}
     previous_replica_count = -1
-    while previous_replica_count != fleet.replica_count:
+    while previous_replica_count != fleet.replicas.total:
         # The first round also removes replicas; only later rounds have a count that never shrinks.
-        previous_replica_count = fleet.replica_count if placements else -1
+        previous_replica_count = fleet.replicas.total if placements else -1
         placements |= place_all_once(pending.values(), fleet, keep_decisions=keep_decisions)
         remove_empty_machines(fleet, list(fleet.clusters))
         pending = {
@@ -251,7 +252,7 @@ def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
     An offer in a new region does not make an existing spread uneven; a spread with all replicas in one of
     several domains is uneven.
     """
-    counts = fleet.replicas_by_offer(demand.name)
+    counts = fleet.replicas.by_offer(demand.name)
     broken = violated_rules(demand, fleet, counts)
     eligible = eligible_offers(ReplicaAsk(demand), fleet)
     for requirement in demand.spread:

@@ -10,11 +10,11 @@ from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.place import place
-from lattice.placement.model.assignments import assign
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import MachineType
-from lattice.placement.model.quotes import fits_on_machine
+from lattice.placement.model.replica_index import Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,15 +131,15 @@ def _grow_cluster(
         machine_type = _growable_type(fleet, cluster, _node_group_of(fleet, remaining[0])[1])
         if machine_type is None:
             break
-        machine = fleet.add_machine(cluster, machine_type)
+        machine = fleet.inventory.add_machine(cluster, machine_type)
         # The replica does not fit on an empty machine of this type: more machines do not help.
-        if not fits_on_machine(fleet, demand, machine):
-            fleet.drop_machine(machine)
+        if not fleet.groups.fits_on_machine(demand, machine):
+            fleet.inventory.drop_machine(machine)
             break
         added += 1
-        while remaining and fits_on_machine(fleet, demand, machine):
+        while remaining and fleet.groups.fits_on_machine(demand, machine):
             fleet.unassign(remaining.pop())
-            assign(demand, fleet, machine)
+            fleet.assign_replica(demand, machine)
     return added, remaining
 
 
@@ -148,7 +148,7 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
     else None."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
     # A cluster without the reserve must not grow into machines that are reserved for other services.
-    if not cluster.is_reserved and fleet.unreserved_nodes_left(cluster.offer_row) < 1:
+    if not cluster.is_reserved and fleet.groups.unreserved_nodes_left(cluster.offer_row) < 1:
         return None
     machine_type = next((candidate for candidate in offer.types if candidate.name == name), None)
     if (
@@ -168,10 +168,10 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
 
 def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) -> bool:
     # Without a price, a machine is allowed only where no budget has a limit.
-    has_usable_price = machine_type.is_priced or not fleet.has_budget_limit(
+    has_usable_price = machine_type.is_priced or not fleet.ledgers.has_limit(
         cluster.offer_row, cluster.overflow_source
     )
-    return has_usable_price and machine_type.rate <= fleet.headroom(
+    return has_usable_price and machine_type.rate <= fleet.ledgers.headroom(
         cluster.offer_row, cluster.overflow_source
     )
 
