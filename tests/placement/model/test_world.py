@@ -21,7 +21,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.place import remove_assignments
-from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, place_one_round
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import UNPRICED_COST, is_type_allowed
@@ -226,7 +226,7 @@ def test_quote_agrees_with_naive_loop(number: int) -> None:
         if seats and draw.random() < 0.4:
             remove_assignments(fleet, draw.sample(seats, draw.randint(1, len(seats))))
         else:
-            place_all_once([demand], fleet)
+            place_one_round([demand], fleet, PlanRounds(fleet))
         for ask, row in [pair for each in demands for pair in _asks(fleet, each)]:
             assert quoted(fleet, ask, row) == obvious(fleet, ask, row)
 

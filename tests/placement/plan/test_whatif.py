@@ -21,7 +21,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.place import remove_assignments
-from lattice.placement.greedy.place_all import misplaced_assignments, place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, misplaced_assignments, place_one_round
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, converge, plan
@@ -174,7 +174,7 @@ def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]
             case 1:
                 fleet.mark_lost(draw.randrange(len(fleet.offers)))
             case _:
-                place_all_once([settled.world.demands[service]], fleet)
+                place_one_round([settled.world.demands[service]], fleet, PlanRounds(fleet))
         yield
 
 

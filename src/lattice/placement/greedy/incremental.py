@@ -42,7 +42,7 @@ def is_price_only(demand: Demand, fleet: Fleet) -> bool:
 
 
 class PriceOrder:
-    """The offers of one decision ordered by the cost of a replica.
+    """The offers of one decision ordered by the cost of a replica, without a run of the plugins.
 
     The order is valid as long as the fleet changes only in offers that were chosen and have no machine left.
     """
@@ -101,9 +101,10 @@ class PriceOrder:
 class IncrementalPlacer:
     """Places the replicas of one demand while no other replicas are added to the fleet.
 
-    Decisions and assignments are the same as if every replica were decided anew. A decision depends on the
-    chosen offer only through the free capacity of its machines and the cost of the next machine. As long as
-    both and all other offers are unchanged, the next replica goes to the same offer.
+    Decisions and assignments are the same as if every replica were decided anew by `decide_with_overflow` and
+    `assign_in_offer`, the reference; `test_batch_placement_equals_single_in_random_worlds` proves the equality.
+    A decision depends on the chosen offer only through the free capacity of its machines and the cost of the next
+    machine. As long as both and all other offers are unchanged, the next replica goes to the same offer.
     """
 
     def __init__(self, demand: Demand, fleet: Fleet, *, with_scores: bool = False) -> None:
@@ -246,18 +247,16 @@ class IncrementalPlacer:
         if self._next_type is None:
             # The decision for an offer without free capacity counted on the next machine type.
             self._reusable_decisions.pop(False, None)
-        if self._last_ask.capacity_target or self._affects_other_offers(filler.row):
+        # The new machine changes more than the cost of the next machine in the offer.
+        affects_other_offers = (
+            self._weighs_free_capacity
+            or self._last_ask.overflow_source
+            or self._has_per_replica_limits(filler.row)
+            or self._shares_budget(filler.row)
+        )
+        if self._last_ask.capacity_target or affects_other_offers:
             self._reusable_decisions, self._next_type = {}, None
         return assignment
-
-    def _affects_other_offers(self, row: int) -> bool:
-        """Report whether a new machine in the offer changes more than the cost of the next machine in the
-        offer."""
-        return (
-            bool(self._weighs_free_capacity or self._last_ask.overflow_source)
-            or self._has_per_replica_limits(row)
-            or self._shares_budget(row)
-        )
 
     def _offered(self, row: int) -> MachineType | None:
         offer_key = (row, self._last_ask.overflow_source)

@@ -2,7 +2,7 @@
 new cluster."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 import numpy as np
@@ -19,41 +19,46 @@ MachineEntry = tuple[int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
-    """Assign one replica inside the offer.
+    """Assign one replica inside the offer; raises LookupError if the offer has no free capacity.
 
-    The order is: fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters
-    beyond the threshold. Raises LookupError if the offer has no free capacity.
+    This is the reference: every call searches all machines of the offer. `OfferFiller` is the fast path for
+    many replicas of one service; `test_batch_placement_equals_single_in_random_worlds` proves both equal.
     """
-    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True)
-    if machine is None and (machine_type := next_machine_type(ask, fleet, row)):
-        machine = _create_machine(ask, fleet, row, machine_type)
-    if machine is None:
-        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False)
+    machine = _choose_machine(ask, fleet, row)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
     return fleet.assign_replica(ask.demand, machine)
 
 
-def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | None:
-    """Return the machine type that a new machine in the offer would have, or None if the offer can add no
-    machine."""
+def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
+    """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
+    machines have no capacity."""
+    machine = _choose_machine(ask, fleet, row, type_name)
+    return None if machine is None else fleet.assign_replica(ask.demand, machine)
+
+
+def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> int | None:
+    """Fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters beyond the
+    threshold; the first of these that works yields the machine."""
+    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
+    if machine is not None:
+        return machine
+    machine_type = next_machine_type(ask, fleet, row, type_name)
+    if machine_type is not None:
+        return _create_machine(ask, fleet, row, machine_type)
+    return _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
+
+
+def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> MachineType | None:
+    """Return the machine type that a new machine in the offer would have, the named type if a name is passed;
+    None if the offer can add no such machine."""
     quotes = fleet.quotes
+    if type_name:
+        return quotes.catalog.types[row][type_name] if quotes.may_provision(ask, row, type_name) else None
     quote = quotes.quote_for(ask)
     if not quote.affordable[row] or not quote.within_limits[row]:
         return None
     return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
-
-
-def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
-    """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
-    machines have no capacity."""
-    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
-    quotes = fleet.quotes
-    if machine is None and quotes.may_provision(ask, row, type_name):
-        machine = _create_machine(ask, fleet, row, quotes.catalog.types[row][type_name])
-    if machine is None:
-        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
-    return None if machine is None else fleet.assign_replica(ask.demand, machine)
 
 
 def _machine_with_capacity(
@@ -123,13 +128,9 @@ def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int |
     """Return the machine with the lowest rank among machines that fit the demand, or None."""
     return min(
         (machine for machine in machines if fleet.groups.fits_on_machine(demand, machine)),
-        key=lambda machine: machine_rank(demand, fleet, machine),
+        key=lambda machine: fleet.machines.rank(demand.name, machine),
         default=None,
     )
-
-
-def machine_rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
-    return fleet.machines.ranks(demand.name, [machine])[0]
 
 
 def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType) -> int:
@@ -223,8 +224,8 @@ def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
 class OfferFiller:
     """Fills the machines of one offer while only replicas of one service are added to the offer.
 
-    Assignments are the same as those of `assign_in_offer`. A machine without capacity for a replica never
-    regains capacity, so the filler checks a full machine only once.
+    Assignments are the same as those of `assign_in_offer`, the reference. A machine without capacity for a
+    replica never regains capacity, so the filler checks a full machine only once.
     """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
@@ -302,21 +303,11 @@ class OfferFiller:
         self._growable_clusters = [
             candidate for candidate in growable if len(candidate.machines) < candidate.max_nodes
         ]
-        self._add_candidates(cluster, added)
-        machine = added[0]
-        assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, machine), None
+        assignment = self.fleet.assign_replica(self.ask.demand, added[0])
+        self._best_entry = None
         entries = self._heaps.get(cluster.name)
         if entries is not None:
-            self._heaps[cluster.name] = [
-                entry if entry[-1] != machine else self._entry(machine) for entry in entries
-            ]
-            heapify(self._heaps[cluster.name])
-        return assignment
-
-    def _add_candidates(self, cluster: Cluster, added: Iterable[int]) -> None:
-        entries = self._heaps.get(cluster.name)
-        if entries is not None:
-            self._heaps[cluster.name] = [*entries, *(self._entry(machine) for machine in added)]
+            self._heaps[cluster.name] = [*entries, *(self._entry(new_machine) for new_machine in added)]
             heapify(self._heaps[cluster.name])
         self._clusters_with_capacity = [
             *(candidate for candidate in self._clusters_with_capacity if candidate is not cluster),
@@ -327,6 +318,7 @@ class OfferFiller:
             cluster,
         ]
         self._is_sorted = False
+        return assignment
 
     def _first_below_threshold(self) -> Cluster | None:
         if not self._is_sorted:
@@ -364,12 +356,4 @@ class OfferFiller:
         return self.fleet.groups.fits_on_machine(self.ask.demand, machine)
 
     def _entry(self, machine: int) -> MachineEntry:
-        machines = self.fleet.machines
-        replicas = machines.replica_counts[machine][self.ask.demand.name]
-        return (
-            replicas,
-            int(machines.free(0)[machine]),
-            int(machines.free(1)[machine]),
-            machines.names[machine],
-            machine,
-        )
+        return (*self.fleet.machines.rank(self.ask.demand.name, machine), machine)

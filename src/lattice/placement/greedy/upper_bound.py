@@ -79,23 +79,15 @@ def _capacity_on_existing(demand: Demand, fleet: Fleet, rows: Flags) -> int:
         return 0
     capacity: Integers = np.full(machines.count, demand.max_per_node or demand.replicas, np.int64)
     for resource, amount in demand.effective_needs.items():
-        free = machines.free(machines.add_resource(resource)) + _released_by_update(
-            demand, fleet, resource, amount
-        )
+        free = machines.free(machines.add_resource(resource)).copy()
+        for assignment in fleet.assignments.get(demand.name, ()):
+            previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
+            # A running replica that takes on the current request releases the difference.
+            if previous_amount != amount:
+                free[assignment.machine] += previous_amount - amount
         np.minimum(capacity, np.maximum(free, 0) // max(1, amount), out=capacity)
     is_counted = machines.column("alive") & rows[machines.column("offer")]
     return int(capacity[is_counted].sum())
-
-
-def _released_by_update(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Integers:
-    """Return by machine how much of the resource running replicas release when they take on the current
-    request."""
-    released: Integers = np.zeros(fleet.machines.count, np.int64)
-    for assignment in fleet.assignments.get(demand.name, ()):
-        previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
-        if previous_amount != amount:
-            released[assignment.machine] += previous_amount - amount
-    return released
 
 
 def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:

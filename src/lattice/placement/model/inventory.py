@@ -75,9 +75,14 @@ class MachineTable(Table):
         for row in rows:
             self.touch(row)
 
-    def ranks(self, service: str, rows: Sequence[int]) -> list[tuple[int, int, int, str]]:
-        """Sort keys of machines, the best for a replica first: few replicas of the service, then little free
+    def rank(self, service: str, row: int) -> tuple[int, int, int, str]:
+        """The sort key of a machine, the best for a replica first: few replicas of the service, then little free
         capacity."""
+        free_cpu, free_memory = int(self.free(0)[row]), int(self.free(1)[row])
+        return self.replica_counts[row][service], free_cpu, free_memory, self.names[row]
+
+    def ranks(self, service: str, rows: Sequence[int]) -> list[tuple[int, int, int, str]]:
+        """The ranks of many machines at once: faster than a call of `rank` per machine."""
         cpu, memory = self.free(0)[rows].tolist(), self.free(1)[rows].tolist()
         return [
             (self.replica_counts[row][service], cpu[position], memory[position], self.names[row])
