@@ -66,11 +66,20 @@ def payable_in_advance(fleet: Fleet, observation: ReplicaObservation) -> frozens
     waiting_groups: set[NodeGroupKey] = set()
     for counts in observation.unschedulable.values():
         waiting_groups.update(counts)
-    return frozenset(
-        node_group
-        for node_group in observation.blocked & waiting_groups
-        if _awaits_machines(fleet, observation, node_group) and _is_payable(fleet, node_group)
-    )
+    payable: set[NodeGroupKey] = set()
+    for node_group in observation.blocked & waiting_groups:
+        if not _awaits_machines(fleet, observation, node_group):
+            continue
+        cluster = fleet.clusters[node_group[0]]
+        types = {kind.name: kind for kind in fleet.offers[cluster.offer_row].types}
+        machine_type = types.get(node_group[1])
+        if (
+            machine_type is not None
+            and is_within_limits(fleet, cluster)
+            and _is_affordable(fleet, cluster, machine_type)
+        ):
+            payable.add(node_group)
+    return frozenset(payable)
 
 
 def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: NodeGroupKey) -> bool:
@@ -79,23 +88,6 @@ def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: 
     return (
         cluster is not None
         and observation.joined_nodes[node_group] < class_counts(fleet, cluster)[node_group[1]]
-    )
-
-
-def _is_payable(fleet: Fleet, node_group: NodeGroupKey) -> bool:
-    cluster = fleet.clusters[node_group[0]]
-    machine_type = next(
-        (
-            machine_type
-            for machine_type in fleet.offers[cluster.offer_row].types
-            if machine_type.name == node_group[1]
-        ),
-        None,
-    )
-    return (
-        machine_type is not None
-        and is_within_limits(fleet, cluster)
-        and _is_affordable(fleet, cluster, machine_type)
     )
 
 
