@@ -199,7 +199,7 @@ class _FleetView:
         quotes, rules = self.fleet.quotes, demand.rules.hash
         serves = quotes.machine_fit(demand).can_host[:, row]
         for machine_type in self.useful[row]:
-            if serves[self.fleet.quotes.catalog.type_ids[machine_type.name]]:
+            if serves[quotes.catalog.type_ids[machine_type.name]]:
                 yield self.model_name(machine_type.name, rules)
         for unlisted in self.unlisted[row].values():
             if (
