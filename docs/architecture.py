@@ -52,7 +52,7 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "placement.model": Folder(
-        "The snapshot of the fleet, resolved demands, offers, the trial fleet with its undo journal, quotes and costs.",
+        "The snapshot of the fleet, resolved demands, offers, the trial fleet and its parts under one undo journal, quotes and costs.",
         "kinds kinds.meta engine lifecycle placement.inputs",
         VALUES,
     ),
@@ -61,15 +61,19 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta placement.inputs placement.model",
         VALUES,
     ),
-    "placement.plugins": Folder("Plugins that filter and score offers for a replica.", "", VALUES),
+    "placement.plugins": Folder(
+        "What all placement plugins share: how a plugin reads the fleet, rejection reasons.",
+        "kinds.meta engine placement.model",
+        VALUES,
+    ),
     "placement.plugins.filters": Folder(
         "One module per filter plugin of placement.",
-        "kinds kinds.meta engine placement.model",
+        "kinds kinds.meta engine placement.model placement.plugins",
         VALUES,
     ),
     "placement.plugins.scores": Folder(
         "One module per score plugin of placement.",
-        "engine placement.model placement.plugins.filters",
+        "engine placement.model placement.plugins placement.plugins.filters",
         VALUES,
     ),
     "placement.greedy": Folder(
@@ -79,12 +83,12 @@ MAP: dict[str, Folder] = {
     ),
     "placement.explain": Folder(
         "Why a service is not placed: blockers, verdict, required infrastructure.",
-        "kinds kinds.meta engine placement.greedy placement.model placement.plugins.filters",
+        "kinds kinds.meta engine placement.greedy placement.model placement.plugins placement.plugins.filters",
         VALUES,
     ),
     "placement.status": Folder(
         "Status and conditions of services, pools, infrastructure and clusters, computed from a fleet.",
-        "kinds kinds.meta engine lifecycle placement.inputs placement.model placement.greedy placement.explain placement.plugins.filters",
+        "kinds kinds.meta engine lifecycle placement.inputs placement.model placement.greedy placement.explain placement.plugins placement.plugins.filters",
         VALUES,
     ),
     "placement.plan": Folder(
@@ -94,7 +98,7 @@ MAP: dict[str, Folder] = {
     ),
     "placement.fit": Folder(
         "The smallest changes that would make a service fit, each tried on a trial fleet.",
-        "kinds kinds.meta engine placement.explain placement.greedy placement.inputs placement.model placement.plugins.filters",
+        "kinds kinds.meta engine placement.explain placement.greedy placement.inputs placement.model placement.plugins placement.plugins.filters",
         VALUES,
     ),
     "placement.optimise": Folder(
@@ -105,7 +109,7 @@ MAP: dict[str, Folder] = {
     "placement.queries": Folder(
         "plan, why, fit, what-if, cost and optimise as query in, document out: the only door for server and CLI.",
         "kinds.meta engine placement.explain placement.fit placement.greedy placement.inputs placement.model placement.optimise placement.plan"
-        " placement.plugins.filters placement.status",
+        " placement.plugins placement.plugins.filters placement.status",
         VALUES,
     ),
     "scheduling": Folder(

@@ -202,6 +202,6 @@ def check_machines(fleet: RunningFleet, said: FleetState, before: dict[str, tupl
     assert (found - told).keys() <= crossed_cells(before, said)
     if found != told:
         return
-    paid = Counter(said.fleet.committed)
+    paid = Counter(said.fleet.ledgers.committed)
     paid.update({pool_account(pool).ledger_name: rate for pool, rate in said.orphaned.offer_rates.items()})
     assert ledgers(fleet) == {name: rate for name, rate in paid.items() if rate}

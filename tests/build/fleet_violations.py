@@ -223,7 +223,7 @@ def _reserves(settled: FleetState) -> Iterator[str]:
             }
             held = [
                 [fleet.machines.replica_counts[machine] for machine in each.machines]
-                for each in fleet.clusters_by_offer[row].values()
+                for each in fleet.inventory.clusters_by_offer[row].values()
             ]
             others = sum(
                 len(machines)
@@ -237,7 +237,7 @@ def _reserves(settled: FleetState) -> Iterator[str]:
             dict(seat.needs).get("gpu", 0)
             for seats in fleet.assignments.values()
             for seat in seats
-            if seat.machine in fleet.machines_by_offer[row]
+            if seat.machine in fleet.inventory.machines_by_offer[row]
         )
         if gpus:
             yield from _over(f"{offer.name} gpus", gpus, sum(offer.limits.gpus.values()))
@@ -336,7 +336,7 @@ def _skew(settled: FleetState, service: LatticeService, key: str, most: int) -> 
 
 
 def _may(settled: FleetState, service: LatticeService, offer: Offer, row: int) -> bool:
-    serves = settled.fleet.table.quotes.machine_fit(
+    serves = settled.fleet.quotes.machine_fit(
         settled.world.demands[f"default/{service.metadata.name}"]
     ).can_host[:, row]
     return not offer.closed_reason and bool(serves.any()) and not list(_place_rules(settled, service, offer))

@@ -16,7 +16,7 @@ from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
-from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, place_one_round
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
@@ -155,7 +155,9 @@ def a_world(*objects: Kind) -> World:
 def arranged(world: World, *but: str) -> Fleet:
     """The fleet with every feasible service placed, except the named ones."""
     fleet = world.build_fleet()
-    place_all_once([each for name, each in world.demands.items() if name not in but], fleet)
+    place_one_round(
+        [each for name, each in world.demands.items() if name not in but], fleet, PlanRounds(fleet)
+    )
     return fleet
 
 

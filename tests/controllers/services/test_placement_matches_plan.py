@@ -80,7 +80,7 @@ def test_committed_placements_match_plan(world: World) -> None:
                 name: dict(each) for name, each in planned.replica_counts.items()
             }
             assert machines == {name: dict(each) for name, each in planned.clusters.items()}
-            assert rates == {name: rate for name, rate in planned.fleet.committed.items() if rate}
+            assert rates == {name: rate for name, rate in planned.fleet.ledgers.committed.items() if rate}
             assert shares(fleet) == {
                 name: planned.service_rates.get(name, 0) for name in planned.replica_counts
             }
@@ -115,7 +115,9 @@ def test_added_service_matches_plan_and_cost(world: World) -> None:
                 name: dict(each) for name, each in planned.state_after.replica_counts.items()
             }
             assert machines == {name: dict(each) for name, each in planned.state_after.clusters.items()}
-            assert rates == {name: rate for name, rate in planned.state_after.fleet.committed.items() if rate}
+            assert rates == {
+                name: rate for name, rate in planned.state_after.fleet.ledgers.committed.items() if rate
+            }
 
     asyncio.run(script())
 

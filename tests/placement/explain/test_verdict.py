@@ -31,7 +31,7 @@ from lattice.placement.explain.blockers import (
 from lattice.placement.explain.required_infrastructure import as_infrastructure, region_pattern
 from lattice.placement.explain.verdict import Verdict, conflicting_requirements, judge
 from lattice.placement.greedy.place import place
-from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, place_one_round
 from lattice.placement.model.demand import Requirement
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
@@ -250,7 +250,7 @@ def test_open_overflow_reports_shortfall_of_target() -> None:
 def test_seed_api_gateway_lacks_gdpr_in_us_east() -> None:
     world = seed_world("soc2", "hipaa")
     fleet = world.build_fleet()
-    placements = place_all_once(world.demands.values(), fleet)
+    placements = place_one_round(world.demands.values(), fleet, PlanRounds(fleet))
     found = judge(placements["default/api-gateway"], fleet, world.services)
     assert found.kind == "Never"
     assert (
@@ -330,7 +330,7 @@ def failures(world: World) -> tuple[Fleet, dict[str, Verdict]]:
     fleet = world.build_fleet()
     failed = {
         name: each
-        for name, each in place_all_once(world.demands.values(), fleet).items()
+        for name, each in place_one_round(world.demands.values(), fleet, PlanRounds(fleet)).items()
         if not each.is_complete
     }
     return fleet, {name: judge(each, fleet, world.services) for name, each in failed.items()}
@@ -395,7 +395,7 @@ def test_verdict_kinds_match_their_definition(world: World) -> None:
 @given(worlds())
 def test_judge_does_not_change_the_fleet(world: World) -> None:
     fleet = world.build_fleet()
-    placements = place_all_once(world.demands.values(), fleet)
+    placements = place_one_round(world.demands.values(), fleet, PlanRounds(fleet))
     before = _state(fleet)
     for each in placements.values():
         if not each.is_complete:
@@ -412,7 +412,7 @@ def _state(fleet: Fleet) -> object:
     return (
         taken,
         seats,
-        +fleet.committed,
+        +fleet.ledgers.committed,
         {name: len(each.machines) for name, each in fleet.clusters.items()},
-        fleet.unreserved_nodes_used,
+        fleet.inventory.unreserved_nodes_used,
     )

@@ -29,7 +29,7 @@ def test_stages_equal_plan(world: World) -> None:
     assert {name: each.missing for name, each in decided.placements.items()} == {
         name: each.missing for name, each in planned.placements.items()
     }
-    assert decided.fleet.committed == planned.fleet.committed
+    assert decided.fleet.ledgers.committed == planned.fleet.ledgers.committed
 
 
 @settings(max_examples=EXAMPLES, deadline=None)

@@ -40,7 +40,7 @@ def one_by_one(demand: Demand, fleet: Fleet, keep: int, *, roomy: bool = False) 
         asked, decision = decide_with_overflow(ask, fleet, profile)
         placement.decisions.append(decision.copy())
         if not decision.fits:
-            placement.missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
+            placement.missing = demand.replicas - fleet.replicas.count(demand.name)
             break
         placement.assignments.append(assign_in_offer(asked, fleet, decision.chosen))
     return placement
@@ -61,7 +61,11 @@ def outcome_of(world: World, put: Callable[[Demand, Fleet, int], Placement], kee
             for seat in placement.assignments
         ]
         found += [_decided(each) for each in placement.decisions[:keep]]
-    return [*found, +fleet.committed, {name: len(each.machines) for name, each in fleet.clusters.items()}]
+    return [
+        *found,
+        +fleet.ledgers.committed,
+        {name: len(each.machines) for name, each in fleet.clusters.items()},
+    ]
 
 
 def _decided(decision: Decision) -> object:

@@ -85,7 +85,7 @@ def test_predicted_machine_count_equals_placed_count(
     rules = a_policy(clusters={"binPackingThreshold": threshold, "maxNodes": 1000})
     service = a_service(replicas=replicas, cores=cores / 10, memory=memory / 10)
     settled = converge(a_world(a_class("m", 4, 4, 0.2), a_pool(), rules, service))
-    counted = settled.fleet.table.quotes.machine_fit(settled.world.demands["default/api"]).machine_count
+    counted = settled.fleet.quotes.machine_fit(settled.world.demands["default/api"]).machine_count
     assert settled.clusters == {"p1-001": {"m": int(counted[0, 0])}}
 
 

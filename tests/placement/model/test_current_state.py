@@ -12,7 +12,6 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.placement.greedy.machine_choice import pick_machine
-from lattice.placement.model.assignments import assign
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
@@ -59,7 +58,7 @@ def assign_naively(fleet: Fleet, world: World) -> None:
         machine = pick_machine(demand, fleet, machines)
         if machine is None:
             machine = min(machines, key=lambda each: (-int(free(0)[each]), -int(free(1)[each]), names[each]))
-        assign(demand, fleet, machine)
+        fleet.assign_replica(demand, machine)
 
 
 @EXAMPLES

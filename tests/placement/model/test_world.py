@@ -21,7 +21,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.place import remove_assignments
-from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, place_one_round
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import UNPRICED_COST, is_type_allowed
@@ -107,7 +107,10 @@ def _held(fleet: Fleet, ask: ReplicaAsk, row: int, kind: MachineType) -> int:
     }
     left["nodes"] = min(left["nodes"], _openable(fleet, demand, row))
     left["clusters"] = min(left["clusters"], _spillable(fleet, ask))
-    money, group = fleet.headroom(row, ask.overflow_source), fleet.group_of(demand, ask.overflow_source, row)
+    money, group = (
+        fleet.ledgers.headroom(row, ask.overflow_source),
+        fleet.groups.group_of(demand, ask.overflow_source, row),
+    )
     grow = sum(
         each.max_nodes - len(each.machines)
         for each in fleet.clusters.values()
@@ -145,7 +148,7 @@ def _spillable(fleet: Fleet, ask: ReplicaAsk) -> int:
     """Clusters that may still be created as overflow of the source data center."""
     source = fleet.offers[fleet.row(ask.overflow_source)].overflow if ask.overflow_source else None
     most = source.limits.max_clusters if source else None
-    return NO_LIMIT if most is None else most - fleet.overflow_clusters[ask.overflow_source]
+    return NO_LIMIT if most is None else most - fleet.inventory.overflow_clusters[ask.overflow_source]
 
 
 def _at_least(count: int, demand: Demand, kind: MachineType) -> int:
@@ -154,7 +157,7 @@ def _at_least(count: int, demand: Demand, kind: MachineType) -> int:
 
 def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     demand, offer = ask.demand, fleet.offers[row]
-    group = fleet.group_of(demand, ask.overflow_source, row)
+    group = fleet.groups.group_of(demand, ask.overflow_source, row)
     own = [
         cluster for cluster in fleet.clusters.values() if cluster.offer_row == row and cluster.group == group
     ]
@@ -173,8 +176,8 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
         and all(kind.size[name] >= NO_LIMIT or kind.size[name] * count <= left[name] for name in ("cpu", "memory"))
     ]  # fmt: skip
     money, needs_price = (
-        fleet.headroom(row, ask.overflow_source),
-        fleet.has_budget_limit(row, ask.overflow_source),
+        fleet.ledgers.headroom(row, ask.overflow_source),
+        fleet.ledgers.has_limit(row, ask.overflow_source),
     )
     paid = [kind for kind in fitting if kind.rate * count <= money and (kind.is_priced or not needs_price)]
     best = min(
@@ -190,7 +193,7 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
     shared = [
         each
         for each in fleet.clusters.values()
-        if each.offer_row == row and each.group in fleet.accepting_groups(demand, ask.overflow_source)
+        if each.offer_row == row and each.group in fleet.groups.accepting(demand, ask.overflow_source)
     ]
     has_room = any(_takes(fleet, demand, machine) for cluster in shared for machine in cluster.machines)
     return {
@@ -201,8 +204,8 @@ def obvious(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
 
 
 def quoted(fleet: Fleet, ask: ReplicaAsk, row: int) -> dict[str, Any]:
-    quote = fleet.table.quotes.quote_for(ask)
-    names = fleet.table.quotes.catalog.type_names
+    quote = fleet.quotes.quote_for(ask)
+    names = fleet.quotes.catalog.type_names
     affordable = bool(quote.affordable[row])
     return {
         "serves": bool(quote.can_host[row]), "has_room": bool(quote.has_free_capacity[row]), "fits": bool(quote.within_limits[row]), "affordable": affordable,
@@ -223,7 +226,7 @@ def test_quote_agrees_with_naive_loop(number: int) -> None:
         if seats and draw.random() < 0.4:
             remove_assignments(fleet, draw.sample(seats, draw.randint(1, len(seats))))
         else:
-            place_all_once([demand], fleet)
+            place_one_round([demand], fleet, PlanRounds(fleet))
         for ask, row in [pair for each in demands for pair in _asks(fleet, each)]:
             assert quoted(fleet, ask, row) == obvious(fleet, ask, row)
 
@@ -248,7 +251,7 @@ def test_overflow_budget_change_updates_region_quotes() -> None:
     fleet, ask = dc(100).build_fleet(), ReplicaAsk(dc(100).demands[API], overflow_source="dc")
     for spend in (100, 500, 100):
         changed = dc(spend).supply
-        fleet.replace_offers(
+        fleet.replace_supply(
             [each for each in changed.offers if each.is_static], [changed.budgets["static.dc.overflow"]]
         )
         assert quoted(fleet, ask, fleet.row("cloud/r1"))["affordable"] == (spend == 500)

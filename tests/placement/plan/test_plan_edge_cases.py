@@ -118,7 +118,7 @@ def test_delisted_machines_take_nothing_new_after_what_if() -> None:
         for seat in list(fleet.assignments["default/a"]):
             fleet.unassign(seat)
         for machine in list(fleet.machines.machine_type):
-            fleet.drop_machine(machine)
+            fleet.inventory.drop_machine(machine)
     place(world.with_objects([NEW]).demands["default/b"], fleet)
     assert sorted(fleet.machines.machine_type[row].name for row in fleet.machines.machine_type) == ["m", "n"]
     assert PlannedLayout.of(fleet, world.layout).machines.keys() == {"p1-001"}

@@ -21,7 +21,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy.place import remove_assignments
-from lattice.placement.greedy.place_all import misplaced_assignments, place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, misplaced_assignments, place_one_round
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, converge, plan
@@ -44,8 +44,8 @@ def state(fleet: Fleet) -> dict[str, Any]:
         }
 
     return {
-        "offers": {offer.name: (taken(table, row), bool(table.column("lost")[row]), int(fleet.headroom_by_offer[row]), fleet.unreserved_nodes_used[row],
-                                sorted(names[each] for each in fleet.machines_by_offer[row]), sorted(fleet.clusters_by_offer[row]), fleet.next_cluster_number.get(row, 1))
+        "offers": {offer.name: (taken(table, row), bool(table.column("lost")[row]), int(fleet.ledgers.headroom_by_offer[row]), fleet.inventory.unreserved_nodes_used[row],
+                                sorted(names[each] for each in fleet.inventory.machines_by_offer[row]), sorted(fleet.inventory.clusters_by_offer[row]), fleet.inventory.next_cluster_number.get(row, 1))
                    for row, offer in enumerate(fleet.offers)},
         "clusters": {name: (each.group, each.overflow_source, each.is_reserved, sorted(names[row] for row in each.machines), each.used, each.size)
                      for name, each in fleet.clusters.items()},
@@ -53,9 +53,9 @@ def state(fleet: Fleet) -> dict[str, Any]:
                      for row, kind in machines.machine_type.items()},
         "seats": {service: sorted((names[each.machine], each.needs, each.gpu_resource) for each in seats)
                   for service, seats in fleet.assignments.items()},
-        "counts": {service: {fleet.offers[row].name: count for row, count in fleet.replicas_by_offer(service).items()} for service in fleet.assignments},
-        "money": {name: amount for name, amount in fleet.committed.items() if amount},
-        "spilled": {name: count for name, count in fleet.overflow_clusters.items() if count},
+        "counts": {service: {fleet.offers[row].name: count for row, count in fleet.replicas.by_offer(service).items()} for service in fleet.assignments},
+        "money": {name: amount for name, amount in fleet.ledgers.committed.items() if amount},
+        "spilled": {name: count for name, count in fleet.inventory.overflow_clusters.items() if count},
     }  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def test_dropped_certificate_moves_dependent_services(number: int) -> None:
         for name, each in lost.world.demands.items()
         if any(one.value == certificate for one in each.compliance)
     ]
-    assert not any(lost.fleet.replicas_by_offer(name)[row] for name in needing)
+    assert not any(lost.fleet.replicas.by_offer(name)[row] for name in needing)
 
 
 def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]:
@@ -174,7 +174,7 @@ def operations(fleet: Fleet, settled: FleetState, number: int) -> Iterator[None]
             case 1:
                 fleet.mark_lost(draw.randrange(len(fleet.offers)))
             case _:
-                place_all_once([settled.world.demands[service]], fleet)
+                place_one_round([settled.world.demands[service]], fleet, PlanRounds(fleet))
         yield
 
 

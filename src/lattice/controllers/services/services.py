@@ -214,7 +214,7 @@ class PlacementController:
         The amount spent is no input: a decision that differs only by spent amounts keeps its text.
         """
         name, digest = placement.demand.name, digest_of(placement.demand, fleet_state)
-        inputs = (digest, *((budget.name, budget.limit) for budget in decided.fleet.budgets.values()))
+        inputs = (digest, *((budget.name, budget.limit) for budget in decided.fleet.ledgers.budgets.values()))
         previous = decided.world.services[name].status.scheduler_decision
         cached = self._decision_cache.get(name)
         # A new leader starts with an empty cache: a stored decision with the same digest stays valid.

@@ -15,7 +15,6 @@ from lattice.engine.table import Flags
 from lattice.kinds.constraint import Toleration
 from lattice.placement.greedy.place import place, place_as_many_as_fit
 from lattice.placement.greedy.upper_bound import may_fit
-from lattice.placement.model.assignments import assign
 from lattice.placement.model.demand import (
     DEFAULT_SOURCE,
     ClusterRules,
@@ -26,7 +25,6 @@ from lattice.placement.model.demand import (
 )
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.rejection_reasons import FixedReason, MissingProperty, fleet_of
 from lattice.placement.plugins.filters.available import OfferClosed, ReplicaTooLarge
 from lattice.placement.plugins.filters.budget import (
     OverBudget,
@@ -39,6 +37,7 @@ from lattice.placement.plugins.filters.latency import LatencyExceeded
 from lattice.placement.plugins.filters.overflow import NotOverflowTarget, OverflowClosed, overflow_sources
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
 from lattice.placement.plugins.filters.spread import SkewExceeded
+from lattice.placement.plugins.rejection_reasons import FixedReason, MissingProperty, fleet_of
 
 # The name of a filter plugin, with a reported shortfall.
 FilterShortfall = tuple[str, Shortfall]
@@ -106,7 +105,7 @@ def _masked_shortfalls(
     """
     ignored_limits = ask.demand.ignored_limits
     # Where the replica fits on existing machines, limits and budgets play no role.
-    if fleet.table.quotes.quote_for(ask).has_free_capacity[row] or any(
+    if fleet.quotes.quote_for(ask).has_free_capacity[row] or any(
         isinstance(reason, NotOverflowTarget) for reason in reasons
     ):
         return
@@ -127,14 +126,14 @@ def _masked_shortfalls(
 
 def _lacks_prices(ask: ReplicaAsk, fleet: Fleet, row: int) -> bool:
     """Report whether a budget applies and no machine type that fits the replica has a price."""
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     can_host = quotes.machine_fit(ask.demand).can_host[:, row]
     has_no_priced_type = (
-        fleet.has_budget_limit(row, ask.overflow_source)
+        fleet.ledgers.has_limit(row, ask.overflow_source)
         and bool(can_host.any())
         and not (can_host & quotes.catalog.is_priced[:, row]).any()
     )
-    return bool(quotes.unpriced_ledger(row, ask.overflow_source)) or (
+    return bool(fleet.ledgers.unpriced_ledger(row, ask.overflow_source)) or (
         has_no_priced_type and bool(unpriced_classes(ask, fleet, row))
     )
 
@@ -168,8 +167,8 @@ def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
 
 
 def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
-    if any(budget.limit is not None for budget in fleet.budgets.values()):
-        if fleet.table.quotes.has_unknown_prices:
+    if any(budget.limit is not None for budget in fleet.ledgers.budgets.values()):
+        if fleet.quotes.has_unknown_prices:
             yield "prices"
         yield "budget"
     yield "capacity"
@@ -190,7 +189,7 @@ def _service_limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
         yield "nodeSelector"
     if demand.gpu_model and demand.needs.get("gpu"):
         yield "gpuModel"
-    if fleet.table.quotes.catalog.has_taints:
+    if fleet.quotes.catalog.has_taints:
         yield "taints"
     if demand.max_per_node:
         yield "perNode"
@@ -238,7 +237,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
     """
     probe_count = len(fleet.assignments.get(demand.name, ())) + PROBE_REPLICAS
     # Spread and overflow depend on the replicas so far: a probe of the first replicas proves nothing.
-    if demand.replicas <= probe_count or demand.spread or fleet.overflow_rows:
+    if demand.replicas <= probe_count or demand.spread or fleet.table.overflow_rows:
         return False
     with fleet.what_if():
         if not place(replace(demand, replicas=probe_count), fleet).is_complete:
@@ -248,7 +247,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
         limits, ignored_limits = offer.limits, demand.ignored_limits
         amounts = (limits.nodes, limits.milli, limits.memory, limits.clusters, *limits.gpus.values())
         has_capacity = not offer.is_static and all(amount >= NO_LIMIT for amount in amounts)
-        has_budget = all(fleet.commit_cap(ledger) >= NO_LIMIT for ledger in offer.budgets)
+        has_budget = all(fleet.ledgers.commit_cap(ledger) >= NO_LIMIT for ledger in offer.budgets)
         return ("capacity" in ignored_limits or has_capacity) and ("budget" in ignored_limits or has_budget)
 
 
@@ -262,7 +261,7 @@ def resize_assignments(demand: Demand, fleet: Fleet) -> None:
     for assignment in reversed(outdated):
         fleet.unassign(assignment)
     for assignment in outdated:
-        assign(demand, fleet, assignment.machine)
+        fleet.assign_replica(demand, assignment.machine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from lattice.kinds.node_class import ClassResources, LatticeNodeClass, NodeClass
 from lattice.placement.explain.blockers import PlacementFailure, open_rows
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.rejection_reasons import FixedReason
 from lattice.placement.plugins.filters.region import NotInRequiredRegion, RegionAlreadyUsed
+from lattice.placement.plugins.rejection_reasons import FixedReason
 
 API_VERSION = f"{GROUP}/{VERSION}"
 
@@ -137,7 +137,7 @@ def _required_regions(
             open_rows(failure, NotInRequiredRegion, RegionAlreadyUsed, FixedReason)
         ).tolist()
     ]
-    current_offers = [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
+    current_offers = [fleet.offers[row] for row in fleet.replicas.offer_rows(demand.name)]
     missing_regions = tuple(
         requirement.value
         for requirement in demand.regions
@@ -167,7 +167,9 @@ def _labels(demand: Demand) -> Iterator[tuple[str, str]]:
 def _latency_limits(demand: Demand, fleet: Fleet) -> Iterator[tuple[str, int, tuple[str, ...]]]:
     targets = dict(demand.latency_to)
     for requirement in demand.latency:
-        offers = sorted({fleet.offers[row].name for row in fleet.offer_rows_of(targets[requirement.value])})
+        offers = sorted(
+            {fleet.offers[row].name for row in fleet.replicas.offer_rows(targets[requirement.value])}
+        )
         yield requirement.value, requirement.amount, tuple(offers)
 
 

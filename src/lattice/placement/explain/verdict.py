@@ -30,9 +30,9 @@ from lattice.placement.greedy.place import Placement
 from lattice.placement.model.demand import Demand, Requirement, latency_targets
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
-from lattice.placement.model.rejection_reasons import fleet_of
 from lattice.placement.plugins.filters.budget import UnknownPrice, unpriced_classes
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 Services = Mapping[str, LatticeService]
 

@@ -2,6 +2,6 @@
 
 Imported by: placement.queries.
 May import: errors kinds kinds.meta engine placement.explain placement.greedy placement.inputs
-placement.model placement.plugins.filters.
+placement.model placement.plugins placement.plugins.filters.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """

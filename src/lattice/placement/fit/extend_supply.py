@@ -23,13 +23,13 @@ from lattice.placement.model.object_changes import (
     with_fields,
     with_spec,
 )
-from lattice.placement.model.rejection_reasons import MissingProperty, format_amount
 from lattice.placement.model.supply import compile_supply
 from lattice.placement.model.world import object_key
 from lattice.placement.plugins.filters.available import ReplicaTooLarge
 from lattice.placement.plugins.filters.budget import OverBudget, UnknownPrice
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
+from lattice.placement.plugins.rejection_reasons import MissingProperty, format_amount
 
 # By kind of requirement: the field in manifests, and the field of the class.
 PROPERTY_FIELDS = {

@@ -7,9 +7,9 @@ import numpy as np
 from lattice.engine.table import Integers
 from lattice.placement.explain.blockers import PlacementFailure
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.rejection_reasons import fleet_of
 from lattice.placement.plugins.filters.available import ReplicaTooLarge
 from lattice.placement.plugins.filters.latency import LatencyExceeded
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 
 def nearest_rows(failure: PlacementFailure) -> Iterator[int]:
@@ -42,7 +42,7 @@ def _missing_by_row(failure: PlacementFailure) -> list[tuple[int, ...]]:
 
 def _shortfalls(failure: PlacementFailure) -> dict[str, Integers]:
     ask = failure.ask
-    return fleet_of(failure.decision.table).table.quotes.limit_shortfalls(
+    return fleet_of(failure.decision.table).quotes.limit_shortfalls(
         ask, ask.demand.replicas - failure.replica_number + 1
     )
 
@@ -53,9 +53,9 @@ def _excess_by_row(reason: object, fleet: Fleet) -> Iterator[Integers]:
     match reason:
         case LatencyExceeded(requirement=requirement, service=service):
             yield np.maximum(
-                0, fleet.ms_to_nearest(sorted(set(fleet.offer_rows_of(service)))) - requirement.amount
+                0, fleet.ms_to_nearest(sorted(set(fleet.replicas.offer_rows(service)))) - requirement.amount
             )
         case ReplicaTooLarge(demand=demand):
-            catalog = fleet.table.quotes.catalog
+            catalog = fleet.quotes.catalog
             for resource, amount in demand.effective_needs.items():
                 yield np.maximum(0, amount - catalog.size(resource).max(axis=0, initial=0))

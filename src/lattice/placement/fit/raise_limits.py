@@ -33,7 +33,6 @@ from lattice.placement.model.object_changes import (
     with_spec,
 )
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quotes import gpu_resource_for, growable_clusters
 from lattice.placement.model.supply import cloud_account, pool_account
 from lattice.placement.model.world import World
 from lattice.placement.plugins.filters.budget import unpriced_classes
@@ -50,7 +49,9 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     """Yield an option for every limit that the next machine would exceed."""
     fleet, ask, row = candidate.fleet, candidate.ask, candidate.row
     table, demand = fleet.table, ask.demand
-    can_grow = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    can_grow = bool(
+        fleet.inventory.growable_clusters(row, fleet.groups.growable(demand, ask.overflow_source, row))
+    )
     # A new cluster starts with several machines.
     count = 1 if can_grow else candidate.offer.initial_nodes(demand.rules.min_nodes)
     free = {
@@ -73,7 +74,7 @@ def _needed(candidate: RejectedCandidate, name: str, count: int) -> int:
     """Return how much of the resource `count` new machines of the smallest type that fits would use."""
     if name == "nodes":
         return count
-    quotes = candidate.fleet.table.quotes
+    quotes = candidate.fleet.quotes
     can_host, sizes = (
         quotes.machine_fit(candidate.demand).can_host[:, candidate.row],
         quotes.catalog.size(name)[:, candidate.row],
@@ -187,7 +188,7 @@ def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     current_limit = data_center.spec.overflow.limits.max_clusters
     name = candidate.ask.overflow_source
     # The limit does not bind yet, so a higher limit would change nothing.
-    if current_limit is None or candidate.fleet.overflow_clusters[name] < current_limit:
+    if current_limit is None or candidate.fleet.inventory.overflow_clusters[name] < current_limit:
         return
 
     def build(strength: int) -> ObjectChange:
@@ -207,14 +208,18 @@ def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         ("overflow", name, "maxClusters"),
         build,
         MAX_COUNT_INCREASE,
-        lambda fleet: fleet.overflow_clusters[name] - current_limit,
+        lambda fleet: fleet.inventory.overflow_clusters[name] - current_limit,
     )
 
 
 def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) -> Iterator[ChangeOption]:
     """Yield options for a data center: more GPUs, or more machines like the existing machines."""
     offer, fleet, demand = candidate.offer, candidate.fleet, candidate.demand
-    if demand.needs.get("gpu") and offer.limits.gpus and not gpu_resource_for(fleet, demand, candidate.row):
+    if (
+        demand.needs.get("gpu")
+        and offer.limits.gpus
+        and not fleet.table.gpu_resource_for(demand, candidate.row)
+    ):
         yield from _more_gpus(candidate)
     if lacks_nodes or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
         yield from _more_machines(candidate)
@@ -292,8 +297,8 @@ def all_limit_options(candidate: RejectedCandidate) -> list[ChangeOption]:
     if candidate.offer.limits.clusters < NO_LIMIT:
         options += _more_clusters(candidate)
     fleet = candidate.fleet
-    for ledger in fleet.ledgers(candidate.row, candidate.ask.overflow_source):
-        if fleet.commit_cap(ledger) < NO_LIMIT:
+    for ledger in fleet.ledgers.paying_for(candidate.row, candidate.ask.overflow_source):
+        if fleet.ledgers.commit_cap(ledger) < NO_LIMIT:
             options.append(_budget(candidate, ledger))
     return options
 
@@ -301,7 +306,7 @@ def all_limit_options(candidate: RejectedCandidate) -> list[ChangeOption]:
 def budget_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     """Yield an option for every budget that the next machine would exceed."""
     fleet = candidate.fleet
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     can_host, is_priced = (
         quotes.machine_fit(candidate.demand).can_host[:, candidate.row],
         quotes.catalog.is_priced[:, candidate.row],
@@ -309,21 +314,19 @@ def budget_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     # Without a price the machine cannot be weighed against a budget.
     if not (can_host & is_priced).any():
         return
-    growing_clusters = growable_clusters(
-        fleet,
-        candidate.row,
-        fleet.growable_groups(candidate.demand, candidate.ask.overflow_source, candidate.row),
+    growing_clusters = fleet.inventory.growable_clusters(
+        candidate.row, fleet.groups.growable(candidate.demand, candidate.ask.overflow_source, candidate.row)
     )
     rate = int(quotes.catalog.rate[:, candidate.row][can_host & is_priced].min())
     need = rate * (1 if growing_clusters else candidate.offer.initial_nodes(candidate.demand.rules.min_nodes))
-    for ledger in fleet.ledgers(candidate.row, candidate.ask.overflow_source):
-        if fleet.commit_cap(ledger) - fleet.committed[ledger] < need:
+    for ledger in fleet.ledgers.paying_for(candidate.row, candidate.ask.overflow_source):
+        if fleet.ledgers.commit_cap(ledger) - fleet.ledgers.committed[ledger] < need:
             yield _budget(candidate, ledger)
 
 
 def _budget(candidate: RejectedCandidate, ledger: str) -> ChangeOption:
     payer, region, payer_name = _payer(candidate, ledger)
-    budget = candidate.fleet.budgets[ledger]
+    budget = candidate.fleet.ledgers.budgets[ledger]
     current_limit = budget.limit or 0
 
     def build(strength: int) -> ObjectChange:
@@ -354,7 +357,7 @@ def _budget(candidate: RejectedCandidate, ledger: str) -> ChangeOption:
 
 def _limit_for(world: World, fleet: Fleet, ledger: str) -> int:
     """Return the monthly limit in micro-dollars that covers the rate committed now."""
-    budget, rate = fleet.budgets[ledger], fleet.committed[ledger]
+    budget, rate = fleet.ledgers.budgets[ledger], fleet.ledgers.committed[ledger]
     if world.now is None:
         return rate_per_30_days(rate)
     stored_ledger = world.objects.get(("LatticeLedger", "", ledger))
@@ -379,7 +382,9 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     fleet, provider = candidate.fleet, candidate.offer.place.provider
     names = unpriced_classes(candidate.ask, fleet, candidate.row)
     node_class = candidate.world.objects.get(("LatticeNodeClass", "", names[0])) if names else None
-    max_rate = min(fleet.headroom(candidate.row, candidate.ask.overflow_source), MAX_BUDGET_INCREASE_MICROS)
+    max_rate = min(
+        fleet.ledgers.headroom(candidate.row, candidate.ask.overflow_source), MAX_BUDGET_INCREASE_MICROS
+    )
     if (
         node_class is None
         or max_rate < 1

@@ -21,8 +21,8 @@ from lattice.placement.model.object_changes import (
     with_fields,
     with_spec,
 )
-from lattice.placement.model.rejection_reasons import format_amount
 from lattice.placement.model.world import object_key
+from lattice.placement.plugins.rejection_reasons import format_amount
 
 # Taints that the search offers to tolerate.
 MAX_TAINTS_OFFERED = 4
@@ -255,7 +255,7 @@ def _relax_latency(
     such an offer, no limit."""
     name, target_rows = (
         requirement.value,
-        sorted(set(fleet.offer_rows_of(dict(demand.latency_to)[requirement.value]))),
+        sorted(set(fleet.replicas.offer_rows(dict(demand.latency_to)[requirement.value]))),
     )
     latencies = (
         [int(latency_ms) for latency_ms in fleet.ms_to_nearest(target_rows) if latency_ms < UNKNOWN_RTT_MS]

@@ -14,15 +14,14 @@ from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
-from lattice.placement.greedy.machine_choice import remove_empty_machines
-from lattice.placement.greedy.place_all import latency_groups, place_all, place_group
+from lattice.placement.greedy.place import Placement
+from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, latency_groups, place_in_rounds
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.costs import service_cost
 from lattice.placement.model.demand import Demand, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import ObjectChange, SupplyObject, apply_changes
 from lattice.placement.model.offer import Budget, Offer
-from lattice.placement.model.quotes import Quotes
 from lattice.placement.model.world import World, object_key
 
 _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
@@ -172,25 +171,9 @@ class ServiceTrial:
         changed_objects = apply_changes(self.world.objects, changes)
         offers, budgets = self._supply(changed_objects)
         # Changes add no offer here: every compiled offer replaces a row that the fleet has.
-        previous_offers = [self.fleet.offers[self.fleet.row(offer.name)] for offer in offers]
-        previous_budgets = [self.fleet.budgets[budget.name] for budget in budgets]
-        quotes = self.fleet.table.quotes
-        try:
-            self.fleet.replace_offers(offers, budgets)
-            if any(
-                (old.types, old.limits.gpus) != (new.types, new.limits.gpus)
-                for old, new in zip(previous_offers, offers, strict=True)
-            ):
-                # The quotes cache depends on machine types: build new quotes, with ids for new types.
-                for offer in offers:
-                    for machine_type in offer.types:
-                        self.fleet.type_ids.setdefault(machine_type.name, len(self.fleet.type_ids))
-                self.fleet.table.quotes = Quotes(self.fleet)
+        # All trials share one fleet, so every exit must restore the fleet.
+        with self.fleet.with_supply(offers, budgets):
             yield WhatIfScope(self, changed_objects)
-        finally:
-            # All trials share one fleet, so every exit must restore the fleet.
-            self.fleet.replace_offers(previous_offers, previous_budgets)
-            self.fleet.table.quotes = quotes
 
     def _supply(self, changed_objects: Sequence[Kind]) -> tuple[list[Offer], list[Budget]]:
         """Compile the offers and budgets of changed objects only.
@@ -320,31 +303,12 @@ class WhatIfScope:
         """Place all demands, dependencies first, and report whether the service is complete."""
         for demand in self.demands.values():
             resize_assignments(demand, self.fleet)
+        policy: RoundPolicy = TrialRounds(self.fleet, self._name, tuple(self.demands))
         if self._includes_waiting:
-            # No placement means that the service has no missing replicas.
-            placement = place_all(self.demands.values(), self.fleet).get(self._name)
-            return placement is None or placement.is_complete
-        return self._place_until_stable()
-
-    def _place_until_stable(self) -> bool:
-        """Place until the service is complete or the replica count is stable; removed machines free capacity
-        and budget."""
-        previous_replica_count = -1
-        while previous_replica_count != self.fleet.replica_count:
-            previous_replica_count = self.fleet.replica_count
-            is_complete = True
-            for group in latency_groups(dict(self.demands)):
-                for placement in place_group(group, self.fleet):
-                    if placement.demand.name == self._name and not placement.is_complete:
-                        is_complete = False
-            clusters = set()
-            for name in self.demands:
-                for assignment in self.fleet.assignments.get(name, ()):
-                    clusters.add(self.fleet.machines.cluster[assignment.machine].name)
-            remove_empty_machines(self.fleet, list(clusters))
-            if is_complete:
-                return True
-        return False
+            policy = PlanRounds(self.fleet)
+        placement = place_in_rounds(self.demands.values(), self.fleet, policy).get(self._name)
+        # No placement means that the service has no missing replicas.
+        return placement is None or placement.is_complete
 
     def unplaced_service(self, name: str, failure: PlacementFailure | None) -> UnplacedService:
         """Return the service under the changes with its policies and the failure."""
@@ -353,3 +317,32 @@ class WhatIfScope:
             policy for policy in self.policies if policy.spec.applies_to(service.metadata.labels or {})
         )
         return UnplacedService(self.demands[name], service, policies, failure)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRounds:
+    """The rounds of a trial of one service: surplus replicas stay, since the changes are for services that lack
+    replicas, and the loop ends as soon as the service is complete."""
+
+    fleet: Fleet
+    service: str
+    # The service and its unplaced dependencies; only their clusters shrink.
+    services: tuple[str, ...]
+    removes_surplus: bool = False
+    repeats_complete_services: bool = True
+
+    def surplus_removed(self, demand: Demand, clusters: Sequence[str]) -> None:
+        pass
+
+    def group_placed(self, group: Sequence[Demand]) -> None:
+        pass
+
+    def shrinkable_clusters(self) -> Sequence[str]:
+        clusters: set[str] = set()
+        for name in self.services:
+            clusters.update(self.fleet.replicas.clusters(name))
+        return list(clusters)
+
+    def is_done(self, placements: Mapping[str, Placement]) -> bool:
+        placement = placements.get(self.service)
+        return placement is None or placement.is_complete

@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 
 from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
-from lattice.placement.greedy.machine_choice import class_counts, remove_empty_machines
+from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.orphaned import OrphanedReplicas, orphaned_replicas, subtract_orphans
 from lattice.placement.greedy.place import Placement
-from lattice.placement.greedy.place_all import by_priority, latency_groups, outgrown_assignments, place_group
-from lattice.placement.greedy.scale_down import surplus_assignments
+from lattice.placement.greedy.place_all import outgrown_assignments, place_in_rounds
 from lattice.placement.greedy.unschedulable import Remediation, payable_in_advance, remediate
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
@@ -81,6 +80,33 @@ class StagedDecision:
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class StagedRounds:
+    """The rounds of the controller: every service that changes gets a commit stage, and capacity that running
+    replicas still use is not counted on.
+
+    A surplus replica runs until its stop is committed, so its cluster becomes unsettled; only settled clusters
+    shrink.
+    """
+
+    decided: StagedDecision
+    removes_surplus: bool = True
+    repeats_complete_services: bool = False
+
+    def surplus_removed(self, demand: Demand, clusters: Sequence[str]) -> None:
+        self.decided.add_stage([demand.name])
+        self.decided.unsettled_clusters.update(clusters)
+
+    def group_placed(self, group: Sequence[Demand]) -> None:
+        self.decided.add_stage([demand.name for demand in group])
+
+    def shrinkable_clusters(self) -> Sequence[str]:
+        return [name for name in self.decided.fleet.clusters if name not in self.decided.unsettled_clusters]
+
+    def is_done(self, placements: Mapping[str, Placement]) -> bool:
+        return False
+
+
 def decide_stages(
     world: World,
     observation: ReplicaObservation,
@@ -129,15 +155,12 @@ def decide_stages(
             decided.add_stage([name])
             decided.unsettled_clusters.update(remediation.node_group[0] for remediation in remediations)
     decided.orphaned_replicas = orphaned_replicas(world, fleet, observation.unschedulable)
-    _place_all(
-        decided,
-        {
-            name: subtract_orphans(demand, decided.orphaned_replicas)
-            for name, demand in world.demands.items()
-            if name not in excluded_services
-        },
-        keep_decisions,
-    )
+    demands = [
+        subtract_orphans(demand, decided.orphaned_replicas)
+        for name, demand in world.demands.items()
+        if name not in excluded_services
+    ]
+    decided.placements = place_in_rounds(demands, fleet, StagedRounds(decided), keep_decisions)
     # A later service may make a machine of an earlier stage unnecessary: such a machine is not bought at all.
     final_machines = decided.desired_machines
     for index, stage in enumerate(decided.stages):
@@ -147,62 +170,3 @@ def decide_stages(
                 needed_machines[name] = counts & final_machines[name]
         decided.stages[index] = CommitStage(stage.services, needed_machines)
     return decided
-
-
-def _place_all(decided: StagedDecision, demands: Mapping[str, Demand], keep_decisions: int) -> None:
-    """Remove surplus and place missing replicas until the replica count is stable, as `place_all` does.
-
-    A placement of a later service may open an overflow for an earlier service, and removed machines free
-    capacity.
-    """
-    fleet, pending = decided.fleet, demands
-    previous_replica_count = -1
-    while previous_replica_count != fleet.replica_count:
-        # The first round may remove replicas, so its count does not show whether a second round helps.
-        previous_replica_count = fleet.replica_count if decided.placements else -1
-        _remove_surplus(pending, decided)
-        placements = _place_missing(pending, decided, keep_decisions)
-        # Machines of unsettled clusters may still run replicas, so only settled clusters shrink.
-        remove_empty_machines(
-            fleet, [name for name in fleet.clusters if name not in decided.unsettled_clusters]
-        )
-        pending = {
-            name: pending[name]
-            for name, placement in placements.items()
-            if placement.missing and not placement.demand.rule_conflict
-        }
-        if not pending:
-            break
-
-
-def _remove_surplus(demands: Mapping[str, Demand], decided: StagedDecision) -> None:
-    """Unassign surplus replicas and mark their clusters as unsettled: a machine stays until the surplus
-    replica has stopped."""
-    fleet = decided.fleet
-    for demand in by_priority(demands.values()):
-        surplus = surplus_assignments(demand, fleet)
-        if not surplus:
-            continue
-        clusters = sorted({fleet.machines.cluster[assignment.machine].name for assignment in surplus})
-        for assignment in reversed(surplus):
-            fleet.unassign(assignment)
-        decided.add_stage([demand.name])
-        decided.unsettled_clusters.update(clusters)
-
-
-def _place_missing(
-    demands: Mapping[str, Demand], decided: StagedDecision, keep_decisions: int
-) -> dict[str, Placement]:
-    fleet = decided.fleet
-    demands_to_place = {
-        name: demand
-        for name, demand in demands.items()
-        if len(fleet.assignments.get(name, ())) < demand.replicas or demand.rule_conflict
-    }
-    placements: dict[str, Placement] = {}
-    for group in latency_groups(demands_to_place):
-        for placement in place_group(group, fleet, keep_decisions=keep_decisions):
-            placements[placement.demand.name] = placement
-        decided.add_stage([demand.name for demand in group])
-    decided.placements |= placements
-    return placements

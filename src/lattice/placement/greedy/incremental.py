@@ -11,9 +11,10 @@ from lattice.engine.table import Floats, Integers
 from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, MachineType
-from lattice.placement.model.quote_source import UNSET, TypeIds
+from lattice.placement.model.quotes import UNSET, TypeIds
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 
@@ -27,7 +28,11 @@ def is_price_only(demand: Demand, fleet: Fleet) -> bool:
     True if neighbours, latency, spread, overflow and free capacity have no influence on the scores.
     """
     depends_on_fleet = (
-        demand.neighbours or demand.latency or demand.spread or demand.soft_spread or fleet.overflow_rows
+        demand.neighbours
+        or demand.latency
+        or demand.spread
+        or demand.soft_spread
+        or fleet.table.overflow_rows
     )
     return (
         not depends_on_fleet
@@ -37,14 +42,14 @@ def is_price_only(demand: Demand, fleet: Fleet) -> bool:
 
 
 class PriceOrder:
-    """The offers of one decision ordered by the cost of a replica.
+    """The offers of one decision ordered by the cost of a replica, without a run of the plugins.
 
     The order is valid as long as the fleet changes only in offers that were chosen and have no machine left.
     """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, decision: Decision) -> None:
         self.fleet, self.decision, self._capacity_target = fleet, decision, ask.capacity_target
-        quote = fleet.table.quotes.quote_for(ask)
+        quote = fleet.quotes.quote_for(ask)
         self._rate_per_replica: Integers = quote.rate_per_replica.copy()
         self._type_ids: TypeIds = np.where(quote.affordable & quote.within_limits, quote.type_id, UNSET)
         self._is_lost = fleet.table.column("lost").copy()
@@ -89,16 +94,17 @@ class PriceOrder:
     def machine_type_at(self, row: int) -> MachineType | None:
         """Return the machine type that a new machine in the offer would have, or None if the offer can add no
         machine."""
-        catalogue, type_id = self.fleet.table.quotes.catalog, int(self._type_ids[row])
+        catalogue, type_id = self.fleet.quotes.catalog, int(self._type_ids[row])
         return None if type_id == UNSET else catalogue.types[row][catalogue.type_names[type_id]]
 
 
 class IncrementalPlacer:
     """Places the replicas of one demand while no other replicas are added to the fleet.
 
-    Decisions and assignments are the same as if every replica were decided anew. A decision depends on the
-    chosen offer only through the free capacity of its machines and the cost of the next machine. As long as
-    both and all other offers are unchanged, the next replica goes to the same offer.
+    Decisions and assignments are the same as if every replica were decided anew by `decide_with_overflow` and
+    `assign_in_offer`, the reference; `test_batch_placement_equals_single_in_random_worlds` proves the equality.
+    A decision depends on the chosen offer only through the free capacity of its machines and the cost of the next
+    machine. As long as both and all other offers are unchanged, the next replica goes to the same offer.
     """
 
     def __init__(self, demand: Demand, fleet: Fleet, *, with_scores: bool = False) -> None:
@@ -188,7 +194,7 @@ class IncrementalPlacer:
             self.demand.spread
             or self.demand.soft_spread
             or self._has_per_replica_limits(row)
-            or row not in self.fleet.replicas_by_offer(self.demand.name)
+            or row not in self.fleet.replicas.by_offer(self.demand.name)
         ):
             return False
         # Replicas change the score of a data center, but this matters only beside another feasible data
@@ -199,7 +205,7 @@ class IncrementalPlacer:
             return False
         return all(
             decision.totals[static_row] == RULED_OUT
-            for static_row in self.fleet.static_rows
+            for static_row in self.fleet.table.static_rows
             if static_row != row
         )
 
@@ -241,18 +247,16 @@ class IncrementalPlacer:
         if self._next_type is None:
             # The decision for an offer without free capacity counted on the next machine type.
             self._reusable_decisions.pop(False, None)
-        if self._last_ask.capacity_target or self._affects_other_offers(filler.row):
+        # The new machine changes more than the cost of the next machine in the offer.
+        affects_other_offers = (
+            self._weighs_free_capacity
+            or self._last_ask.overflow_source
+            or self._has_per_replica_limits(filler.row)
+            or self._shares_budget(filler.row)
+        )
+        if self._last_ask.capacity_target or affects_other_offers:
             self._reusable_decisions, self._next_type = {}, None
         return assignment
-
-    def _affects_other_offers(self, row: int) -> bool:
-        """Report whether a new machine in the offer changes more than the cost of the next machine in the
-        offer."""
-        return (
-            bool(self._weighs_free_capacity or self._last_ask.overflow_source)
-            or self._has_per_replica_limits(row)
-            or self._shares_budget(row)
-        )
 
     def _offered(self, row: int) -> MachineType | None:
         offer_key = (row, self._last_ask.overflow_source)
@@ -284,7 +288,7 @@ class IncrementalPlacer:
                 return False
         return (
             "budget" in ignoring
-            or fleet.headroom_by_offer[row] >= machine_type.rate
+            or fleet.ledgers.headroom_by_offer[row] >= machine_type.rate
             or (machine_type.is_priced and not machine_type.rate)
         )
 
@@ -292,7 +296,7 @@ class IncrementalPlacer:
         """Report whether a ledger with a cap pays for machines of this offer and of other offers."""
         fleet = self.fleet
         return any(
-            fleet.commit_cap(ledger) < NO_LIMIT and fleet.is_shared_ledger(ledger)
+            fleet.ledgers.commit_cap(ledger) < NO_LIMIT and fleet.ledgers.is_shared(ledger)
             for ledger in fleet.offers[row].budgets
         )
 

@@ -2,16 +2,16 @@
 new cluster."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from heapq import heapify, heappop, heapreplace
 
 import numpy as np
 
-from lattice.placement.model.assignments import assign, machine_ranks
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import MachineType
-from lattice.placement.model.quotes import fits_on_machine, growable_clusters
+from lattice.placement.model.replica_index import Assignment
 
 # Sort key of a machine: replicas of the service on the machine, free milli-cores, free bytes, name and row of
 # the machine.
@@ -19,41 +19,46 @@ MachineEntry = tuple[int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
-    """Assign one replica inside the offer.
+    """Assign one replica inside the offer; raises LookupError if the offer has no free capacity.
 
-    The order is: fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters
-    beyond the threshold. Raises LookupError if the offer has no free capacity.
+    This is the reference: every call searches all machines of the offer. `OfferFiller` is the fast path for
+    many replicas of one service; `test_batch_placement_equals_single_in_random_worlds` proves both equal.
     """
-    machine = _machine_with_capacity(ask, fleet, row, below_threshold=True)
-    if machine is None and (machine_type := next_machine_type(ask, fleet, row)):
-        machine = _create_machine(ask, fleet, row, machine_type)
-    if machine is None:
-        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False)
+    machine = _choose_machine(ask, fleet, row)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
-    return assign(ask.demand, fleet, machine)
-
-
-def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int) -> MachineType | None:
-    """Return the machine type that a new machine in the offer would have, or None if the offer can add no
-    machine."""
-    quotes = fleet.table.quotes
-    quote = quotes.quote_for(ask)
-    if not quote.affordable[row] or not quote.within_limits[row]:
-        return None
-    return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
+    return fleet.assign_replica(ask.demand, machine)
 
 
 def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
     """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
     machines have no capacity."""
+    machine = _choose_machine(ask, fleet, row, type_name)
+    return None if machine is None else fleet.assign_replica(ask.demand, machine)
+
+
+def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> int | None:
+    """Fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters beyond the
+    threshold; the first of these that works yields the machine."""
     machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
-    quotes = fleet.table.quotes
-    if machine is None and quotes.may_provision(ask, row, type_name):
-        machine = _create_machine(ask, fleet, row, quotes.catalog.types[row][type_name])
-    if machine is None:
-        machine = _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
-    return None if machine is None else assign(ask.demand, fleet, machine)
+    if machine is not None:
+        return machine
+    machine_type = next_machine_type(ask, fleet, row, type_name)
+    if machine_type is not None:
+        return _create_machine(ask, fleet, row, machine_type)
+    return _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
+
+
+def next_machine_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> MachineType | None:
+    """Return the machine type that a new machine in the offer would have, the named type if a name is passed;
+    None if the offer can add no such machine."""
+    quotes = fleet.quotes
+    if type_name:
+        return quotes.catalog.types[row][type_name] if quotes.may_provision(ask, row, type_name) else None
+    quote = quotes.quote_for(ask)
+    if not quote.affordable[row] or not quote.within_limits[row]:
+        return None
+    return quotes.catalog.types[row][quotes.catalog.type_names[int(quote.type_id[row])]]
 
 
 def _machine_with_capacity(
@@ -68,7 +73,7 @@ def _machine_with_capacity(
         _machines_with_capacity(ask, fleet, row),
         neighbours_by_cluster(ask.demand, fleet),
     )
-    growable_groups = fleet.growable_groups(ask.demand, ask.overflow_source, row)
+    growable_groups = fleet.groups.growable(ask.demand, ask.overflow_source, row)
     clusters = [
         cluster
         for cluster in map(fleet.clusters.__getitem__, machines_by_cluster)
@@ -91,7 +96,7 @@ def neighbours_by_cluster(demand: Demand, fleet: Fleet) -> Counter[str]:
     counts: Counter[str] = Counter()
     for neighbour in demand.neighbours:
         if neighbour != demand.name:
-            for cluster in fleet.clusters_of(neighbour):
+            for cluster in fleet.replicas.clusters(neighbour):
                 counts[cluster] += 1
     return counts
 
@@ -107,7 +112,7 @@ def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int,
 
 def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
     """Return the rows of machines that accept the demand and have enough free resources, by cluster name."""
-    machines, accepting = fleet.machines, fleet.accepting_machines(ask.demand, ask.overflow_source)
+    machines, accepting = fleet.machines, fleet.groups.accepting_machines(ask.demand, ask.overflow_source)
     if accepting is None:
         return {}
     mask = machines.column("alive") & (machines.column("offer") == row) & accepting
@@ -122,20 +127,18 @@ def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
     """Return the machine with the lowest rank among machines that fit the demand, or None."""
     return min(
-        (machine for machine in machines if fits_on_machine(fleet, demand, machine)),
-        key=lambda machine: machine_rank(demand, fleet, machine),
+        (machine for machine in machines if fleet.groups.fits_on_machine(demand, machine)),
+        key=lambda machine: fleet.machines.rank(demand.name, machine),
         default=None,
     )
-
-
-def machine_rank(demand: Demand, fleet: Fleet, machine: int) -> tuple[int, int, int, str]:
-    return machine_ranks(demand, fleet, [machine])[0]
 
 
 def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType) -> int:
     growable = [
         fleet.clusters[name]
-        for name in growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
+        for name in fleet.inventory.growable_clusters(
+            row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
+        )
     ]
     neighbours = neighbours_by_cluster(ask.demand, fleet)
     first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
@@ -148,11 +151,11 @@ def create_machines(
     """Add one machine to the growing cluster, or create a cluster with its initial machines if no cluster is
     passed."""
     if growing_cluster is not None:
-        return growing_cluster, [fleet.add_machine(growing_cluster, machine_type)]
+        return growing_cluster, [fleet.inventory.add_machine(growing_cluster, machine_type)]
     cluster = create_cluster(ask, fleet, row)
     count = fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes)
-    return cluster, fleet.add_machines(
-        cluster, machine_type, fleet.new_machine_names(cluster, machine_type.name, count)
+    return cluster, fleet.inventory.add_machines(
+        cluster, machine_type, fleet.inventory.new_machine_names(cluster, machine_type.name, count)
     )
 
 
@@ -160,7 +163,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     """Create an empty cluster in the offer, under the rules of the demand, with the next free number of the
     offer."""
     rules, offer = ask.demand.rules, fleet.offers[row]
-    number = fleet.next_cluster_number.get(row, 1)
+    number = fleet.inventory.next_cluster_number.get(row, 1)
     # Clusters of two offers can have the same name: pool `a-b`, and prefix `b` in pool `a`.
     while cluster_name(offer.name, rules.prefix, number) in fleet.clusters:
         number += 1
@@ -168,7 +171,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     cluster = Cluster(
         name=cluster_name(offer.name, rules.prefix, number),
         offer_row=row,
-        group=fleet.group_of(ask.demand, ask.overflow_source, row),
+        group=fleet.groups.group_of(ask.demand, ask.overflow_source, row),
         # The limit of the offer may be below the minimum of the policy.
         min_nodes=min(rules.min_nodes, max_nodes),
         max_nodes=max_nodes,
@@ -176,7 +179,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
         overflow_source=ask.overflow_source,
         is_reserved=offer.name in ask.demand.usable_reserves,
     )
-    fleet.add_cluster(cluster, number)
+    fleet.inventory.add_cluster(cluster, number)
     return cluster
 
 
@@ -200,8 +203,8 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         empty = [machine for machine in cluster.machines if not replica_counts[machine]]
         if len(empty) == len(cluster.machines):
             for machine in reversed(cluster.machines.copy()):
-                fleet.drop_machine(machine)
-            fleet.drop_cluster(name)
+                fleet.inventory.drop_machine(machine)
+            fleet.inventory.drop_cluster(name)
             continue
         # A cluster keeps its minimum size as long as it has replicas.
         spare = len(cluster.machines) - cluster.min_nodes
@@ -210,7 +213,7 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
             key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
         )
         for machine in by_rate[: max(0, spare)]:
-            fleet.drop_machine(machine)
+            fleet.inventory.drop_machine(machine)
 
 
 def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
@@ -221,19 +224,21 @@ def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
 class OfferFiller:
     """Fills the machines of one offer while only replicas of one service are added to the offer.
 
-    Assignments are the same as those of `assign_in_offer`. A machine without capacity for a replica never
-    regains capacity, so the filler checks a full machine only once.
+    Assignments are the same as those of `assign_in_offer`, the reference. A machine without capacity for a
+    replica never regains capacity, so the filler checks a full machine only once.
     """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, row: int) -> None:
         self.ask, self.fleet, self.row = ask, fleet, row
         self._neighbours = neighbours_by_cluster(ask.demand, fleet)
         growable_groups, accepting_groups = (
-            fleet.growable_groups(ask.demand, ask.overflow_source, row),
-            fleet.accepting_groups(ask.demand, ask.overflow_source),
+            fleet.groups.growable(ask.demand, ask.overflow_source, row),
+            fleet.groups.accepting(ask.demand, ask.overflow_source),
         )
         clusters = [
-            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in growable_groups
+            cluster
+            for cluster in fleet.inventory.clusters_by_offer[row].values()
+            if cluster.group in growable_groups
         ]
         # Machines by cluster, best first. A cluster is missing until its machines were checked.
         self._heaps: dict[str, list[MachineEntry]] = {}
@@ -244,7 +249,9 @@ class OfferFiller:
             (cluster for cluster in clusters if cluster.is_below_threshold), key=self._rank
         )
         self._clusters_with_capacity = [
-            cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group in accepting_groups
+            cluster
+            for cluster in fleet.inventory.clusters_by_offer[row].values()
+            if cluster.group in accepting_groups
         ]
         self._is_sorted = False
         # The cluster and its best machine; reset when a replica is assigned.
@@ -281,7 +288,7 @@ class OfferFiller:
         best = None if cluster is None else self._best(cluster)
         if cluster is None or best is None:
             return None
-        assignment, self._best_entry = assign(self.ask.demand, self.fleet, best[-1]), None
+        assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, best[-1]), None
         heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
         return assignment
 
@@ -296,21 +303,11 @@ class OfferFiller:
         self._growable_clusters = [
             candidate for candidate in growable if len(candidate.machines) < candidate.max_nodes
         ]
-        self._add_candidates(cluster, added)
-        machine = added[0]
-        assignment, self._best_entry = assign(self.ask.demand, self.fleet, machine), None
+        assignment = self.fleet.assign_replica(self.ask.demand, added[0])
+        self._best_entry = None
         entries = self._heaps.get(cluster.name)
         if entries is not None:
-            self._heaps[cluster.name] = [
-                entry if entry[-1] != machine else self._entry(machine) for entry in entries
-            ]
-            heapify(self._heaps[cluster.name])
-        return assignment
-
-    def _add_candidates(self, cluster: Cluster, added: Iterable[int]) -> None:
-        entries = self._heaps.get(cluster.name)
-        if entries is not None:
-            self._heaps[cluster.name] = [*entries, *(self._entry(machine) for machine in added)]
+            self._heaps[cluster.name] = [*entries, *(self._entry(new_machine) for new_machine in added)]
             heapify(self._heaps[cluster.name])
         self._clusters_with_capacity = [
             *(candidate for candidate in self._clusters_with_capacity if candidate is not cluster),
@@ -321,6 +318,7 @@ class OfferFiller:
             cluster,
         ]
         self._is_sorted = False
+        return assignment
 
     def _first_below_threshold(self) -> Cluster | None:
         if not self._is_sorted:
@@ -355,15 +353,7 @@ class OfferFiller:
         return entries[0]
 
     def _fits_on(self, machine: int) -> bool:
-        return fits_on_machine(self.fleet, self.ask.demand, machine)
+        return self.fleet.groups.fits_on_machine(self.ask.demand, machine)
 
     def _entry(self, machine: int) -> MachineEntry:
-        machines = self.fleet.machines
-        replicas = machines.replica_counts[machine][self.ask.demand.name]
-        return (
-            replicas,
-            int(machines.free(0)[machine]),
-            int(machines.free(1)[machine]),
-            machines.names[machine],
-            machine,
-        )
+        return (*self.fleet.machines.rank(self.ask.demand.name, machine), machine)

@@ -124,7 +124,7 @@ def orphaned_replicas(
     replicas."""
     orphans = {}
     for name, service in world.services.items():
-        remaining, placements = world.demands[name].replicas - len(fleet.assignments.get(name, ())), []
+        remaining, placements = world.demands[name].replicas - fleet.replicas.count(name), []
         for placement in service.status.placements:
             # The cluster object exists, and the fleet lacks the cluster: its pool was deleted or its offer
             # withdrawn.

@@ -12,7 +12,8 @@ from lattice.placement.greedy.incremental import IncrementalPlacer
 from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.upper_bound import max_additional_on_cheapest, max_additional_replicas
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.spread import domain_of
 
 # Replicas. From this count on, placing takes longer than computing the upper bound of the free capacity
@@ -60,9 +61,7 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
     """
     # No supply can resolve conflicting requirements, so no attempt is made.
     if demand.rule_conflict:
-        return Placement(
-            demand, missing=max(0, demand.replicas - len(fleet.assignments.get(demand.name, ())))
-        )
+        return Placement(demand, missing=max(0, demand.replicas - fleet.replicas.count(demand.name)))
     placement = None
     for variant in _preference_variants(demand, fleet):
         with fleet.attempt() as attempt:
@@ -87,7 +86,9 @@ def _preference_variants(demand: Demand, fleet: Fleet) -> list[Demand]:
         demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
     )
     # Preferences can use up a capped budget that pays for all replicas in the cheapest offers.
-    if has_preferences and any(budget.commit_cap < UNCAPPED_RATE for budget in fleet.budgets.values()):
+    if has_preferences and any(
+        budget.commit_cap < UNCAPPED_RATE for budget in fleet.ledgers.budgets.values()
+    ):
         return [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
     return []
 
@@ -95,7 +96,7 @@ def _preference_variants(demand: Demand, fleet: Fleet) -> list[Demand]:
 def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> Placement:
     """Place replicas on the cheapest machine types; if replicas remain, try the largest types and keep the
     attempt with more replicas."""
-    missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
+    missing = demand.replicas - fleet.replicas.count(demand.name)
     upper_bound = max_additional_replicas(demand, fleet) if missing >= BOUND_CHECK_MIN_REPLICAS else missing
     if missing >= BOUND_CHECK_MIN_REPLICAS and not demand.regions and not demand.min_regions:
         bound_on_cheapest = max_additional_on_cheapest(demand, fleet)
@@ -112,7 +113,7 @@ def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> P
         attempt.succeeded = not (
             is_short
             and len(on_cheapest.assignments) < upper_bound
-            and bool((fleet.table.quotes.machine_fit(demand).can_host.sum(axis=0) > 1).any())
+            and bool((fleet.quotes.machine_fit(demand).can_host.sum(axis=0) > 1).any())
         )
     if attempt.succeeded:
         return on_cheapest
@@ -143,7 +144,7 @@ def place_replicas(
             # The next decision overwrites scores and masks, and explanations read them later: keep a copy.
             placement.decisions.append(decision.copy())
         if not decision.fits:
-            placement.missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
+            placement.missing = demand.replicas - fleet.replicas.count(demand.name)
             placement.failed_ask = ask
             return placement
         placement.assignments.append(placer.assign())
@@ -158,7 +159,7 @@ def missing_replica_asks(
 
     Every ask depends on the assignments so far: the caller must assign the replica before the next ask.
     """
-    while missing := max(0, demand.replicas - len(fleet.assignments.get(demand.name, ()))):
+    while missing := max(0, demand.replicas - fleet.replicas.count(demand.name)):
         if on_largest_types:
             # Round up to a number with few digits: one quote then serves many replicas.
             step = 1 << max(0, missing.bit_length() - 4)
@@ -166,7 +167,7 @@ def missing_replica_asks(
         else:
             capacity_target = 0
         current_offers = (
-            [fleet.offers[row] for row in fleet.offer_rows_of(demand.name)]
+            [fleet.offers[row] for row in fleet.replicas.offer_rows(demand.name)]
             if demand.regions or demand.min_regions
             else []
         )

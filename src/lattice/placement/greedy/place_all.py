@@ -1,9 +1,10 @@
-"""Place all services: by priority, with services that depend on each other's latency as one group; find stale
-placements."""
+"""The placement loop of plan, controller and fit: place all services by priority, with services that depend on
+each other's latency as one group; find stale placements."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from lattice.engine.decide import decide
 from lattice.engine.explain import best_rows
@@ -12,8 +13,9 @@ from lattice.placement.greedy.place import Placement, place, violated_rules
 from lattice.placement.greedy.profile import profile_of
 from lattice.placement.greedy.scale_down import surplus_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk, Requirement
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import is_type_allowed
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import ELIGIBILITY_FILTERS, eligible_offers
 from lattice.placement.plugins.filters.spread import domain_of
 
@@ -33,52 +35,126 @@ class StalePlacement:
     reasons: tuple[str, ...]
 
 
-def place_all_once(
-    demands: Iterable[Demand], fleet: Fleet, *, keep_decisions: int = 0
+class RoundPolicy(Protocol):
+    """What plan, controller and fit decide differently about the rounds of `place_in_rounds`.
+
+    `PlanRounds`, `StagedRounds` (commit_stages) and `TrialRounds` (fit) are the implementations.
+    """
+
+    @property
+    def removes_surplus(self) -> bool:
+        """Whether a round first unassigns surplus replicas. Without it, replicas are only added."""
+        ...
+
+    @property
+    def repeats_complete_services(self) -> bool:
+        """Whether every round places all services again, so that a latency group keeps its complete services;
+        otherwise a round places the services with missing replicas only."""
+        ...
+
+    def surplus_removed(self, demand: Demand, clusters: Sequence[str]) -> None:
+        """Surplus replicas of the service were unassigned from the clusters."""
+        ...
+
+    def group_placed(self, group: Sequence[Demand]) -> None:
+        """The missing replicas of the group were placed, as far as they fit."""
+        ...
+
+    def shrinkable_clusters(self) -> Sequence[str]:
+        """The clusters that lose their empty machines at the end of a round."""
+        ...
+
+    def is_done(self, placements: Mapping[str, Placement]) -> bool:
+        """Whether the loop ends although the replica count may still grow."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRounds:
+    """The rounds of a plan: what leaves the fleet is gone at once, and the loop ends when nothing changes."""
+
+    fleet: Fleet
+    removes_surplus: bool = True
+    repeats_complete_services: bool = False
+
+    def surplus_removed(self, demand: Demand, clusters: Sequence[str]) -> None:
+        pass
+
+    def group_placed(self, group: Sequence[Demand]) -> None:
+        pass
+
+    def shrinkable_clusters(self) -> Sequence[str]:
+        return list(self.fleet.clusters)
+
+    def is_done(self, placements: Mapping[str, Placement]) -> bool:
+        return False
+
+
+def place_all(demands: Iterable[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> dict[str, Placement]:
+    """Place all services as a plan does; return the placements of services with missing replicas."""
+    return place_in_rounds(demands, fleet, PlanRounds(fleet), keep_decisions)
+
+
+def place_in_rounds(
+    demands: Iterable[Demand], fleet: Fleet, policy: RoundPolicy, keep_decisions: int = 0
 ) -> dict[str, Placement]:
-    """Unassign surplus replicas, then place missing replicas; return the placements of services with missing
-    replicas.
+    """Place services and remove empty machines until the replica count is stable; return the last placement of
+    every service that a round placed.
+
+    A placement of a later service may open an overflow for an earlier service, and removed machines free
+    capacity and budget.
+    """
+    pending = {demand.name: demand for demand in demands}
+    placements: dict[str, Placement] = {}
+    previous_replica_count = -1
+    while previous_replica_count != fleet.replicas.total:
+        # A first round that also removes replicas may end with the count of its start by chance.
+        is_comparable = bool(placements) or not policy.removes_surplus
+        previous_replica_count = fleet.replicas.total if is_comparable else -1
+        placements |= place_one_round(pending.values(), fleet, policy, keep_decisions)
+        remove_empty_machines(fleet, policy.shrinkable_clusters())
+        if policy.is_done(placements):
+            break
+        if policy.repeats_complete_services:
+            continue
+        pending = {
+            name: demand
+            for name, demand in pending.items()
+            if name in placements and placements[name].missing and not demand.rule_conflict
+        }
+        if not pending:
+            break
+    return placements
+
+
+def place_one_round(
+    demands: Iterable[Demand], fleet: Fleet, policy: RoundPolicy, keep_decisions: int = 0
+) -> dict[str, Placement]:
+    """Unassign surplus replicas, then place missing replicas, by group and priority; return the placements.
 
     All machines stay in the fleet: a machine is paid for until the machine is removed, so other replicas can
     use its free capacity.
     """
     demands_by_name = {demand.name: demand for demand in demands}
-    for demand in by_priority(demands_by_name.values()):
-        for assignment in reversed(surplus_assignments(demand, fleet)):
-            fleet.unassign(assignment)
-    demands_to_place = {
-        name: demand
-        for name, demand in demands_by_name.items()
-        if len(fleet.assignments.get(name, ())) < demand.replicas or demand.rule_conflict
-    }
+    if policy.removes_surplus:
+        for demand in by_priority(demands_by_name.values()):
+            surplus = surplus_assignments(demand, fleet)
+            if surplus:
+                clusters = {fleet.machines.cluster[assignment.machine].name for assignment in surplus}
+                for assignment in reversed(surplus):
+                    fleet.unassign(assignment)
+                policy.surplus_removed(demand, sorted(clusters))
+    if not policy.repeats_complete_services:
+        demands_by_name = {
+            name: demand
+            for name, demand in demands_by_name.items()
+            if fleet.replicas.count(name) < demand.replicas or demand.rule_conflict
+        }
     placements: dict[str, Placement] = {}
-    for group in latency_groups(demands_to_place):
+    for group in latency_groups(demands_by_name):
         for placement in place_group(group, fleet, keep_decisions=keep_decisions):
             placements[placement.demand.name] = placement
-    return placements
-
-
-def place_all(demands: Iterable[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> dict[str, Placement]:
-    """Place all services and remove empty machines until the replica count is stable.
-
-    A placement of a later service may open an overflow for an earlier service, and removed machines free
-    capacity.
-    """
-    pending = {demand.name: demand for demand in demands}
-    placements: dict[str, Placement] = {}
-    previous_replica_count = -1
-    while previous_replica_count != fleet.replica_count:
-        # The first round also removes replicas; only later rounds have a count that never shrinks.
-        previous_replica_count = fleet.replica_count if placements else -1
-        placements |= place_all_once(pending.values(), fleet, keep_decisions=keep_decisions)
-        remove_empty_machines(fleet, list(fleet.clusters))
-        pending = {
-            name: pending[name]
-            for name, placement in placements.items()
-            if placement.missing and not placement.demand.rule_conflict
-        }
-        if not pending:
-            break
+        policy.group_placed(group)
     return placements
 
 
@@ -99,22 +175,18 @@ def outgrown_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
                 }
             )
             replicas_on_machine[machine] = machines.replica_counts[machine][demand.name]
+        gpu_limits = fleet.offers[machines.cluster[machine].offer_row].limits.gpus
         is_short = (
             any(free[machine, name] < 0 for name, _ in assignment.needs)
             or 0 < demand.max_per_node < replicas_on_machine[machine]
-            or _lacks_gpu(assignment, demand, fleet)
+            # The offer limits GPUs in total and had no GPU left for the replica.
+            or bool(demand.needs.get("gpu") and gpu_limits and not assignment.gpu_resource)
         )
         if is_short or not is_type_allowed(demand, machines.machine_type[machine]):
             outgrown.append(assignment)
             replicas_on_machine[machine] -= 1
             free.update({(machine, name): amount for name, amount in assignment.needs})
     return outgrown
-
-
-def _lacks_gpu(assignment: Assignment, demand: Demand, fleet: Fleet) -> bool:
-    """Report whether the offer limits GPUs in total and had no GPU left for the replica."""
-    offer = fleet.offers[fleet.machines.cluster[assignment.machine].offer_row]
-    return bool(demand.needs.get("gpu") and offer.limits.gpus) and not assignment.gpu_resource
 
 
 def by_priority(demands: Iterable[Demand]) -> list[Demand]:
@@ -251,7 +323,7 @@ def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
     An offer in a new region does not make an existing spread uneven; a spread with all replicas in one of
     several domains is uneven.
     """
-    counts = fleet.replicas_by_offer(demand.name)
+    counts = fleet.replicas.by_offer(demand.name)
     broken = violated_rules(demand, fleet, counts)
     eligible = eligible_offers(ReplicaAsk(demand), fleet)
     for requirement in demand.spread:

@@ -8,7 +8,8 @@ from typing import TypeVar
 from lattice.lifecycle.rollout import first_on_machines, removals_by_machine
 from lattice.placement.greedy.place import violated_rules
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import eligible_offers
 
 T = TypeVar("T")
@@ -20,7 +21,7 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
     The choice keeps replicas that a rule over all replicas or the latency limit of another service needs, if
     any alternative exists.
     """
-    remaining = Counter(fleet.replicas_by_offer(demand.name))
+    remaining = Counter(fleet.replicas.by_offer(demand.name))
     if remaining.total() <= demand.replicas:
         return []
     surplus: list[Assignment] = []
@@ -62,7 +63,7 @@ def dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, i
     for name, max_ms in dependants:
         if name == demand.name:
             continue
-        for dependant_row, count in fleet.replicas_by_offer(name).items():
+        for dependant_row, count in fleet.replicas.by_offer(name).items():
             if ms_before[dependant_row] <= max_ms < ms_after[dependant_row]:
                 out_of_range += count
     return out_of_range

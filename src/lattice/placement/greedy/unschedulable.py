@@ -10,11 +10,11 @@ from lattice.lifecycle.replica_observation import ReplicaObservation
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.place import place
-from lattice.placement.model.assignments import assign
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import MachineType
-from lattice.placement.model.quotes import fits_on_machine
+from lattice.placement.model.replica_index import Assignment
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +66,20 @@ def payable_in_advance(fleet: Fleet, observation: ReplicaObservation) -> frozens
     waiting_groups: set[NodeGroupKey] = set()
     for counts in observation.unschedulable.values():
         waiting_groups.update(counts)
-    return frozenset(
-        node_group
-        for node_group in observation.blocked & waiting_groups
-        if _awaits_machines(fleet, observation, node_group) and _is_payable(fleet, node_group)
-    )
+    payable: set[NodeGroupKey] = set()
+    for node_group in observation.blocked & waiting_groups:
+        if not _awaits_machines(fleet, observation, node_group):
+            continue
+        cluster = fleet.clusters[node_group[0]]
+        types = {kind.name: kind for kind in fleet.offers[cluster.offer_row].types}
+        machine_type = types.get(node_group[1])
+        if (
+            machine_type is not None
+            and is_within_limits(fleet, cluster)
+            and _is_affordable(fleet, cluster, machine_type)
+        ):
+            payable.add(node_group)
+    return frozenset(payable)
 
 
 def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: NodeGroupKey) -> bool:
@@ -79,23 +88,6 @@ def _awaits_machines(fleet: Fleet, observation: ReplicaObservation, node_group: 
     return (
         cluster is not None
         and observation.joined_nodes[node_group] < class_counts(fleet, cluster)[node_group[1]]
-    )
-
-
-def _is_payable(fleet: Fleet, node_group: NodeGroupKey) -> bool:
-    cluster = fleet.clusters[node_group[0]]
-    machine_type = next(
-        (
-            machine_type
-            for machine_type in fleet.offers[cluster.offer_row].types
-            if machine_type.name == node_group[1]
-        ),
-        None,
-    )
-    return (
-        machine_type is not None
-        and is_within_limits(fleet, cluster)
-        and _is_affordable(fleet, cluster, machine_type)
     )
 
 
@@ -131,15 +123,15 @@ def _grow_cluster(
         machine_type = _growable_type(fleet, cluster, _node_group_of(fleet, remaining[0])[1])
         if machine_type is None:
             break
-        machine = fleet.add_machine(cluster, machine_type)
+        machine = fleet.inventory.add_machine(cluster, machine_type)
         # The replica does not fit on an empty machine of this type: more machines do not help.
-        if not fits_on_machine(fleet, demand, machine):
-            fleet.drop_machine(machine)
+        if not fleet.groups.fits_on_machine(demand, machine):
+            fleet.inventory.drop_machine(machine)
             break
         added += 1
-        while remaining and fits_on_machine(fleet, demand, machine):
+        while remaining and fleet.groups.fits_on_machine(demand, machine):
             fleet.unassign(remaining.pop())
-            assign(demand, fleet, machine)
+            fleet.assign_replica(demand, machine)
     return added, remaining
 
 
@@ -148,7 +140,7 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
     else None."""
     offer, table = fleet.offers[cluster.offer_row], fleet.table
     # A cluster without the reserve must not grow into machines that are reserved for other services.
-    if not cluster.is_reserved and fleet.unreserved_nodes_left(cluster.offer_row) < 1:
+    if not cluster.is_reserved and fleet.groups.unreserved_nodes_left(cluster.offer_row) < 1:
         return None
     machine_type = next((candidate for candidate in offer.types if candidate.name == name), None)
     if (
@@ -168,10 +160,10 @@ def _growable_type(fleet: Fleet, cluster: Cluster, name: str) -> MachineType | N
 
 def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) -> bool:
     # Without a price, a machine is allowed only where no budget has a limit.
-    has_usable_price = machine_type.is_priced or not fleet.has_budget_limit(
+    has_usable_price = machine_type.is_priced or not fleet.ledgers.has_limit(
         cluster.offer_row, cluster.overflow_source
     )
-    return has_usable_price and machine_type.rate <= fleet.headroom(
+    return has_usable_price and machine_type.rate <= fleet.ledgers.headroom(
         cluster.offer_row, cluster.overflow_source
     )
 

@@ -12,7 +12,7 @@ from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quote_source import UNSET
+from lattice.placement.model.quotes import UNSET
 from lattice.placement.plugins.filters.available import Available
 from lattice.placement.plugins.filters.capabilities import Capabilities
 from lattice.placement.plugins.filters.compliance import Compliance
@@ -28,7 +28,7 @@ UNBOUNDED_COUNT = 1 << 40
 def may_fit(demand: Demand, fleet: Fleet) -> bool:
     """Return False if the missing replicas cannot fit, wherever they are placed. Running replicas count with
     the current requests."""
-    missing = demand.replicas - len(fleet.assignments.get(demand.name, ()))
+    missing = demand.replicas - fleet.replicas.count(demand.name)
     return missing <= 0 or max_additional_replicas(demand, fleet) >= missing
 
 
@@ -45,7 +45,7 @@ def max_additional_replicas(demand: Demand, fleet: Fleet) -> int:
 def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
     """Return the upper bound as `max_additional_replicas` does, with the cheapest machine type in offers that
     can add one more machine."""
-    rows, table, quotes = _eligible_offers(demand, fleet), fleet.table, fleet.table.quotes
+    rows, table, quotes = _eligible_offers(demand, fleet), fleet.table, fleet.quotes
     capacity = _capacity_on_new(demand, fleet)
     if rows.any() and len(quotes.catalog.type_names):
         type_ids = quotes.quote_for(ReplicaAsk(demand)).type_id
@@ -79,23 +79,15 @@ def _capacity_on_existing(demand: Demand, fleet: Fleet, rows: Flags) -> int:
         return 0
     capacity: Integers = np.full(machines.count, demand.max_per_node or demand.replicas, np.int64)
     for resource, amount in demand.effective_needs.items():
-        free = machines.free(machines.add_resource(resource)) + _released_by_update(
-            demand, fleet, resource, amount
-        )
+        free = machines.free(machines.add_resource(resource)).copy()
+        for assignment in fleet.assignments.get(demand.name, ()):
+            previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
+            # A running replica that takes on the current request releases the difference.
+            if previous_amount != amount:
+                free[assignment.machine] += previous_amount - amount
         np.minimum(capacity, np.maximum(free, 0) // max(1, amount), out=capacity)
     is_counted = machines.column("alive") & rows[machines.column("offer")]
     return int(capacity[is_counted].sum())
-
-
-def _released_by_update(demand: Demand, fleet: Fleet, resource: str, amount: int) -> Integers:
-    """Return by machine how much of the resource running replicas release when they take on the current
-    request."""
-    released: Integers = np.zeros(fleet.machines.count, np.int64)
-    for assignment in fleet.assignments.get(demand.name, ()):
-        previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
-        if previous_amount != amount:
-            released[assignment.machine] += previous_amount - amount
-    return released
 
 
 def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
@@ -105,7 +97,7 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
     A budget shared by offers counts fully for all of them. Empty machines count as removable: their resources
     and rates count as free.
     """
-    quotes, table = fleet.table.quotes, fleet.table
+    quotes, table = fleet.quotes, fleet.table
     if {"capacity", "budget"} <= demand.ignored_limits:
         return np.full(table.count, UNBOUNDED_COUNT, np.int64)
     fit, catalog = quotes.machine_fit(demand), quotes.catalog
@@ -118,7 +110,7 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
             _replicas_within_budget(
                 replicas_per_machine,
                 catalog.rate,
-                np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0),
+                np.maximum(fleet.ledgers.headroom_by_offer + _refundable_rates(fleet, idle), 0),
             ),
             UNBOUNDED_COUNT,
         )
@@ -136,7 +128,7 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
             np.add.at(free, fleet.machines.column("offer")[idle], np.minimum(sizes, UNBOUNDED_COUNT))
             np.minimum(capacity, free // amount, out=capacity)
     if "budget" not in demand.ignored_limits:
-        headroom = np.maximum(fleet.headroom_by_offer + _refundable_rates(fleet, idle), 0)
+        headroom = np.maximum(fleet.ledgers.headroom_by_offer + _refundable_rates(fleet, idle), 0)
         np.minimum(
             capacity, _replicas_within_budget(replicas_per_machine, catalog.rate, headroom), out=capacity
         )
@@ -146,7 +138,7 @@ def _capacity_on_new(demand: Demand, fleet: Fleet) -> Integers:
 
 def _per_machine(demand: Demand, fleet: Fleet) -> Integers:
     """Return by machine type and offer the replicas that one machine can hold."""
-    catalog = fleet.table.quotes.catalog
+    catalog = fleet.quotes.catalog
     replicas: Integers = np.full(
         catalog.is_offered.shape, min(demand.max_per_node or demand.replicas, demand.replicas), np.int64
     )
@@ -173,7 +165,7 @@ def _refundable_rates(fleet: Fleet, idle: Rowids) -> Integers:
         cluster = fleet.machines.cluster[machine]
         refunds.update(
             dict.fromkeys(
-                fleet.ledgers(cluster.offer_row, cluster.overflow_source),
+                fleet.ledgers.paying_for(cluster.offer_row, cluster.overflow_source),
                 fleet.machines.machine_type[machine].rate,
             )
         )

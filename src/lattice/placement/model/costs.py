@@ -9,7 +9,8 @@ from math import lcm
 from lattice.kinds.ledger import Account, LatticeLedger, Lot
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.inputs.ledger_math import Charge
-from lattice.placement.model.fleet import Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import NO_LIMIT
 
 # Machines by ledger, then by cluster and class.
@@ -129,10 +130,10 @@ def charges_due(
     for kind, count in sorted(desired.items()):
         # Ledgers that lack the same number of machines share one charge.
         accounts: dict[int, list[Account]] = {}
-        for ledger in fleet.ledgers(cluster.offer_row, cluster.overflow_source):
+        for ledger in fleet.ledgers.paying_for(cluster.offer_row, cluster.overflow_source):
             unpaid = count - paid.get(ledger, Counter())[cluster.name, kind]
             if unpaid > 0 and kind in prices:
-                accounts.setdefault(unpaid, []).append(fleet.budgets[ledger].account)
+                accounts.setdefault(unpaid, []).append(fleet.ledgers.budgets[ledger].account)
         for unpaid, payers in accounts.items():
             lot = Lot(node_class=kind, count=unpaid, micros=prices[kind])
             charges.append(Charge(tuple(payers), cluster.name, lot))

@@ -17,11 +17,11 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_existing, is_terminating
 from lattice.placement.inputs.price_book import Price
-from lattice.placement.model.assignments import assign, bulk_assignments, machine_ranks
 from lattice.placement.model.demand import Demand, group_name
-from lattice.placement.model.fleet import Assignment, Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
-from lattice.placement.model.quotes import fits_on_machine
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
@@ -97,7 +97,7 @@ class PlannedLayout:
         for service, assignments in fleet.assignments.items():
             replicas[service] = tuple(sorted(names[assignment.machine] for assignment in assignments))
         next_numbers = dict(previous.next_cluster_numbers)
-        for row, number in fleet.next_cluster_number.items():
+        for row, number in fleet.inventory.next_cluster_number.items():
             next_numbers[fleet.offers[row].name] = number
         return PlannedLayout(machines, replicas, next_numbers)
 
@@ -169,17 +169,19 @@ def restore_cluster_numbers(fleet: Fleet, objects: Iterable[Kind], layout: Plann
         for offer in fleet.offers
     }
     for offer, number in layout.next_cluster_numbers.items():
-        fleet.skip_cluster_numbers(offer, number)
+        fleet.inventory.skip_cluster_numbers(offer, number)
     for kind in objects:
         match kind:
             case LatticePool() | StaticInfrastructure():
-                fleet.skip_cluster_numbers(kind.metadata.name, kind.status.next_cluster_sequence or 1)
+                fleet.inventory.skip_cluster_numbers(
+                    kind.metadata.name, kind.status.next_cluster_sequence or 1
+                )
             case CloudInfrastructure():
                 for region, number in kind.status.next_cluster_sequence.items():
-                    fleet.skip_cluster_numbers(f"{kind.metadata.name}/{region}", number)
+                    fleet.inventory.skip_cluster_numbers(f"{kind.metadata.name}/{region}", number)
             case LatticeLedger() if kind.metadata.name in offer_of_ledger:
                 last = max((cluster_number(cluster) for cluster in kind.status.machines), default=0)
-                fleet.skip_cluster_numbers(
+                fleet.inventory.skip_cluster_numbers(
                     offer_of_ledger[kind.metadata.name], max(last, kind.status.last_cluster) + 1
                 )
 
@@ -211,7 +213,7 @@ def add_cluster(
         overflow_source=overflow,
         is_reserved=is_reserved,
     )
-    fleet.add_cluster(cluster, stored.status.sequence or cluster_number(stored.metadata.name))
+    fleet.inventory.add_cluster(cluster, stored.status.sequence or cluster_number(stored.metadata.name))
     expected = dict(spec.nodes)
     nodes = sorted(present.nodes.get(stored.metadata.name, ()), key=lambda node: node.metadata.name)
     _add_nodes(fleet, cluster, nodes, present.ledger_prices)
@@ -232,7 +234,7 @@ def _add_expected_machines(
         fleet,
         cluster,
         (name, {}),
-        [*free, *fleet.new_machine_names(cluster, name, count - len(free))],
+        [*free, *fleet.inventory.new_machine_names(cluster, name, count - len(free))],
         present.ledger_prices,
     )
     if not is_offered:
@@ -271,13 +273,17 @@ def _add_machines_of_class(
     """
     (name, size), offer = reported, fleet.offers[cluster.offer_row]
     offered = next((machine_type for machine_type in offer.types if machine_type.name == name), None)
-    if offered is not None:
-        return fleet.add_machines(cluster, _with_size(offered, size), machines), True
-    types = [_with_size(ledger_prices.machine_type(offer, cluster.name, name), size) for _ in machines]
     rows: list[int] = []
-    for machine_type, machine in zip(types, machines, strict=True):
-        rows += fleet.add_machines(cluster, machine_type, [machine])
-    return rows, False
+    if offered is not None:
+        rows = fleet.inventory.add_machines(cluster, _with_size(offered, size), machines)
+    else:
+        types = [_with_size(ledger_prices.machine_type(offer, cluster.name, name), size) for _ in machines]
+        for machine_type, machine in zip(types, machines, strict=True):
+            rows += fleet.inventory.add_machines(cluster, machine_type, [machine])
+    for row in rows:
+        if not fleet.machines.machine_type[row].is_priced:
+            fleet.ledgers.add_unpriced_machine(cluster.offer_row, cluster.overflow_source)
+    return rows, offered is not None
 
 
 def _with_size(kind: MachineType, size: Mapping[str, int]) -> MachineType:
@@ -312,17 +318,17 @@ class ReplicaAssigner:
             bound_rows += bound
             if desired > len(bound):
                 self._unbound_replicas.append((demand, usable, desired - len(bound)))
-        assignments = bulk_assignments(demand, self.fleet, bound_rows)
+        assignments = self.fleet.replicas.bulk_assignments(demand, bound_rows)
         if assignments is not None:
             self._bound_assignments += assignments
             return
         # An offer counts GPUs in total: the GPU model of a replica depends on the replicas assigned before.
         for machine in bound_rows:
-            assign(demand, self.fleet, machine)
+            self.fleet.assign_replica(demand, machine)
 
     def assign_bound(self) -> None:
         """Assign the queued bound replicas of all services."""
-        self.fleet.assign_all(self._bound_assignments)
+        self.fleet.replicas.assign_all(self._bound_assignments)
 
     def assign_unbound(self) -> None:
         """Assign the queued unbound replicas to the free capacity that bound replicas and bare workloads
@@ -343,12 +349,12 @@ class ReplicaAssigner:
 def _assign_unbound(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:
     """Assign replicas in sequence to the best machine that fits; when no machine fits, to the machine with
     most free capacity."""
-    feasible = _MachineHeap(machines, lambda rows: machine_ranks(demand, fleet, rows))
+    feasible = _MachineHeap(machines, lambda rows: fleet.machines.ranks(demand.name, rows))
     for number in range(count):
-        machine = feasible.first(lambda row: fits_on_machine(fleet, demand, row))
+        machine = feasible.first(lambda row: fleet.groups.fits_on_machine(demand, row))
         if machine is None:
             return _overcommit(fleet, demand, machines, count - number)
-        assign(demand, fleet, machine)
+        fleet.assign_replica(demand, machine)
         feasible.refresh_first()
     return None
 
@@ -364,7 +370,7 @@ def _overcommit(fleet: Fleet, demand: Demand, machines: Sequence[int], count: in
         machine = widest.first(lambda _: True)
         if machine is None:
             return
-        assign(demand, fleet, machine)
+        fleet.assign_replica(demand, machine)
         widest.refresh_first()
 
 

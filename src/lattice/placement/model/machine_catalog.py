@@ -1,7 +1,7 @@
 """The machine types of all offers as matrices, and the machines that a demand would take of every type in
 every offer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -20,8 +20,15 @@ ROUNDING_TOLERANCE = 1e-9
 class MachineCatalog:
     """Sizes and prices of the machine types of all offers as matrices: a row per type, a column per offer."""
 
-    def __init__(self, offers: Sequence[Offer], type_ids: Mapping[str, int]) -> None:
-        self.type_names = list(type_ids)
+    def __init__(self, offers: Sequence[Offer], first_names: Sequence[str] = ()) -> None:
+        """Types in the order of `first_names`, then all other types of the offers."""
+        self.type_names = list(first_names) or sorted({kind.name for offer in offers for kind in offer.types})
+        self.type_ids = {name: number for number, name in enumerate(self.type_names)}
+        for offer in offers:
+            for kind in offer.types:
+                if kind.name not in self.type_ids:
+                    self.type_ids[kind.name] = len(self.type_names)
+                    self.type_names.append(kind.name)
         shape = (len(self.type_names), len(offers))
         self.types: list[dict[str, MachineType]] = [
             {machine_type.name: machine_type for machine_type in offer.types} for offer in offers
@@ -35,7 +42,7 @@ class MachineCatalog:
         self.has_taints = False
         for row, types in enumerate(self.types):
             for name, kind in types.items():
-                line = type_ids[name]
+                line = self.type_ids[name]
                 self.has_taints |= bool(kind.taints)
                 self.is_offered[line, row], self.rate[line, row], self.is_priced[line, row] = (
                     True,
@@ -59,7 +66,7 @@ class MachineCatalog:
         for row, types in enumerate(self.types):
             for name, kind in types.items():
                 if not is_type_allowed(demand, kind) or not offers_gpu_model(demand, self.gpu_models[row]):
-                    allowed[self.type_names.index(name), row] = False
+                    allowed[self.type_ids[name], row] = False
         return allowed
 
 

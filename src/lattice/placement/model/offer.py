@@ -1,21 +1,28 @@
-"""An offer: the machine types, prices and limits of one pool, cloud region or data center."""
+"""Offers, the machine types, prices and limits of one pool, cloud region or data center, and the table of all
+offers."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Literal
 
+import numpy as np
+
+from lattice.engine.table import Flags, Floats, Integers, Table
+from lattice.engine.tie_order import tie_rank
 from lattice.kinds.constraint import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
 from lattice.kinds.overflow import Overflow
 from lattice.placement.inputs.latency import Place
 from lattice.placement.inputs.price_book import Price
+from lattice.placement.model.demand import Demand
 
 # An absent limit; the sum of two absent limits still fits in 64 bits.
 NO_LIMIT = 1 << 61
 # The single machine type that fixed capacity divides into.
 STATIC_MACHINE_TYPE = "static"
+OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,3 +120,96 @@ class Offer:
     def is_in(self, region: str) -> bool:
         """Whether a required region names the offer or the region of the offer."""
         return region in (self.name, self.place.region)
+
+
+class OfferTable(Table):
+    """Table of offers, a row per offer: limits and usage in machines, cores, memory, clusters and GPUs, and
+    indexes over the offers."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        super().__init__(OFFER_RESOURCES)
+        # The offer counts as deleted: every replica is rejected.
+        self.add_column("lost", np.bool_)
+        self.offers = sorted(offers, key=lambda offer: tie_rank(0, offer.name))
+        for offer in self.offers:
+            self.add(offer.name, _totals(offer))
+        self.nodes_per_cluster: Integers = np.array(
+            [offer.limits.nodes_per_cluster for offer in self.offers], np.int64
+        )
+        # Masks over properties of the offers, with the predicate that recomputes a row when an offer is replaced.
+        self.masks: dict[object, tuple[Callable[[Offer], bool], Flags]] = {}
+        self.scores: dict[object, Floats] = {}
+        self._index_offers()
+
+    def _index_offers(self) -> None:
+        self.static_rows: list[int] = []
+        self.overflow_rows: list[int] = []
+        reserving, hints = set(), set()
+        for row, offer in enumerate(self.offers):
+            if offer.reserved_nodes:
+                reserving.add(offer.name)
+            if offer.is_static:
+                self.static_rows.append(row)
+            if offer.overflow is not None:
+                self.overflow_rows.append(row)
+            if offer.closed_reason:
+                hints.add(offer.reopen_hint)
+        self.offers_with_reserve, self.reopen_hints = frozenset(reserving), sorted(hints)
+
+    def replace(self, offer: Offer) -> set[int]:
+        """Replace the offer of the same name; return the rows of the offer and of its overflow targets, old and
+        new."""
+        row = self.row_of[offer.name]
+        previous = self.offers[row]
+        affected = {row, *self.overflow_targets(previous), *self.overflow_targets(offer)}
+        self.offers[row] = offer
+        self.resize(offer.name, _totals(offer))
+        self.nodes_per_cluster[row] = offer.limits.nodes_per_cluster
+        # The cached masks would still describe the previous offer.
+        for holds, mask in self.masks.values():
+            mask[row] = holds(offer)
+        # Only static offers have a reserve or an overflow: any other offer changes at most the hints.
+        if offer.is_static or offer.reopen_hint != previous.reopen_hint:
+            self._index_offers()
+        return affected
+
+    def overflow_targets(self, static: Offer) -> list[int]:
+        """Rows of the regions that the data center overflows to; the rows share the limits of the overflow."""
+        overflow = static.overflow
+        if overflow is None:
+            return []
+        return [row for row, offer in enumerate(self.offers) if offer.owner == overflow.target]
+
+    def touch_overflow_targets(self, static: str) -> None:
+        """Mark the overflow targets of the data center as changed; a deleted data center has none."""
+        if static in self.row_of:
+            for row in self.overflow_targets(self.offers[self.row_of[static]]):
+                self.touch(row)
+
+    def gpu_resource_for(self, demand: Demand, row: int) -> str:
+        """The GPU count of the offer that a replica is counted against: of the required model, else of the
+        model with most left.
+
+        An empty string means that no model has enough GPUs left.
+        """
+        need, limits = demand.effective_needs["gpu"], self.offers[row].limits.gpus
+        models = [demand.gpu_model] if demand.gpu_model else sorted(limits)
+        free = {
+            model: int(self.free(self.resource_index[f"gpu:{model}"])[row])
+            for model in models
+            if model in limits
+        }
+        best = max(free, key=lambda model: free[model], default="")
+        is_enough = best and (free[best] >= need or "capacity" in demand.ignored_limits)
+        return f"gpu:{best}" if is_enough else ""
+
+
+def _totals(offer: Offer) -> dict[str, int]:
+    limits = offer.limits
+    totals = {
+        "nodes": limits.nodes,
+        "cpu": limits.milli,
+        "memory": limits.memory,
+        "clusters": limits.clusters,
+    }
+    return totals | {f"gpu:{model}": count for model, count in limits.gpus.items()}

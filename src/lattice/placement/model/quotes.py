@@ -1,17 +1,23 @@
 """Quotes: what one more replica takes in every offer, free capacity on a machine or new machines, at what
 price."""
 
-from collections import Counter
-from collections.abc import Collection
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Integers, Rowids
+from lattice.placement.model.cluster_groups import ClusterGroups
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.machine_catalog import UNPRICED_COST, MachineCatalog, MachineFit, is_type_allowed
-from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quote_source import UNSET, Quote
+from lattice.placement.model.inventory import ClusterInventory
+from lattice.placement.model.machine_catalog import UNPRICED_COST, MachineCatalog, MachineFit
+from lattice.placement.model.offer import NO_LIMIT, OfferTable
+from lattice.placement.model.offer_ledgers import OfferLedgers
+
+TypeIds = NDArray[np.int16]
+# The type id where no machine can be bought, and the version of a value that is not computed yet.
+UNSET = -1
+
 
 # Demand shapes whose quotes are cached; a full cache is cleared.
 MAX_CACHED_SHAPES = 2048
@@ -30,20 +36,56 @@ _QUOTE_COLUMNS = (
 )
 
 
+@dataclass(slots=True)
+class Quote:
+    """Columns with an entry per offer for one demand shape.
+
+    Where `has_free_capacity`, no machine is bought; otherwise `machine_count` machines of `type_id` are
+    bought, for `rate` micro-dollars per hour in total.
+    """
+
+    version: int
+    # Some machine type is feasible, were there no limits.
+    can_host: Flags
+    has_free_capacity: Flags
+    # Within the limits on machines, cores, memory and clusters.
+    within_limits: Flags
+    # Within the limits and within the budgets.
+    affordable: Flags
+    type_id: TypeIds
+    machine_count: Integers
+    rate: Integers
+    # Micro-dollars per hour and replica, averaged over all replicas of the demand.
+    rate_per_replica: Integers
+
+
 class Quotes:
     """Cached quotes by demand shape; only the offers that changed since the last quote are recomputed."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self.fleet = fleet
-        self.catalog = MachineCatalog(fleet.offers, fleet.type_ids)
-        self.unpriced_machines = _count_unpriced_machines(fleet)
-        self.has_unknown_prices = bool(self.unpriced_machines) or bool(
-            (self.catalog.is_offered & ~self.catalog.is_priced).any()
-        )
+    def __init__(
+        self,
+        table: OfferTable,
+        ledgers: OfferLedgers,
+        inventory: ClusterInventory,
+        groups: ClusterGroups,
+        catalog: MachineCatalog,
+    ) -> None:
+        self._table, self._ledgers, self._inventory, self._groups = table, ledgers, inventory, groups
+        self.catalog = catalog
+        self._offers_unpriced_types = bool((catalog.is_offered & ~catalog.is_priced).any())
         self._quote_cache: dict[object, Quote] = {}
         self._fit_cache: dict[object, MachineFit] = {}
         # By cluster groups: the table version, and the machines that clusters of the groups may still add.
         self._growth_cache: dict[object, tuple[int, Integers]] = {}
+
+    def with_catalog(self, catalog: MachineCatalog) -> "Quotes":
+        """New quotes of the same fleet for other machine types."""
+        return Quotes(self._table, self._ledgers, self._inventory, self._groups, catalog)
+
+    @property
+    def has_unknown_prices(self) -> bool:
+        """Whether an offered machine type or a running machine has no known price."""
+        return self._offers_unpriced_types or bool(self._ledgers.unpriced_machines)
 
     def machine_fit(self, demand: Demand) -> MachineFit:
         """The machine fit of the demand, cached by machine shape."""
@@ -57,7 +99,7 @@ class Quotes:
 
     def quote_for(self, ask: ReplicaAsk) -> Quote:
         """The current quote of the ask. Later calls update the same quote in place."""
-        table, key = self.fleet.table, (ask.demand.machine_shape, ask.overflow_source, ask.capacity_target)
+        table, key = self._table, (ask.demand.machine_shape, ask.overflow_source, ask.capacity_target)
         quote = self._quote_cache.get(key)
         if quote is not None and quote.version == table.version:
             return quote
@@ -76,7 +118,7 @@ class Quotes:
         return quote
 
     def _compute_quote(self, ask: ReplicaAsk, rows: Rowids) -> Quote:
-        demand, fleet, catalog = ask.demand, self.fleet, self.catalog
+        demand, catalog = ask.demand, self.catalog
         fit = self.machine_fit(demand)
         can_host, rate = fit.can_host[:, rows], catalog.rate[:, rows]
         growth = self._growth(ask, rows)
@@ -97,7 +139,7 @@ class Quotes:
         per_replica = best // max(1, demand.replicas)
         has_free_capacity = self._has_free_machine(ask, rows)
         return Quote(
-            version=fleet.table.version,
+            version=self._table.version,
             can_host=any_type(can_host),
             has_free_capacity=has_free_capacity,
             within_limits=any_type(feasible_types),
@@ -119,7 +161,7 @@ class Quotes:
         grows = growth > 0
         # A cluster that grows takes one machine; a new cluster starts with its minimum.
         count = np.where(
-            grows, 1, np.maximum(1, np.minimum(self.fleet.nodes_per_cluster[rows], demand.rules.min_nodes))
+            grows, 1, np.maximum(1, np.minimum(self._table.nodes_per_cluster[rows], demand.rules.min_nodes))
         )
         feasible = self.machine_fit(demand).can_host[:, rows].copy()
         if "capacity" not in demand.ignored_limits:
@@ -134,7 +176,7 @@ class Quotes:
         rows = np.array([row], np.intp)
         _, _, affordable = self._provisionable(ask, rows, self._growth(ask, rows))
         return (
-            bool(affordable[self.fleet.type_ids[node_class], 0])
+            bool(affordable[self.catalog.type_ids[node_class], 0])
             if node_class in self.catalog.types[row]
             else False
         )
@@ -146,8 +188,8 @@ class Quotes:
         `price` is the price of the new machines in micro-dollars per hour. NO_LIMIT marks offers without a
         feasible type.
         """
-        fleet, catalog, fit = self.fleet, self.catalog, self.machine_fit(ask.demand)
-        rows = np.arange(fleet.table.count)
+        catalog, fit = self.catalog, self.machine_fit(ask.demand)
+        rows = np.arange(self._table.count)
         if not len(catalog.type_names):
             return {"price": np.full(len(rows), NO_LIMIT, np.int64)}
         machines = np.maximum(
@@ -166,8 +208,8 @@ class Quotes:
         }
         for name in ("cpu", "memory"):
             size = catalog.size(name)[cheapest]
-            shortfalls[name] = np.where(size < NO_LIMIT, size, 0) * machines[cheapest] - fleet.table.free(
-                fleet.table.resource_index[name]
+            shortfalls[name] = np.where(size < NO_LIMIT, size, 0) * machines[cheapest] - self._table.free(
+                self._table.resource_index[name]
             )
         shortfalls = {name: np.maximum(0, shortfall) for name, shortfall in shortfalls.items()}
         shortfalls["price"] = prices[cheapest]
@@ -176,9 +218,9 @@ class Quotes:
 
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         """By row, the machines that existing clusters of the growable groups may still add."""
-        fleet, demand, overflow = self.fleet, ask.demand, ask.overflow_source
-        table, groups = fleet.table, fleet.accepting_groups(demand, overflow)
-        if fleet.group_ids.keys().isdisjoint(groups):
+        demand, overflow = ask.demand, ask.overflow_source
+        table, groups = self._table, self._groups.accepting(demand, overflow)
+        if self._inventory.machines.group_ids.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
         # Growable groups differ when reservations are ignored, though the accepting groups may be the same.
         key = (groups, "reservation" in demand.ignored_limits)
@@ -186,10 +228,10 @@ class Quotes:
         if version != table.version:
             changed = table.changed_since(version) if version != UNSET else None
             for row in range(table.count) if changed is None else changed:
-                growable = fleet.growable_groups(demand, overflow, row)
+                growable = self._groups.growable(demand, overflow, row)
                 growth[row] = sum(
                     min(UNBOUNDED_COUNT, max(0, cluster.max_nodes - len(cluster.machines)))
-                    for cluster in fleet.clusters_by_offer[row].values()
+                    for cluster in self._inventory.clusters_by_offer[row].values()
                     if cluster.group in growable
                 )
             self._growth_cache[key] = (table.version, growth)
@@ -197,7 +239,7 @@ class Quotes:
 
     def _within_limits(self, ask: ReplicaAsk, rows: Rowids, count: Integers, grows: Flags) -> Flags:
         """Mask of types and rows whose new machines stay within the limits of the offer."""
-        table, catalog, demand = self.fleet.table, self.catalog, ask.demand
+        table, catalog, demand = self._table, self.catalog, ask.demand
         nodes = self._nodes_left(demand, rows)
         clusters = grows | (table.free(table.resource_index["clusters"])[rows] >= 1)
         if self._overflow_clusters_left(ask.overflow_source) < 1:
@@ -213,7 +255,7 @@ class Quotes:
     def _replica_capacity(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
         """The replicas that all machines of a single type could host within limits and budgets, at most the
         capacity target."""
-        table, catalog, demand = self.fleet.table, self.catalog, ask.demand
+        table, catalog, demand = self._table, self.catalog, ask.demand
         machines: Integers = np.full((len(catalog.type_names), len(rows)), ask.capacity_target, np.int64)
         if "capacity" not in demand.ignored_limits:
             np.minimum(
@@ -243,35 +285,39 @@ class Quotes:
 
     def _slots(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
         """The machines that clusters of the group may still add, and the machines of new clusters."""
-        fleet, rules = self.fleet, ask.demand.rules
+        rules = ask.demand.rules
         new_clusters = np.minimum(
-            fleet.table.free(fleet.table.resource_index["clusters"])[rows],
+            self._table.free(self._table.resource_index["clusters"])[rows],
             self._overflow_clusters_left(ask.overflow_source),
         )
         slots: Integers = growth + np.clip(new_clusters, 0, UNBOUNDED_COUNT) * np.clip(
-            fleet.nodes_per_cluster[rows], 1, rules.max_nodes
+            self._table.nodes_per_cluster[rows], 1, rules.max_nodes
         )
         return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
         """The machines that the demand may still add in the rows, without the machines reserved for other
         services."""
-        fleet, table = self.fleet, self.fleet.table
+        table = self._table
         nodes: Integers = table.free(table.resource_index["nodes"])[rows]
-        if not fleet.offers_with_reserve:
+        if not self._table.offers_with_reserve:
             return nodes
         unreserved = [
-            fleet.unreserved_nodes_left(row) if _is_reserved_for_others(fleet, demand, row) else NO_LIMIT
+            self._groups.unreserved_nodes_left(row)
+            if self._groups.is_reserved_for_others(demand, row)
+            else NO_LIMIT
             for row in rows.tolist()
         ]
         return np.minimum(nodes, np.array(unreserved, np.int64))
 
     def _overflow_clusters_left(self, static: str) -> int:
         """Clusters that a data center may still overflow into."""
-        overflow = self.fleet.offers[self.fleet.row(static)].overflow if static else None
+        overflow = self._table.offers[self._table.row_of[static]].overflow if static else None
         max_clusters = overflow.limits.max_clusters if overflow else None
         return (
-            UNBOUNDED_COUNT if max_clusters is None else max_clusters - self.fleet.overflow_clusters[static]
+            UNBOUNDED_COUNT
+            if max_clusters is None
+            else max_clusters - self._inventory.overflow_clusters[static]
         )
 
     def _has_gpus_left(self, demand: Demand, rows: Rowids) -> Flags:
@@ -281,23 +327,25 @@ class Quotes:
         if not need:
             return enough
         for position, row in enumerate(rows.tolist()):
-            if self.fleet.offers[row].limits.gpus:
-                enough[position] = gpu_resource_for(self.fleet, demand, row) != ""
+            if self._table.offers[row].limits.gpus:
+                enough[position] = self._table.gpu_resource_for(demand, row) != ""
         return enough
 
     def _within_budgets(self, ask: ReplicaAsk, rows: Rowids, count: Integers) -> Flags:
-        fleet, catalog = self.fleet, self.catalog
-        headroom, needs_price = self._budget_headroom(ask, rows), fleet.is_budgeted[rows]
+        catalog = self.catalog
+        headroom, needs_price = self._budget_headroom(ask, rows), self._ledgers.is_budgeted[rows]
         if ask.overflow_source:
             needs_price = np.array(
-                [fleet.has_budget_limit(row, ask.overflow_source) for row in rows.tolist()], np.bool_
+                [self._ledgers.has_limit(row, ask.overflow_source) for row in rows.tolist()], np.bool_
             )
         rate, is_priced = catalog.rate[:, rows], catalog.is_priced[:, rows]
         affordable: Flags = rate * count <= headroom
         if "prices" not in ask.demand.ignored_limits:
             # With a machine of unknown price on a budget, the headroom of the budget is unknown too.
-            if self.unpriced_machines:
-                affordable &= [not self.unpriced_ledger(row, ask.overflow_source) for row in rows.tolist()]
+            if self._ledgers.unpriced_machines:
+                affordable &= [
+                    not self._ledgers.unpriced_ledger(row, ask.overflow_source) for row in rows.tolist()
+                ]
             affordable &= is_priced | ~needs_price
         # A machine without a price tag above 0 passes every budget, even a budget that is exceeded already.
         affordable |= is_priced & (rate == 0)
@@ -305,26 +353,13 @@ class Quotes:
 
     def _budget_headroom(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
         if not ask.overflow_source:
-            return self.fleet.headroom_by_offer[rows]
-        return np.array([self.fleet.headroom(row, ask.overflow_source) for row in rows.tolist()], np.int64)
-
-    def unpriced_ledger(self, row: int, overflow: str = "") -> str:
-        """A hard budget of the offer that already pays for machines of unknown price, so that its headroom is
-        unknown; "" if none."""
-        fleet = self.fleet
-        return next(
-            (
-                ledger
-                for ledger in fleet.ledgers(row, overflow)
-                if self.unpriced_machines[ledger] and fleet.commit_cap(ledger) < NO_LIMIT
-            ),
-            "",
-        )
+            return self._ledgers.headroom_by_offer[rows]
+        return np.array([self._ledgers.headroom(row, ask.overflow_source) for row in rows.tolist()], np.int64)
 
     def _has_machine_constraints(self, demand: Demand) -> bool:
         """Whether the demand constrains a machine by more than free capacity."""
         special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
-        return bool(special or self.catalog.has_taints or self.fleet.offers_with_reserve)
+        return bool(special or self.catalog.has_taints or self._table.offers_with_reserve)
 
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.
@@ -332,16 +367,18 @@ class Quotes:
         The check runs over the machines of all offers at once, unless constraints apply and few rows are
         asked for.
         """
-        fleet, demand = self.fleet, ask.demand
-        has_free = np.zeros(fleet.table.count, np.bool_)
-        accepting = fleet.accepting_machines(demand, ask.overflow_source)
+        demand = ask.demand
+        has_free = np.zeros(self._table.count, np.bool_)
+        accepting = self._groups.accepting_machines(demand, ask.overflow_source)
         if accepting is None:
             return has_free[rows]
-        machines = fleet.machines
-        if self._has_machine_constraints(demand) and len(rows) * 4 < fleet.table.count:
+        machines = self._inventory.machines
+        if self._has_machine_constraints(demand) and len(rows) * 4 < self._table.count:
             candidates: list[int] = []
             for row in rows.tolist():
-                candidates += [machine for machine in fleet.machines_by_offer[row] if accepting[machine]]
+                candidates += [
+                    machine for machine in self._inventory.machines_by_offer[row] if accepting[machine]
+                ]
         else:
             mask = machines.column("alive") & accepting & ~machines.column("closed")
             for resource, amount in demand.effective_needs.items():
@@ -352,78 +389,12 @@ class Quotes:
             candidates = np.flatnonzero(mask).tolist()
         for machine in candidates:
             row = machines.cluster[machine].offer_row
-            if not has_free[row] and fits_on_machine(fleet, demand, machine):
+            if not has_free[row] and self._groups.fits_on_machine(demand, machine):
                 has_free[row] = True
         return has_free[rows]
-
-
-def _count_unpriced_machines(fleet: Fleet) -> Counter[str]:
-    """Existing machines without a known price, by the ledger that pays for the machines."""
-    counts: Counter[str] = Counter()
-    for machine, kind in fleet.machines.machine_type.items():
-        if not kind.is_priced:
-            cluster = fleet.machines.cluster[machine]
-            counts.update(fleet.ledgers(cluster.offer_row, cluster.overflow_source))
-    return counts
 
 
 def any_type(by_type: Flags) -> Flags:
     """Mask of the columns where at least one machine type is set."""
     columns: Flags = np.logical_or.reduce(by_type, axis=0)
     return columns
-
-
-def growable_clusters(fleet: Fleet, row: int, groups: Collection[str]) -> list[str]:
-    """Names of the clusters of the groups that may get more machines, the highest utilisation first."""
-    clusters = [
-        cluster
-        for cluster in fleet.clusters_by_offer[row].values()
-        if cluster.group in groups and len(cluster.machines) < cluster.max_nodes
-    ]
-    return [
-        cluster.name for cluster in sorted(clusters, key=lambda cluster: (-cluster.utilisation, cluster.name))
-    ]
-
-
-def fits_on_machine(fleet: Fleet, demand: Demand, machine: int) -> bool:
-    """Whether the machine has the free capacity for one replica and no constraint rejects the machine."""
-    machines = fleet.machines
-    if machines.column("closed")[machine]:
-        return False
-    for resource, amount in demand.effective_needs.items():
-        if int(machines.free(machines.add_resource(resource))[machine]) < amount:
-            return False
-    if demand.max_per_node and machines.replica_counts[machine][demand.name] >= demand.max_per_node:
-        return False
-    row = machines.cluster[machine].offer_row
-    if not is_type_allowed(demand, machines.machine_type[machine]) or (
-        _is_reserved_for_others(fleet, demand, row) and fleet.unreserved_nodes_left(row) < 0
-    ):
-        return False
-    return (
-        not (demand.needs.get("gpu") and fleet.offers[row].limits.gpus)
-        or gpu_resource_for(fleet, demand, row) != ""
-    )
-
-
-def _is_reserved_for_others(fleet: Fleet, demand: Demand, row: int) -> bool:
-    """Whether the offer has a reserve that the demand may not use."""
-    offer = fleet.offers[row]
-    return bool(offer.reserved_nodes) and not demand.may_use_reserve(offer.name)
-
-
-def gpu_resource_for(fleet: Fleet, demand: Demand, row: int) -> str:
-    """The GPU count of the offer that a replica is counted against: of the required model, else of the model
-    with most left.
-
-    An empty string means that no model has enough GPUs left.
-    """
-    need = demand.effective_needs["gpu"]
-    models = [demand.gpu_model] if demand.gpu_model else sorted(fleet.offers[row].limits.gpus)
-    free = {
-        model: int(fleet.table.free(fleet.table.resource_index[f"gpu:{model}"])[row])
-        for model in models
-        if model in fleet.offers[row].limits.gpus
-    }
-    best = max(free, key=lambda model: free[model], default="")
-    return f"gpu:{best}" if best and (free[best] >= need or "capacity" in demand.ignored_limits) else ""

@@ -43,7 +43,6 @@ from lattice.placement.model.current_state import (
 from lattice.placement.model.demand import Demand, callers_by_service, resolve_demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Budget, Offer
-from lattice.placement.model.quotes import Quotes
 from lattice.placement.model.supply import Finding, Supply, compile_supply
 
 OFFER_KINDS: tuple[type[Kind], ...] = (
@@ -300,13 +299,11 @@ class World:
     def build_fleet(self) -> Fleet:
         """Build the trial fleet: clusters, machines, and replicas where the status of the services places
         them."""
-        fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies)
-        fleet.dependants = self._dependants
+        fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
         reserved = self._reserved_clusters(present)
         for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
             add_cluster(fleet, stored, present, reserved.get(stored.metadata.name))
-        fleet.table.quotes = Quotes(fleet)
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
         for cluster in fleet.clusters.values():

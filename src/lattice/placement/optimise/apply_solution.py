@@ -9,7 +9,8 @@ from lattice.placement.greedy.machine_choice import assign_in_offer, assign_on_t
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.place_all import misplaced_assignments
 from lattice.placement.model.demand import Demand, ReplicaAsk
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.optimise.fleet_problem import class_of, skew
 from lattice.placement.optimise.problem import ReplicaAllocation
 from lattice.placement.optimise.solve import Deadline
@@ -127,12 +128,12 @@ def _assign_at(demand: Demand, fleet: Fleet, desired: Counter[OfferClassKey], *,
 def _count_at(fleet: Fleet, service: str, key: OfferClassKey) -> int:
     row, node_class = fleet.row(key[0]), key[1]
     if not node_class:
-        return fleet.replicas_by_offer(service)[row]
+        return fleet.replicas.by_offer(service)[row]
     count = 0
     for assignment in fleet.assignments.get(service, ()):
         machine = assignment.machine
         count += (
-            machine in fleet.machines_by_offer[row]
+            machine in fleet.inventory.machines_by_offer[row]
             and fleet.machines.machine_type[machine].name == node_class
         )
     return count
@@ -143,7 +144,7 @@ def _try_assign(ask: ReplicaAsk, fleet: Fleet, row: int, node_class: str) -> boo
     limits or budget."""
     if node_class:
         return assign_on_type(ask, fleet, row, node_class) is not None
-    quote = fleet.table.quotes.quote_for(ask)
+    quote = fleet.quotes.quote_for(ask)
     if not (quote.has_free_capacity[row] or (quote.within_limits[row] and quote.affordable[row])):
         return False
     assign_in_offer(ask, fleet, row)
@@ -172,7 +173,7 @@ def _ask_for_offer(demand: Demand, fleet: Fleet, row: int) -> ReplicaAsk | None:
 
 def _violations(demand: Demand, fleet: Fleet) -> Counter[str]:
     """Count missing and misplaced replicas, and the distance from every rule over all replicas."""
-    counts = fleet.replicas_by_offer(demand.name)
+    counts = fleet.replicas.by_offer(demand.name)
     offers = [fleet.offers[row] for row in counts]
     counted = Counter(
         {"lacking": demand.replicas - counts.total(), "misplaced": len(misplaced_assignments(demand, fleet))}

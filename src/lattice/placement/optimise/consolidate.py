@@ -4,9 +4,9 @@ pays for the moves."""
 from dataclasses import dataclass
 
 from lattice.placement.greedy.machine_choice import pick_machine, remove_empty_machines
-from lattice.placement.model.assignments import assign
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.optimise.solve import Deadline
 from lattice.placement.plan.plan import FleetState
 
@@ -31,11 +31,13 @@ def consolidate(state: FleetState, budget: MoveBudget, deadline: Deadline) -> Fl
     world = state.resulting_world()
     fleet = world.build_fleet()
     for row in range(fleet.table.count):
-        for group in sorted({cluster.group for cluster in fleet.clusters_by_offer[row].values()}):
+        for group in sorted({cluster.group for cluster in fleet.inventory.clusters_by_offer[row].values()}):
             if deadline.is_over:
                 break
             clusters = [
-                cluster for cluster in fleet.clusters_by_offer[row].values() if cluster.group == group
+                cluster
+                for cluster in fleet.inventory.clusters_by_offer[row].values()
+                if cluster.group == group
             ]
             _Consolidation(fleet, clusters, world.demands, budget).run()
     return FleetState(world, fleet, state.placements, state.orphaned)
@@ -95,7 +97,7 @@ class _Consolidation:
                 chosen = pick_machine(demand, fleet, self._target_machines(machine))
                 if chosen is None:
                     return False
-                assign(demand, fleet, chosen)
+                fleet.assign_replica(demand, chosen)
             remove_empty_machines(fleet, [home.name])
             attempt.succeeded = len(home.machines) < machine_count
         return attempt.succeeded

@@ -16,7 +16,8 @@ import numpy as np
 
 from lattice.engine.table import Flags, Integers
 from lattice.placement.model.demand import ClusterRules, Demand, ReplicaAsk
-from lattice.placement.model.fleet import Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
 from lattice.placement.optimise.problem import (
@@ -56,7 +57,7 @@ def build_fleet_problem(state: FleetState, move_cost: int) -> FleetProblem:
     for machine, price in staying.items():
         cluster = view.fleet.machines.cluster[machine]
         unmanaged.update(dict.fromkeys(view.fleet.offers[cluster.offer_row].budgets, price))
-    caps = {name: view.fleet.commit_cap(name) for name in view.fleet.budgets}
+    caps = {name: view.fleet.ledgers.commit_cap(name) for name in view.fleet.ledgers.budgets}
     ledgers = {name: cap - unmanaged[name] for name, cap in caps.items() if cap < NO_LIMIT}
     sources = tuple(_source(view, row) for row in range(view.fleet.table.count))
     return FleetProblem(PlacementProblem(view.resources, sources, loads, ledgers), sum(staying.values()))
@@ -130,7 +131,7 @@ class _FleetView:
             if machine_type.is_priced
         }
         by_properties: dict[object, _UnlistedMachines] = {}
-        for machine in sorted(fleet.machines_by_offer[row], key=lambda number: names[number]):
+        for machine in sorted(fleet.inventory.machines_by_offer[row], key=lambda number: names[number]):
             machine_type, rules = (
                 fleet.machines.machine_type[machine],
                 rules_hash(fleet.machines.cluster[machine]),
@@ -195,10 +196,10 @@ class _FleetView:
         return self._models_by_demand[key]
 
     def _models(self, demand: Demand, row: int) -> Iterable[str]:
-        quotes, rules = self.fleet.table.quotes, demand.rules.hash
+        quotes, rules = self.fleet.quotes, demand.rules.hash
         serves = quotes.machine_fit(demand).can_host[:, row]
         for machine_type in self.useful[row]:
-            if serves[self.fleet.type_ids[machine_type.name]]:
+            if serves[quotes.catalog.type_ids[machine_type.name]]:
                 yield self.model_name(machine_type.name, rules)
         for unlisted in self.unlisted[row].values():
             if (
@@ -255,7 +256,7 @@ def useful_types(
 def _source(view: _FleetView, row: int) -> MachineSource:
     """The offer as a source of machines."""
     offer, listed = view.fleet.offers[row], view.listed_counts[row]
-    groups = {*view.rules, *map(rules_hash, view.fleet.clusters_by_offer[row].values())}
+    groups = {*view.rules, *map(rules_hash, view.fleet.inventory.clusters_by_offer[row].values())}
     models = []
     for rules in sorted(groups):
         for machine_type in view.useful[row]:
@@ -298,7 +299,9 @@ def _minimums(view: _FleetView, row: int, models: Iterable[MachineModel]) -> Ite
     present cluster has fewer."""
     offer, listed = view.fleet.offers[row], [model.name for model in models]
     for name, rules in sorted(view.rules.items()):
-        clusters = [item for item in view.fleet.clusters_by_offer[row].values() if rules_hash(item) == name]
+        clusters = [
+            item for item in view.fleet.inventory.clusters_by_offer[row].values() if rules_hash(item) == name
+        ]
         fewest = [min(cluster.min_nodes, len(cluster.machines)) for cluster in clusters]
         least = min(offer.initial_nodes(min(rules.min_nodes, rules.max_nodes)), *fewest, NO_LIMIT)
         if least > 1:
@@ -319,7 +322,7 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
     for offer, model in sorted(current):
         if model not in usable_models.get(offer, ()):
             usable_models[offer] = (*usable_models.get(offer, ()), model)
-    counts = fleet.replicas_by_offer(demand.name)
+    counts = fleet.replicas.by_offer(demand.name)
     present = [fleet.offers[row] for row in counts]
     candidates = [fleet.offers[row] for row in np.flatnonzero(allowed_rows).tolist()]
     # A region rule that is broken today does not bind the optimiser.
@@ -356,7 +359,7 @@ def _allowed_offers(demand: Demand, fleet: Fleet) -> Flags:
         rules = [fleet.offers[row].overflow for row in holders]
         targets = {rule.target for rule in rules if rule and rule.enabled}
         allowed &= np.array([offer.is_static or offer.owner in targets for offer in fleet.offers], np.bool_)
-    for row in fleet.replicas_by_offer(demand.name):
+    for row in fleet.replicas.by_offer(demand.name):
         allowed[row] = True
     return allowed
 
@@ -367,7 +370,7 @@ def skew(demand: Demand, fleet: Fleet, key: str) -> int:
     counts: dict[str, int] = {}
     for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist():
         counts[domain_of(fleet.offers[row], key)] = 0
-    for row, count in fleet.replicas_by_offer(demand.name).items():
+    for row, count in fleet.replicas.by_offer(demand.name).items():
         domain = domain_of(fleet.offers[row], key)
         counts[domain] = counts.get(domain, 0) + count
     return max(counts.values(), default=0) - min(counts.values(), default=0)
@@ -383,7 +386,7 @@ def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[Rep
     eligible = [
         fleet.offers[row] for row in np.flatnonzero(eligible_offers(ReplicaAsk(demand), fleet)).tolist()
     ]
-    replicas = fleet.replicas_by_offer(demand.name).total()
+    replicas = fleet.replicas.by_offer(demand.name).total()
     for rule in demand.spread:
         allowed = max(rule.amount, skew(demand, fleet, rule.value))
         domains: dict[str, set[str]] = {}
@@ -401,14 +404,14 @@ def _proximity_rules(
 ) -> Iterable[ProximityRule]:
     """The latency rules of the service; a replica that is too far from its target today may stay."""
     fleet, targets = view.fleet, dict(demand.latency_to)
-    present, names = fleet.replicas_by_offer(demand.name), [offer.name for offer in fleet.offers]
+    present, names = fleet.replicas.by_offer(demand.name), [offer.name for offer in fleet.offers]
     for rule in demand.latency:
         target = targets[rule.value]
         if target == demand.name or target not in allowed:
             continue
         close = view.milliseconds <= rule.amount
         target_candidates = np.flatnonzero(allowed[target])
-        target_rows = fleet.offer_rows_of(target)
+        target_rows = fleet.replicas.offer_rows(target)
         reachable_sets: dict[bytes, frozenset[str]] = {}
         reachable = {}
         for row in np.flatnonzero(allowed[demand.name]).tolist():

@@ -463,15 +463,15 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
         if budget.limit is None:
             continue
         projected_before, projected_after = (
-            state.world.projected_spend(name, state.fleet.committed[name])
+            state.world.projected_spend(name, state.fleet.ledgers.committed[name])
             if name in state.world.supply.budgets
             else 0
             for state in (before, after)
         )
         previous = before.world.supply.budgets.get(name)
         if projected_before != projected_after or previous is None or previous.limit != budget.limit:
-            cap = after.fleet.commit_cap(name)
-            headroom = max(0, cap - after.fleet.committed[name]) if cap < NO_LIMIT else None
+            cap = after.fleet.ledgers.commit_cap(name)
+            headroom = max(0, cap - after.fleet.ledgers.committed[name]) if cap < NO_LIMIT else None
             machine_rates = []
             for offer in after.fleet.offers:
                 if name in offer.budgets:
@@ -593,7 +593,7 @@ def _single_region_risks(before: FleetState, after: FleetState) -> Iterable[str]
     for name in after.replica_counts:
         regions = []
         for state in (before, after):
-            offers = (state.fleet.offers[row] for row in state.fleet.offer_rows_of(name))
+            offers = (state.fleet.offers[row] for row in state.fleet.replicas.offer_rows(name))
             regions.append({offer.region for offer in offers} | state.orphaned.regions(name))
         if len(regions[0]) > 1 and len(regions[1]) == 1:
             yield f"{name} is left in one region"

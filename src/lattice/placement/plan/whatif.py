@@ -15,8 +15,9 @@ from lattice.placement.greedy.machine_choice import remove_empty_machines
 from lattice.placement.greedy.place_all import misplaced_assignments, place_all
 from lattice.placement.model.costs import run_rate
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Assignment, Fleet
+from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import SupplyObject, supply_object_of
+from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.world import ObjectKey, World, object_key, placed_counts
 from lattice.placement.plan.plan import FleetState, PlacementKey, Plan, compare, converge
 
@@ -252,7 +253,7 @@ def _close(fleet: Fleet, row: int) -> set[str]:
     """Remove all machines and replicas of the offer and close the offer; return the services that had
     replicas in the offer."""
     services_hit: set[str] = set()
-    for name in list(fleet.clusters_by_offer[row]):
+    for name in list(fleet.inventory.clusters_by_offer[row]):
         for machine in list(fleet.clusters[name].machines):
             services = list(fleet.machines.replica_counts[machine])
             services_hit.update(services)
@@ -262,8 +263,8 @@ def _close(fleet: Fleet, row: int) -> set[str]:
                 ]
                 for assignment in on_machine:
                     fleet.unassign(assignment)
-            fleet.drop_machine(machine)
-        fleet.drop_cluster(name)
+            fleet.inventory.drop_machine(machine)
+        fleet.inventory.drop_cluster(name)
     # A lost offer accepts no new replicas.
     fleet.mark_lost(row)
     return services_hit

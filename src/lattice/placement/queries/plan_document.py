@@ -361,7 +361,7 @@ def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]
     for demand in demands:
         for limit in demand.latency:
             target = dict(demand.latency_to)[limit.value]
-            for row in sorted(state.fleet.replicas_by_offer(demand.name)):
+            for row in sorted(state.fleet.replicas.by_offer(demand.name)):
                 nearest = _nearest(state, row, target)
                 documents.append(
                     {
@@ -379,7 +379,7 @@ def _nearest(state: FleetState, row: int, target: str) -> Document:
     fleet = state.fleet
     origin = fleet.offers[row].place
     round_trips = []
-    for target_row in sorted(fleet.replicas_by_offer(target)):
+    for target_row in sorted(fleet.replicas.by_offer(target)):
         place = fleet.offers[target_row].place
         if rtt := fleet.latencies.between(origin, place):
             round_trips.append((rtt.ms, place.name, rtt.source))

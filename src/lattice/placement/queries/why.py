@@ -19,10 +19,10 @@ from lattice.placement.greedy.place_all import find_stale_placement
 from lattice.placement.model.costs import run_rate
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.rejection_reasons import fleet_of, offer_at
 from lattice.placement.model.world import placed_counts
 from lattice.placement.plan.plan import FleetState, PlacementKey
 from lattice.placement.plugins.filters.overflow import NotOverflowTarget
+from lattice.placement.plugins.rejection_reasons import fleet_of, offer_at
 
 # Rejections that are rendered one by one; beyond it only those of the first and the last replica of each
 # step.

@@ -2,6 +2,6 @@
 
 Imported by: controllers.services placement.plan placement.queries.
 May import: errors kinds kinds.meta engine lifecycle placement.inputs placement.model placement.greedy
-placement.explain placement.plugins.filters.
+placement.explain placement.plugins placement.plugins.filters.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """

@@ -58,11 +58,12 @@ from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.costs import placed_costs
 from lattice.placement.model.current_state import OVERFLOW_LABEL
 from lattice.placement.model.demand import Demand
-from lattice.placement.model.fleet import Cluster, Fleet
+from lattice.placement.model.fleet import Fleet
+from lattice.placement.model.inventory import Cluster
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.rejection_reasons import MissingProperty
 from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plugins.filters.overflow import OverflowClosed
+from lattice.placement.plugins.rejection_reasons import MissingProperty
 
 PLACED = "Placed"
 # Rejected offers that a scheduler decision lists.
@@ -136,7 +137,7 @@ def decision_of(result: PlacementResult, fleet: Fleet) -> SchedulerDecision:
 def _decision(result: PlacementResult, fleet: Fleet, last: Decision | None) -> SchedulerDecision:
     placement = result.placement
     replicas_by_offer = {
-        fleet.offers[row].name: count for row, count in fleet.replicas_by_offer(placement.demand.name).items()
+        fleet.offers[row].name: count for row, count in fleet.replicas.by_offer(placement.demand.name).items()
     }
     return SchedulerDecision(
         reason=result.reason or placed_because(placement.demand, replicas_by_offer),
@@ -294,9 +295,9 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
         budget=_spending(fleet.offers[row].budgets[0], fleet, world),
         clusters=tuple(
             PoolCluster(name=cluster.name, nodes=len(cluster.machines), services=_services_in(cluster, fleet))
-            for _, cluster in sorted(fleet.clusters_by_offer[row].items())
+            for _, cluster in sorted(fleet.inventory.clusters_by_offer[row].items())
         ),
-        next_cluster_sequence=fleet.next_cluster_number.get(row, 1),
+        next_cluster_sequence=fleet.inventory.next_cluster_number.get(row, 1),
     )
 
 
@@ -308,7 +309,7 @@ def _services_in(cluster: Cluster, fleet: Fleet) -> int:
 
 
 def _spending(ledger: str, fleet: Fleet, world: World) -> PoolSpending | None:
-    budget = fleet.budgets.get(ledger)
+    budget = fleet.ledgers.budgets.get(ledger)
     if budget is None or budget.limit is None:
         return None
     projected = projected_cost(ledger, fleet, world)
@@ -329,7 +330,7 @@ def spending(spent: int, projected: int, limit: int) -> PoolSpending:
 def projected_cost(ledger: str, fleet: Fleet, world: World) -> int:
     """Return the projected spend of this calendar month in micro-dollars; for a world without a time, of 30
     days."""
-    return world.projected_spend(ledger, fleet.committed[ledger])
+    return world.projected_spend(ledger, fleet.ledgers.committed[ledger])
 
 
 def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> CloudStatus:
@@ -338,10 +339,11 @@ def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> Clou
     rows = {region: fleet.row(f"{name}/{region}") for region in cloud.spec.regions}
     # An offer of a cloud has two budgets: first of the cloud, then of the region.
     spent = {
-        region: fleet.budgets[fleet.offers[row].budgets[1]].spent_this_month for region, row in rows.items()
+        region: fleet.ledgers.budgets[fleet.offers[row].budgets[1]].spent_this_month
+        for region, row in rows.items()
     }
-    clusters = {region: len(fleet.clusters_by_offer[row]) for region, row in rows.items()}
-    cloud_budget = fleet.budgets[fleet.offers[next(iter(rows.values()))].budgets[0]] if rows else None
+    clusters = {region: len(fleet.inventory.clusters_by_offer[row]) for region, row in rows.items()}
+    cloud_budget = fleet.ledgers.budgets[fleet.offers[next(iter(rows.values()))].budgets[0]] if rows else None
     return msgspec.structs.replace(
         cloud.status,
         current_spend=CloudSpend(
@@ -352,7 +354,9 @@ def cloud_status(cloud: CloudInfrastructure, fleet: Fleet, world: World) -> Clou
             else None,
         ),
         clusters=CloudClusters(total=sum(clusters.values()), by_region=clusters),
-        next_cluster_sequence={region: fleet.next_cluster_number.get(row, 1) for region, row in rows.items()},
+        next_cluster_sequence={
+            region: fleet.inventory.next_cluster_number.get(row, 1) for region, row in rows.items()
+        },
     )
 
 
@@ -371,7 +375,7 @@ def static_status(data_center: StaticInfrastructure, fleet: Fleet) -> StaticStat
             used=_bytes(used["memory"]),
             available=_bytes(limits.memory - used["memory"]),
         )
-    names = tuple(sorted(fleet.clusters_by_offer[row]))
+    names = tuple(sorted(fleet.inventory.clusters_by_offer[row]))
     return msgspec.structs.replace(
         data_center.status,
         utilization=StaticUtilization(
@@ -380,7 +384,7 @@ def static_status(data_center: StaticInfrastructure, fleet: Fleet) -> StaticStat
             memory=memory,
         ),
         clusters=StaticClusters(total=len(names), names=names),
-        next_cluster_sequence=fleet.next_cluster_number.get(row, 1),
+        next_cluster_sequence=fleet.inventory.next_cluster_number.get(row, 1),
     )
 
 

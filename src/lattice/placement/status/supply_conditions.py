@@ -98,7 +98,7 @@ def supply_conditions(
         ledger = (
             pool_account(name) if isinstance(supplier, LatticePool) else cloud_account(name)
         ).ledger_name
-        budget = fleet.budgets.get(ledger)
+        budget = fleet.ledgers.budgets.get(ledger)
         if budget is not None and budget.limit is not None:
             projected = projected_cost(ledger, fleet, world)
             conditions.append(budget_condition(projected, budget.limit, is_hard=budget.is_hard))

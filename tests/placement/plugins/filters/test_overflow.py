@@ -96,14 +96,18 @@ def test_overflow_clusters_are_separate_and_labelled() -> None:
 
 def test_overflow_is_charged_to_both_ledgers() -> None:
     found = settled(dc(**limits(maxMonthlySpend=1000)), AWS, a_service(cores=4, replicas=4))
-    assert found.fleet.committed["static.dc.overflow"] == found.fleet.committed["cloud.aws"] == 400_000
+    assert (
+        found.fleet.ledgers.committed["static.dc.overflow"]
+        == found.fleet.ledgers.committed["cloud.aws"]
+        == 400_000
+    )
 
 
 def test_overflow_is_recovered_from_stored_objects() -> None:
     once = settled(dc(**limits(maxClusters=1)), AWS, a_service(cores=4, replicas=5))
     again = converge(once.resulting_world())
     assert again.replica_counts == once.replica_counts
-    assert again.fleet.overflow_clusters == once.fleet.overflow_clusters == {"dc": 1}
+    assert again.fleet.inventory.overflow_clusters == once.fleet.inventory.overflow_clusters == {"dc": 1}
 
 
 @pytest.mark.parametrize(("static", "services", "share"), [
@@ -147,7 +151,7 @@ def test_reserved_capacity_does_not_hold_back_overflow() -> None:
         a_class("m", 8, 32), static, a_cloud("aws", ["r1"]), a_service("api", replicas=80, cores=1, memory=1)
     )
     fleet = converge(world).fleet
-    counts = {fleet.offers[row].name: count for row, count in fleet.replicas_by_offer("default/api").items()}
+    counts = {fleet.offers[row].name: count for row, count in fleet.replicas.by_offer("default/api").items()}
     assert counts == {"dc": 64, "aws/r1": 16}
 
 

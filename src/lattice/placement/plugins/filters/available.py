@@ -11,7 +11,7 @@ from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
 from lattice.placement.model.offer import MachineType, Offer
 from lattice.placement.model.quotes import any_type
-from lattice.placement.model.rejection_reasons import (
+from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
     join_sorted,
@@ -156,8 +156,8 @@ class Available:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        can_host = fleet_of(rows).table.quotes.machine_fit(ask.demand).can_host
-        hints = fleet_of(rows).reopen_hints
+        can_host = fleet_of(rows).quotes.machine_fit(ask.demand).can_host
+        hints = fleet_of(rows).table.reopen_hints
         closed: dict[Reason, Flags] = {
             OfferClosed(hint): offer_mask(rows, ("closed", hint), _has_reopen_hint(hint)) for hint in hints
         }

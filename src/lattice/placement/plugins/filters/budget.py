@@ -8,9 +8,8 @@ from lattice.engine.table import Flags, Rows, Table
 from lattice.kinds.meta.quantity import format_per_hour
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.quote_source import QuoteSource
-from lattice.placement.model.quotes import growable_clusters
-from lattice.placement.model.rejection_reasons import fleet_of, select_rows
+from lattice.placement.model.quotes import Quotes
+from lattice.placement.plugins.rejection_reasons import fleet_of, select_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,8 +33,8 @@ class OverBudget:
         """The shortfall of the budget with the least headroom."""
         fleet, ask = fleet_of(table), self.ask
         ledger = min(
-            fleet.ledgers(row, ask.overflow_source),
-            key=lambda name: fleet.commit_cap(name) - fleet.committed[name],
+            fleet.ledgers.paying_for(row, ask.overflow_source),
+            key=lambda name: fleet.ledgers.commit_cap(name) - fleet.ledgers.committed[name],
         )
         return _short(fleet, ledger, min_purchase_rate(ask, fleet, row))
 
@@ -48,16 +47,16 @@ def exceeded_budgets(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[Shortfall]
     need = min_purchase_rate(ask, fleet, row)
     return [
         _short(fleet, ledger, need)
-        for ledger in fleet.ledgers(row, ask.overflow_source)
-        if need and fleet.commit_cap(ledger) - fleet.committed[ledger] < need
+        for ledger in fleet.ledgers.paying_for(row, ask.overflow_source)
+        if need and fleet.ledgers.commit_cap(ledger) - fleet.ledgers.committed[ledger] < need
     ]
 
 
 def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
     # A lowered budget may be exceeded already: the headroom is shown as 0.
-    have = max(0, fleet.commit_cap(ledger) - fleet.committed[ledger])
+    have = max(0, fleet.ledgers.commit_cap(ledger) - fleet.ledgers.committed[ledger])
     return Shortfall(
-        f"budget of {fleet.budgets[ledger].account}",
+        f"budget of {fleet.ledgers.budgets[ledger].account}",
         format_per_hour(need),
         format_per_hour(have),
         format_per_hour(need - have),
@@ -67,12 +66,14 @@ def _short(fleet: Fleet, ledger: str, need: int) -> Shortfall:
 def min_purchase_rate(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
     """Micro-dollars per hour of the smallest purchase: the cheapest feasible type, else the cheapest type; 0
     if no price is known."""
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     can_host, catalog = quotes.machine_fit(ask.demand).can_host[:, row], quotes.catalog
     is_priced = (can_host if can_host.any() else catalog.is_offered[:, row]) & catalog.is_priced[:, row]
     need = min((int(rate) for rate in catalog.rate[is_priced, row]), default=0)
     # A cluster that grows takes one machine; a new cluster starts with its minimum.
-    grows = growable_clusters(fleet, row, fleet.growable_groups(ask.demand, ask.overflow_source, row))
+    grows = fleet.inventory.growable_clusters(
+        row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
+    )
     return need * (1 if grows else fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes))
 
 
@@ -97,13 +98,12 @@ class UnknownPrice:
     def detail(self, table: Table, row: int) -> Shortfall:
         """The classes without a price, and the fix that states the price."""
         fleet, ask = fleet_of(table), self.ask
-        quotes = fleet.table.quotes
         classes, budget, unknown = unpriced_classes(ask, fleet, row), "a budget", "unknown"
-        ledger = quotes.unpriced_ledger(row, ask.overflow_source)
+        ledger = fleet.ledgers.unpriced_ledger(row, ask.overflow_source)
         if ledger:
             classes = running_unpriced_classes(fleet, ledger)
-            budget = f"the budget of {fleet.budgets[ledger].account}"
-            unknown = f"unknown of {quotes.unpriced_machines[ledger]} that run already"
+            budget = f"the budget of {fleet.ledgers.budgets[ledger].account}"
+            unknown = f"unknown of {fleet.ledgers.unpriced_machines[ledger]} that run already"
         missing = (
             f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
         )
@@ -114,7 +114,7 @@ class UnknownPrice:
 
 def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
     """Names of the feasible classes in the offer without a known price."""
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     unknown = quotes.machine_fit(ask.demand).can_host[:, row] & ~quotes.catalog.is_priced[:, row]
     return sorted(
         name for name, is_unknown in zip(quotes.catalog.type_names, unknown, strict=True) if is_unknown
@@ -127,7 +127,9 @@ def running_unpriced_classes(fleet: Fleet, ledger: str) -> list[str]:
     classes: set[str] = set()
     for machine, kind in machines.machine_type.items():
         cluster = machines.cluster[machine]
-        if not kind.is_priced and ledger in fleet.ledgers(cluster.offer_row, cluster.overflow_source):
+        if not kind.is_priced and ledger in fleet.ledgers.paying_for(
+            cluster.offer_row, cluster.overflow_source
+        ):
             classes.add(kind.name)
     return sorted(classes)
 
@@ -144,7 +146,7 @@ class BudgetFilter:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        quotes = fleet_of(rows).table.quotes
+        quotes = fleet_of(rows).quotes
         quote = quotes.quote_for(ask)
         # An offer beyond its limits is rejected by Capacity, so every offer has one reason.
         rejected = quote.within_limits & ~quote.has_free_capacity & ~quote.affordable
@@ -158,7 +160,7 @@ class BudgetFilter:
         }
 
 
-def _affordable_if_priced(ask: ReplicaAsk, quotes: QuoteSource) -> Flags:
+def _affordable_if_priced(ask: ReplicaAsk, quotes: Quotes) -> Flags:
     """Mask of the offers whose purchase the budgets would allow if unknown prices were ignored."""
     demand = ask.demand
     return quotes.quote_for(

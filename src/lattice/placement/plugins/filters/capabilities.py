@@ -6,7 +6,7 @@ from typing import ClassVar
 from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.rejection_reasons import MissingProperty, offer_mask
+from lattice.placement.plugins.rejection_reasons import MissingProperty, offer_mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import offers_gpu_model
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quotes import gpu_resource_for, growable_clusters
-from lattice.placement.model.rejection_reasons import fleet_of, format_amount, select_rows
+from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, select_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +46,9 @@ class InsufficientCapacity:
 def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfall]:
     """Every limit that the next machines would exceed: one machine, or the minimum of a new cluster."""
     offer, demand, table = fleet.offers[row], ask.demand, fleet.table
-    grows = bool(growable_clusters(fleet, row, fleet.growable_groups(demand, ask.overflow_source, row)))
+    grows = bool(
+        fleet.inventory.growable_clusters(row, fleet.groups.growable(demand, ask.overflow_source, row))
+    )
     # A cluster that grows takes one machine; a new cluster starts with its minimum.
     count = 1 if grows else offer.initial_nodes(demand.rules.min_nodes)
     free = {
@@ -66,10 +67,10 @@ def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfa
         counted
         and demand.needs.get("gpu")
         and offers_gpu_model(demand, counted)
-        and not gpu_resource_for(fleet, demand, row)
+        and not fleet.table.gpu_resource_for(demand, row)
     ):
         yield _gpu_shortfall(ask, table, row)
-    unreserved = fleet.unreserved_nodes_left(row)
+    unreserved = fleet.groups.unreserved_nodes_left(row)
     if free["nodes"] < count:
         yield _count_shortfall("nodes", count, free["nodes"], f" of {offer.limits.nodes:,}")
     elif offer.reserved_nodes and not demand.may_use_reserve(offer.name) and unreserved < count:
@@ -96,7 +97,7 @@ def exceeded_limits(ask: ReplicaAsk, fleet: Fleet, row: int) -> Iterator[Shortfa
 
 def _overflow_shortfall(fleet: Fleet, static: str) -> Iterator[Shortfall]:
     """The limit of a data center on clusters in the cloud that the data center overflows to."""
-    overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.overflow_clusters[static]
+    overflow, used = fleet.offers[fleet.row(static)].overflow, fleet.inventory.overflow_clusters[static]
     max_clusters = overflow.limits.max_clusters if overflow else None
     if max_clusters is not None and used >= max_clusters:
         yield Shortfall(
@@ -109,7 +110,7 @@ def _overflow_shortfall(fleet: Fleet, static: str) -> Iterator[Shortfall]:
 
 def _smallest_size(ask: ReplicaAsk, fleet: Fleet, row: int, resource: str) -> int:
     """The smallest size among the feasible types, else among all types of the offer; 0 if no type has a size."""
-    quotes = fleet.table.quotes
+    quotes = fleet.quotes
     can_host = quotes.machine_fit(ask.demand).can_host[:, row]
     sizes = quotes.catalog.size(resource)[
         can_host if can_host.any() else quotes.catalog.is_offered[:, row], row
@@ -147,7 +148,7 @@ class Capacity:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        quote = fleet_of(rows).table.quotes.quote_for(ask)
+        quote = fleet_of(rows).quotes.quote_for(ask)
         return {
             # An offer without a feasible machine type is rejected by Available.
             InsufficientCapacity(ask): select_rows(

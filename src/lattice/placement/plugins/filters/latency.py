@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk, Requirement
-from lattice.placement.model.rejection_reasons import FixedReason, fleet_of
+from lattice.placement.plugins.rejection_reasons import FixedReason, fleet_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class LatencyExceeded:
         fleet = fleet_of(table)
         origin = fleet.offers[row].place
         round_trips: list[tuple[int, str, str]] = []
-        for target_row in sorted(set(fleet.offer_rows_of(self.service))):
+        for target_row in sorted(set(fleet.replicas.offer_rows(self.service))):
             target = fleet.offers[target_row].place
             rtt = fleet.latencies.between(origin, target)
             if rtt:
@@ -58,7 +58,7 @@ class Latency:
         rejections: dict[Reason, Flags] = {}
         for requirement in ask.demand.latency:
             service = targets[requirement.value]
-            target_rows = sorted(set(fleet.offer_rows_of(service)))
+            target_rows = sorted(set(fleet.replicas.offer_rows(service)))
             if target_rows:
                 rejections[LatencyExceeded(requirement, service)] = (
                     fleet.ms_to_nearest(target_rows) > requirement.amount

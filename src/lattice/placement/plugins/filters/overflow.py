@@ -9,8 +9,8 @@ from lattice.engine.table import Rows, Table
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.rejection_reasons import fleet_of, offer_mask
 from lattice.placement.plugins.filters.eligibility import eligible_offers_in_region
+from lattice.placement.plugins.rejection_reasons import fleet_of, offer_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
     if nodes <= 0:
         return MILLIONTHS
     used = {"cpu": 0, "memory": 0}
-    for cluster in fleet.clusters_by_offer[row].values():
+    for cluster in fleet.inventory.clusters_by_offer[row].values():
         for name in used:
             used[name] += cluster.used[name]
     limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
@@ -114,7 +114,7 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
 def _nodes_in_use(fleet: Fleet, row: int, with_reserve: bool) -> int:
     """Machines with replicas; without the reserve, machines of clusters that are not on the reserve."""
     counts, used = fleet.machines.replica_counts, 0
-    for cluster in fleet.clusters_by_offer[row].values():
+    for cluster in fleet.inventory.clusters_by_offer[row].values():
         if with_reserve or not cluster.is_reserved:
             used += sum(1 for machine in cluster.machines if counts[machine])
     return used
@@ -122,7 +122,7 @@ def _nodes_in_use(fleet: Fleet, row: int, with_reserve: bool) -> int:
 
 def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:
     """Rows of the data centers with an overflow rule that are eligible for the replica, full or not."""
-    overflow_rows = fleet.overflow_rows
+    overflow_rows = fleet.table.overflow_rows
     if not overflow_rows or "overflow" in ask.demand.ignored_limits:
         return []
     eligible = eligible_offers_in_region(ask, fleet)

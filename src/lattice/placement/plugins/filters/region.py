@@ -6,7 +6,7 @@ from typing import ClassVar
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.rejection_reasons import offer_at, offer_mask
+from lattice.placement.plugins.rejection_reasons import offer_at, offer_mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ from lattice.engine.table import Flags, Rows, Table
 from lattice.placement.model.demand import ReplicaAsk, Requirement
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
-from lattice.placement.model.rejection_reasons import fleet_of
 from lattice.placement.plugins.filters.eligibility import eligible_offers
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 
 def domain_of(offer: Offer, key: str) -> str:
@@ -32,7 +32,7 @@ def replicas_by_domain(fleet: Fleet, service: str, key: str, eligible: Flags) ->
     """Replicas of a service by eligible domain; replicas in other domains, left from earlier requirements, do
     not count."""
     counts = {domain_of(fleet.offers[row], key): 0 for row in np.flatnonzero(eligible).tolist()}
-    for row, replicas in fleet.replicas_by_offer(service).items():
+    for row, replicas in fleet.replicas.by_offer(service).items():
         domain = domain_of(fleet.offers[row], key)
         if domain in counts:
             counts[domain] += replicas

@@ -9,7 +9,7 @@ from lattice.engine.plugin import Scope
 from lattice.engine.table import Flags, Floats, Integers, Rows
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.rejection_reasons import fleet_of
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 # The most expensive offer still scores above an offer without a known price, which scores 0.
 MIN_PRICED_SCORE = 0.001
@@ -31,7 +31,7 @@ class Cost:
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
         """1 for the cheapest offer that accepts the replica, almost 0 for the most expensive, 0 where the
         price is unknown."""
-        rates, is_lost = fleet_of(rows).table.quotes.quote_for(ask).rate_per_replica, rows.column("lost")
+        rates, is_lost = fleet_of(rows).quotes.quote_for(ask).rate_per_replica, rows.column("lost")
         score = cost_scores(rates, is_lost)
         if self.cheapest_first:
             return score

@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.placement.model.demand import ReplicaAsk
-from lattice.placement.model.rejection_reasons import offer_mask
+from lattice.placement.plugins.rejection_reasons import offer_mask
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from lattice.engine.table import Floats, Rows
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import Offer
-from lattice.placement.model.rejection_reasons import fleet_of
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 SAME_CLUSTER_SCORE = 1.0
 SAME_OFFER_SCORE = 0.875
@@ -45,7 +45,7 @@ class Proximity:
         """The mean proximity to the nearest replica, over the neighbours that are placed."""
         fleet, total, counted = fleet_of(rows), np.zeros(rows.count, np.float32), 0
         for service in ask.demand.neighbours:
-            places = frozenset(fleet.offer_rows_of(service))
+            places = frozenset(fleet.replicas.offer_rows(service))
             if places:
                 # Replicas of one service share clusters wherever the service is placed.
                 is_own = service == ask.demand.name
@@ -61,9 +61,9 @@ def _offers_sharing_cluster(ask: ReplicaAsk, fleet: Fleet, service: str) -> froz
     """Rows of the offers where the replica could join a cluster of the service: clusters are shared under
     equal rules only."""
     rows: set[int] = set()
-    for name in fleet.clusters_of(service):
+    for name in fleet.replicas.clusters(service):
         cluster = fleet.clusters[name]
-        if cluster.group == fleet.group_of(ask.demand, ask.overflow_source, cluster.offer_row):
+        if cluster.group == fleet.groups.group_of(ask.demand, ask.overflow_source, cluster.offer_row):
             rows.add(cluster.offer_row)
     return frozenset(rows)
 

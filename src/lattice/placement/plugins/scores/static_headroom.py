@@ -10,7 +10,7 @@ from lattice.engine.table import Floats, Rows, RowSubset
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.rejection_reasons import fleet_of
+from lattice.placement.plugins.rejection_reasons import fleet_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class StaticHeadroom:
         pairs = (
             enumerate(rows.rows.tolist())
             if isinstance(rows, RowSubset)
-            else ((row, row) for row in fleet.static_rows)
+            else ((row, row) for row in fleet.table.static_rows)
         )
         for position, row in pairs:
             if fleet.offers[row].is_static:
@@ -50,7 +50,7 @@ def _free_share(fleet: Fleet, row: int, needs: dict[str, int]) -> float:
             largest = max((kind.size.get(name, 0) for kind in offer.types), default=0)
             capacity = offer.limits.nodes * largest
         if 0 < capacity < NO_LIMIT and needs.get(name):
-            used = sum(cluster.used[name] for cluster in fleet.clusters_by_offer[row].values())
+            used = sum(cluster.used[name] for cluster in fleet.inventory.clusters_by_offer[row].values())
             weight = needs[name] / capacity
             weights += weight
             shares += weight * max(0.0, 1 - used / capacity)

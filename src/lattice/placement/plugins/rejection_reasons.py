@@ -10,14 +10,14 @@ from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Flags, Rows, RowSubset, Table
 from lattice.kinds.meta.quantity import approximate_bytes, format_bytes, format_cores
 from lattice.placement.model.demand import Requirement
-from lattice.placement.model.fleet import Fleet, OfferTable
+from lattice.placement.model.fleet import Fleet, FleetTable
 from lattice.placement.model.offer import Offer
 
 BYTE_RESOURCES = ("memory", "storage")
 
 
 def fleet_of(rows: Rows | Table) -> Fleet:
-    return cast("OfferTable", rows.table).fleet
+    return cast("FleetTable", rows.table).fleet
 
 
 def offer_at(table: Table, row: int) -> Offer:
@@ -32,12 +32,12 @@ def select_rows(rows: Rows, mask: Flags) -> Flags:
 def offer_mask(rows: Rows, key: object, predicate: Callable[[Offer], bool]) -> Flags:
     """Mask of the rows whose offer satisfies the predicate, cached by key: offers do not change during
     placement."""
-    table = cast("OfferTable", rows.table)
+    table = cast("FleetTable", rows.table)
     cached = table.masks.get(key)
     if cached is None:
         cached = table.masks[key] = (
             predicate,
-            np.array([predicate(offer) for offer in table.fleet.offers], np.bool_),
+            np.array([predicate(offer) for offer in table.offers], np.bool_),
         )
     return select_rows(rows, cached[1]).copy()
 
