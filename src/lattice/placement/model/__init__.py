@@ -1,9 +1,9 @@
 """The snapshot of the fleet, resolved demands, offers, the trial fleet and its parts under one undo journal,
 quotes and costs.
 
-Imported by: cli.fleet controllers.services placement.explain placement.fit placement.greedy
-placement.optimise placement.plan placement.plugins placement.plugins.filters placement.plugins.scores
-placement.queries placement.status server.fleet_queries sim.planted_bugs.
+Imported by: cli.fleet controllers.services placement.explain placement.feed placement.fit
+placement.greedy placement.optimise placement.plan placement.plugins placement.plugins.filters
+placement.plugins.scores placement.queries placement.status server.fleet_queries sim.planted_bugs.
 May import: errors kinds kinds.meta engine lifecycle placement.inputs.
 May touch: values only: no clock, randomness, files, sockets, threads or logs.
 """
