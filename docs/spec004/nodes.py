@@ -55,8 +55,8 @@ NODE_MANAGER = (
         f"{NODES}::test_new_leader_restarts_eviction_timeout",
         (
             "controllers/nodes/node_health.py",
-            '"Abandoned" if failover.is_allowed else "Silent",',
-            '"Silent",',
+            "DecidedEviction(EvictionCause.NODE_LOST, failover.reason) if failover.is_allowed else None,",
+            "None,",
         ),
     ),
     Row(

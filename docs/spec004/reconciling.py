@@ -77,7 +77,11 @@ RECONCILIATION = (
         "grace for a node that is not heard",
         "lifecycle.workload:Action.AWAIT_FAILOVER",
         f"{TABLE}::test_decide_desired_running[node silent: wait]",
-        (LIFECYCLE, 'case "Abandoned" if not is_spent:', 'case "Silent" | "Abandoned" if not is_spent:'),
+        (
+            LIFECYCLE,
+            'case "Silent" if inputs.failover_reason and not is_spent:',
+            'case "Silent" if not is_spent:',
+        ),
     ),
     Row(
         "each action is persisted",

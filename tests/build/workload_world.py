@@ -28,6 +28,7 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import WORKLOAD_FINALIZER, Binding, DesiredRun, LatticeWorkload
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.workload import LIVE_STATES, Action, GracePeriods, WorkloadInput, decide, desired_run
 from lattice.presence import Heartbeat, Presence, Session, Usage, WorkloadReport
@@ -291,8 +292,9 @@ class World:
             self.store, self.clock, term, random.Random(7), self.presence, lambda: next(self._uids)
         )
         self.nodes = NodeHealthController(self.context)
-        self.evictions = EvictionController(self.context)
-        self.workloads = WorkloadController(self.context, self.nodes, self.evictions, self.graces)
+        self.decided = DecidedEvictions()
+        self.evictions = EvictionController(self.context, self.decided)
+        self.workloads = WorkloadController(self.context, self.nodes, self.decided, self.graces)
         self.drifts = DriftController(self.context)
         binder = Binder(self, self.context)
         loops = [each.loop() for each in (self.nodes, self.evictions, self.workloads, self.drifts, binder)]

@@ -1,53 +1,326 @@
-"""Tests of the disruption budget: read once per service, decremented per eviction, restored when a preemption
-fails."""
+"""Tests of the state machine of an eviction: every state, cause and observation, and the record of decisions."""
+
+from itertools import product
+from typing import Any
 
 import pytest
-from build.small_clusters import ask, nodes, put
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from lattice.lifecycle.eviction import DisruptionBudget, disruptions_allowed
-from lattice.lifecycle.node_health import ServiceAvailability
-from lattice.scheduling.cycle.cycle import CompositeScheduler
-from lattice.scheduling.cycle.profile import compile_preset
-from lattice.scheduling.cycle.reservations import Reservations
-from lattice.scheduling.preemption.preemptor import Preemptor
+from lattice.kinds.container import Container
+from lattice.kinds.meta.base import Condition, Metadata
+from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.lifecycle.disruption import service_availability
+from lattice.lifecycle.drain import NodeWorkload, node_evictions, node_workload, plan_drain
+from lattice.lifecycle.eviction import (
+    DecidedEviction,
+    DecidedEvictions,
+    Eviction,
+    EvictionCause,
+    EvictionState,
+    derive_eviction,
+)
+from lattice.lifecycle.workload import Action
+
+NOT_EVICTING, PLANNED, REQUESTED, STOPPING, RELEASED = EvictionState
+LOST, DRAIN, TAINT, PREEMPTION = EvictionCause
+MAIN = {"main": Container(command=("sleep", "1"))}
+LEAVING = Condition(type="Leaving", status="True", reason="Preempted", message="makes room for high")
+DRAINED = DecidedEviction(DRAIN, "its node is drained")
+DRAINED_WHILE_DOWN = DecidedEviction(DRAIN, "its node is drained", is_withdrawn_if_available=True)
+TAINTED = DecidedEviction(TAINT, "it does not tolerate a taint")
+FAILS_OVER = DecidedEviction(LOST, "its node was silent for 120 s")
+VICTIM = DecidedEviction(PREEMPTION, "")
+
+
+def a_workload(name: str = "web-0", *, desired: str = "Running", **status: Any) -> LatticeWorkload:
+    """A ready replica on n0, unless `status` differs."""
+    facts = {"binding": Binding(node="n0"), "actual_state": "Running", "ready": True, "last_action": "Apply"}
+    return LatticeWorkload(
+        api_version="lattice.dev/v1alpha1",
+        kind="LatticeWorkload",
+        metadata=Metadata(name=name, namespace="default"),
+        spec=WorkloadSpec(containers=MAIN, service="web", desired_state=desired),  # type: ignore[arg-type]
+        status=WorkloadStatus(**facts | status),
+    )
+
+
+STOPPED: dict[str, Any] = {"last_action": "ApplyStopped", "ready": False}
+DOWN: dict[str, Any] = {"actual_state": "Failed", "ready": False}
+PREEMPTED: dict[str, Any] = {"conditions": (LEAVING,)}
+UNBOUND: dict[str, Any] = {"binding": None, "actual_state": "Pending", "ready": False}
 
 
 @pytest.mark.parametrize(
-    ("found", "spare"),
+    ("status", "decisions", "expected"),
     [
-        pytest.param(ServiceAvailability(3, 2), 1, id="one more is ready than must be"),
-        pytest.param(ServiceAvailability(2, 2), 0, id="no more are"),
-        pytest.param(ServiceAvailability(1, 2), 0, id="fewer are: it gets no worse"),
-        pytest.param(ServiceAvailability(3, 2, is_changing=True), 0, id="an update has one more for itself"),
+        pytest.param({}, (), (NOT_EVICTING, None, ""), id="ready and wanted on its node"),
+        pytest.param({}, (VICTIM,), (PLANNED, PREEMPTION, ""), id="chosen as a victim: may be spared"),
+        pytest.param({}, (DRAINED,), (REQUESTED, DRAIN, DRAINED.reason), id="its node is drained"),
+        pytest.param({}, (TAINTED,), (REQUESTED, TAINT, TAINTED.reason), id="a taint evicts it"),
+        pytest.param(
+            {"actual_state": "Unknown"},
+            (FAILS_OVER,),
+            (REQUESTED, LOST, FAILS_OVER.reason),
+            id="its silent node is given up",
+        ),
+        pytest.param(
+            PREEMPTED, (), (REQUESTED, PREEMPTION, "makes room for high"), id="its preemption is stored"
+        ),
+        pytest.param(
+            {"conditions": (replace(LEAVING, message=""),)},
+            (),
+            (REQUESTED, PREEMPTION, "Preempted"),
+            id="a stored preemption without a message",
+        ),
+        pytest.param(
+            {"conditions": (replace(LEAVING, status="False"),)},
+            (),
+            (NOT_EVICTING, None, ""),
+            id="a former preemption",
+        ),
+        pytest.param(
+            PREEMPTED,
+            (VICTIM,),
+            (REQUESTED, PREEMPTION, "makes room for high"),
+            id="a stored preemption is not planned any more",
+        ),
+        pytest.param(
+            PREEMPTED,
+            (DRAINED,),
+            (REQUESTED, DRAIN, DRAINED.reason),
+            id="drained and preempted: the drain is the cause",
+        ),
+        pytest.param(
+            {}, (VICTIM, DRAINED), (REQUESTED, DRAIN, DRAINED.reason), id="drained and chosen as a victim"
+        ),
+        pytest.param(
+            PREEMPTED,
+            (DRAINED, FAILS_OVER),
+            (REQUESTED, LOST, FAILS_OVER.reason),
+            id="a silent node receives no stop order: failover comes first",
+        ),
+        pytest.param(STOPPED, (), (STOPPING, None, ""), id="ordered to stop, and the cause has ended"),
+        pytest.param(STOPPED, (DRAINED,), (STOPPING, DRAIN, DRAINED.reason), id="ordered to stop by a drain"),
+        pytest.param(
+            STOPPED, (VICTIM,), (STOPPING, PREEMPTION, ""), id="ordered to stop, and then chosen as a victim"
+        ),
+        pytest.param(
+            {**STOPPED, **PREEMPTED},
+            (),
+            (STOPPING, PREEMPTION, "makes room for high"),
+            id="ordered to stop by a preemption",
+        ),
+        pytest.param(
+            {**STOPPED, "actual_state": "Unknown"},
+            (),
+            (STOPPING, None, ""),
+            id="ordered to stop on a silent node",
+        ),
+        pytest.param(
+            {**STOPPED, "actual_state": "Stopped"},
+            (DRAINED,),
+            (REQUESTED, DRAIN, DRAINED.reason),
+            id="down after the stop: it must still be unbound",
+        ),
+        pytest.param(
+            {**STOPPED, "actual_state": "Stopped"}, (), (NOT_EVICTING, None, ""), id="down without a cause"
+        ),
+        pytest.param(
+            {**UNBOUND, "last_action": "Reschedule"}, (), (RELEASED, None, ""), id="it has left its node"
+        ),
+        pytest.param(
+            {**UNBOUND, "last_action": "Release"}, (), (RELEASED, None, ""), id="it was unbound for good"
+        ),
+        pytest.param({**UNBOUND, "last_action": ""}, (), (NOT_EVICTING, None, ""), id="it never had a node"),
+        pytest.param(
+            {**UNBOUND, "last_action": "Reschedule", **PREEMPTED},
+            (DRAINED, VICTIM),
+            (RELEASED, None, ""),
+            id="without a node no cause counts",
+        ),
     ],
 )
-def test_disruptions_allowed(found: ServiceAvailability, spare: int) -> None:
-    assert disruptions_allowed(found) == spare
+def test_derive_eviction(
+    status: dict[str, Any],
+    decisions: tuple[DecidedEviction, ...],
+    expected: tuple[EvictionState, EvictionCause | None, str],
+) -> None:
+    eviction = derive_eviction(a_workload(**status), decisions)
+    assert (eviction.state, eviction.cause, eviction.reason) == expected
 
 
-def test_disruption_budget_reads_service_once_until_cleared() -> None:
-    asked: list[str] = []
-    found = DisruptionBudget(
-        lambda service: asked.append(service) or (None if service == "default/free" else 2)
+@pytest.mark.parametrize("desired", ["Stopped", "Deleted"])
+def test_a_workload_that_shall_not_run_is_stopped_and_not_evicted(desired: str) -> None:
+    stopping = a_workload(desired=desired, **STOPPED)
+    assert derive_eviction(stopping).state is NOT_EVICTING
+    assert derive_eviction(stopping, [DRAINED]).state is REQUESTED, "it must also leave the node"
+
+
+@pytest.mark.parametrize(
+    ("status", "decisions", "is_reported_ready", "state"),
+    [
+        pytest.param(DOWN, (DRAINED_WHILE_DOWN,), False, REQUESTED, id="down: it leaves"),
+        pytest.param(
+            DOWN, (DRAINED_WHILE_DOWN,), True, NOT_EVICTING, id="the node reports it ready: it stays"
+        ),
+        pytest.param({}, (DRAINED_WHILE_DOWN,), False, NOT_EVICTING, id="stored as ready: it stays"),
+        pytest.param({}, (DRAINED,), True, REQUESTED, id="a drain with a replacement does not care"),
+        pytest.param(STOPPED, (DRAINED_WHILE_DOWN,), True, STOPPING, id="the stop is ordered: too late"),
+        pytest.param({}, (DRAINED_WHILE_DOWN, VICTIM), True, PLANNED, id="it recovers, and is a victim"),
+        pytest.param(PREEMPTED, (DRAINED_WHILE_DOWN,), True, REQUESTED, id="it recovers, and is preempted"),
+    ],
+)
+def test_drain_of_a_replica_that_is_down(
+    status: dict[str, Any],
+    decisions: tuple[DecidedEviction, ...],
+    is_reported_ready: bool,
+    state: EvictionState,
+) -> None:
+    eviction = derive_eviction(a_workload(**status), decisions, is_reported_ready=is_reported_ready)
+    assert eviction.state is state
+    assert eviction.is_withdrawn_if_available == (state is REQUESTED and status == DOWN)
+
+
+all_states = st.sampled_from(["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
+replicas = st.builds(
+    a_workload,
+    name=st.sampled_from([f"web-{number}" for number in range(4)]),
+    desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
+    binding=st.sampled_from([None, Binding(node="n0"), Binding(node="n1")]),
+    actual_state=all_states,
+    ready=st.booleans(),
+    last_action=st.sampled_from([str(action) for action in Action]),
+    conditions=st.sampled_from([(), (LEAVING,), (replace(LEAVING, status="False"),)]),
+)
+decided = st.lists(st.sampled_from([DRAINED, DRAINED_WHILE_DOWN, TAINTED, FAILS_OVER, VICTIM]), max_size=4)
+
+
+def obvious_eviction(
+    workload: LatticeWorkload, decisions: list[DecidedEviction], is_reported_ready: bool
+) -> tuple[EvictionState, EvictionCause | None]:
+    """The specification, one rule after the other."""
+    status, runs = workload.status, workload.spec.desired_state == "Running"
+    if status.binding is None:
+        return (RELEASED if status.last_action in ("Reschedule", "Release") else NOT_EVICTING), None
+    is_live = status.actual_state not in ("Stopped", "Failed")
+    is_stopping = status.last_action == "ApplyStopped" and is_live and runs
+    is_up = is_reported_ready or bool(status.ready and status.actual_state == "Running" and runs)
+    causes = {decision.cause for decision in decisions if decision not in (VICTIM, DRAINED_WHILE_DOWN)}
+    if DRAINED_WHILE_DOWN in decisions and (is_stopping or not is_up):
+        causes.add(DRAIN)
+    if LEAVING in status.conditions:
+        causes.add(PREEMPTION)
+    cause = next((cause for cause in (LOST, DRAIN, TAINT, PREEMPTION) if cause in causes), None)
+    is_planned = cause is None and VICTIM in decisions
+    if is_stopping:
+        return STOPPING, PREEMPTION if is_planned else cause
+    if is_planned:
+        return PLANNED, PREEMPTION
+    return (REQUESTED if cause else NOT_EVICTING), cause
+
+
+@given(replicas, decided, st.booleans())
+def test_derived_eviction_agrees_with_the_rules(
+    workload: LatticeWorkload, decisions: list[DecidedEviction], is_reported_ready: bool
+) -> None:
+    eviction = derive_eviction(workload, decisions, is_reported_ready=is_reported_ready)
+    assert (eviction.state, eviction.cause) == obvious_eviction(workload, decisions, is_reported_ready)
+    assert eviction.is_active == (eviction.state in (PLANNED, REQUESTED, STOPPING))
+    assert not (eviction.reason and not eviction.is_active), "a reason always stops the workload"
+    if eviction.state in (PLANNED, NOT_EVICTING, RELEASED):
+        assert not eviction.reason, "no reason, no stop"
+
+
+@given(
+    st.lists(replicas, max_size=6, unique_by=lambda workload: workload.metadata.name),
+    st.dictionaries(
+        st.sampled_from([f"default/web-{number}" for number in range(4)]),
+        st.sampled_from([DRAINED, DRAINED_WHILE_DOWN, TAINTED]),
+    ),
+    st.sets(st.sampled_from([f"default/web-{number}" for number in range(4)])),
+)
+def test_no_replica_counts_twice(
+    workloads: list[LatticeWorkload], by_node: dict[str, DecidedEviction], victims: set[str]
+) -> None:
+    evictions = DecidedEvictions()
+    evictions.decide_for_node("n0", by_node)
+    for path in sorted(victims):
+        evictions.add_victim("n1", path, "default/high")
+    total = service_availability(None, workloads, evictions)
+    for singles in (service_availability(None, [workload], evictions) for workload in workloads):
+        assert singles.available + singles.evicting <= 1
+    assert total.available + total.evicting <= len(workloads)
+    active = [workload for workload in workloads if evictions.eviction_of(workload).is_active]
+    assert total.available == sum(
+        bool(workload.status.ready)
+        and workload.status.actual_state == "Running"
+        and workload.spec.desired_state == "Running"
+        for workload in workloads
+        if workload not in active
     )
-    assert ["default/a" in found, "default/a" in found, "default/free" in found, "" in found] == [
-        True,
-        True,
-        False,
-        False,
+    assert total.evicting <= len(active)
+
+
+def test_decisions_hold_for_the_node_that_they_name() -> None:
+    evictions = DecidedEvictions()
+    evictions.decide_for_node("n0", {"default/web-0": DRAINED})
+    evictions.add_victim("n1", "default/web-0", "default/high")
+    states = [
+        evictions.eviction_of(a_workload(binding=binding)).state
+        for binding in (Binding(node="n0"), Binding(node="n1"), Binding(node="n2"), None)
     ]
-    found["default/a"] -= 1
-    assert (found, asked) == ({"default/a": 1}, ["default/a", "default/free"])
-    found.clear()
-    assert ("default/a" in found, found["default/a"]) == (True, 2)
+    assert states == [REQUESTED, PLANNED, NOT_EVICTING, NOT_EVICTING]
 
 
-def test_failed_gang_preemption_uses_no_disruption_budget() -> None:
-    table = nodes(1000, 1000)
-    for number in range(2):
-        put(table, f"n{number}", [ask(table, f"low{number}", 1000, service="a")])
-    profile = compile_preset("fullest-first")
-    allowance = DisruptionBudget(lambda _: 1)
-    one = CompositeScheduler(profile, Reservations(table), preemptor=Preemptor(table, profile, allowance))
-    cycle = one.cycle([[ask(table, f"m{number}", 700, 5, group="g", least=2) for number in range(2)]], 0.0)
-    assert (cycle.scheduled, allowance) == ([], {"default/a": 1})
+def test_victim_is_planned_until_its_preemption_is_stored() -> None:
+    evictions, path = DecidedEvictions(), "default/web-0"
+    evictions.add_victim("n0", path, "default/high")
+    assert evictions.eviction_of(a_workload()) == Eviction(PLANNED, PREEMPTION)
+    assert [*evictions.victims()] == [("n0", path, "default/high")]
+    evictions.mark_stored(path)
+    assert [*evictions.victims()] == [("n0", path, "")]
+    assert (evictions.node_of_victim(path), evictions.victims_on("n0")) == ("n0", (path,))
+    evictions.remove_victim(path, "n1")
+    assert evictions.node_of_victim(path) == "n0"
+    evictions.remove_victim(path)
+    assert (evictions.node_of_victim(path), evictions.victims_on("n0")) == ("", ())
+
+
+def test_listeners_get_the_evictions_that_start_or_end() -> None:
+    evictions, heard = DecidedEvictions(), []
+    evictions.on_change(lambda paths: heard.append([*paths]))
+    evictions.decide_for_node("n0", {"default/b": DRAINED, "default/a": DRAINED})
+    evictions.decide_for_node("n0", {"default/b": TAINTED, "default/c": DRAINED})
+    evictions.decide_for_node("n0", {"default/b": TAINTED, "default/c": DRAINED})
+    evictions.decide_for_node("n0", {})
+    assert heard == [["default/a", "default/b"], ["default/a", "default/c"], ["default/b", "default/c"]]
+
+
+@pytest.mark.parametrize(
+    ("eviction", "is_evicting"),
+    [
+        pytest.param(Eviction(STOPPING), True, id="ordered to stop"),
+        pytest.param(Eviction(REQUESTED, DRAIN, "drain"), True, id="a drain has begun to evict it"),
+        pytest.param(Eviction(REQUESTED, PREEMPTION, "room"), True, id="preempted"),
+        pytest.param(Eviction(REQUESTED, TAINT, "taint"), False, id="the taint may be gone"),
+        pytest.param(Eviction(REQUESTED, DRAIN, "drain", True), False, id="it is down and may recover"),
+        pytest.param(Eviction(PLANNED, PREEMPTION), False, id="the victim may be spared"),
+        pytest.param(Eviction(), False, id="it stays"),
+    ],
+)
+def test_drain_plans_again_unless_the_eviction_is_final(eviction: Eviction, is_evicting: bool) -> None:
+    assert node_workload(a_workload(), eviction).is_evicting == is_evicting
+
+
+@pytest.mark.parametrize(("is_available", "is_due"), [*product((True, False), repeat=2)])
+def test_drain_keeps_a_replica_that_recovers_unless_a_taint_evicts_it(
+    is_available: bool, is_due: bool
+) -> None:
+    resident = NodeWorkload("default/web-0", "default/web", is_available=is_available)
+    drain = plan_drain([resident], {})
+    by_taint = [next(iter(drain.evictions))] if is_due else []
+    (eviction,) = node_evictions([resident], by_taint, drain).values()
+    assert eviction.cause is DRAIN
+    assert eviction.is_withdrawn_if_available == (not is_available and not is_due)

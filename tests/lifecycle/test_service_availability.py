@@ -8,8 +8,8 @@ from lattice.kinds.container import Container
 from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.service import LatticeService, Replicas, ServicePlacement, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
-from lattice.lifecycle.eviction import service_availability
-from lattice.lifecycle.node_health import NodeWorkload, ServiceAvailability, plan_drain
+from lattice.lifecycle.disruption import ServiceAvailability, service_availability
+from lattice.lifecycle.eviction import DecidedEvictions
 
 MAIN = {"main": Container(command=("sleep", "1"))}
 
@@ -72,7 +72,10 @@ def test_service_availability(
 ) -> None:
     found = [a_replica(slot) for slot in replicas]
     gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
-    assert service_availability(a_service(placed), [*found, gone], (), is_surged=is_surged) == expected
+    assert (
+        service_availability(a_service(placed), [*found, gone], DecidedEvictions(), is_surged=is_surged)
+        == expected
+    )
 
 
 @pytest.mark.parametrize(
@@ -135,18 +138,8 @@ def test_service_availability_after_spec_change(
         status=replace(asked.status, conditions=(said,)),
     )
     assert (
-        service_availability(changed, [a_replica(slot) for slot in replicas], (), is_surged=is_surged)
+        service_availability(
+            changed, [a_replica(slot) for slot in replicas], DecidedEvictions(), is_surged=is_surged
+        )
         == expected
     )
-
-
-def test_drain_waits_for_rollout_and_requests_no_surge() -> None:
-    found = plan_drain(
-        [NodeWorkload("web-0", "web"), NodeWorkload("alone")],
-        {"web": ServiceAvailability(3, 2, is_changing=True)},
-    )
-    assert [each.name for each in found.evictions] == ["alone"]
-    assert found.blocked == {
-        "web-0": "replicas of service web are being replaced or removed: it waits until that is done"
-    }
-    assert found.surge_services == ()

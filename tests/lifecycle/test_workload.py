@@ -18,6 +18,7 @@ from lattice.lifecycle.workload import (
     decide_manual_retry,
 )
 
+LOST = "its node has been silent for too long"
 APPLIED = {"retry": a_retry(), "last_action": an_action("Apply", 1000)}
 FIRST = {"retry": a_retry(), "last_action": an_action("Apply", 1)}
 RUNNING = [
@@ -249,7 +250,7 @@ RUNNING = [
         id="node silent: wait",
     ),
     pytest.param(
-        {**APPLIED, "node": "Abandoned"},
+        {**APPLIED, "node": "Silent", "failover_reason": LOST},
         "Reschedule",
         "its node has been silent for too long",
         id="node silent for too long: another node",
@@ -264,7 +265,7 @@ RUNNING = [
         id="failed for good and node gone",
     ),
     pytest.param(
-        {"retry": a_retry(5, 6), "node": "Abandoned"},
+        {"retry": a_retry(5, 6), "node": "Silent", "failover_reason": LOST},
         "AwaitFailover",
         "its node is silent; it may be back before the time is up",
         id="failed for good and node silent",
@@ -335,7 +336,7 @@ STOPPED = [
         id="Stopped, node silent",
     ),
     pytest.param(
-        {"node": "Abandoned"},
+        {"node": "Silent", "failover_reason": LOST},
         "AwaitNode",
         "its node is silent and cannot be told to stop it",
         id="Stopped, node silent for long",
@@ -408,7 +409,7 @@ DELETED = [
     pytest.param({"node": "None"}, "FinalizeDelete", "no node has it", id="Deleted, no node: finalize"),
     pytest.param({"node": "Gone"}, "FinalizeDelete", "no node has it", id="Deleted, node gone: finalize"),
     pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent: the record stays"),
-    pytest.param({"node": "Abandoned"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
+    pytest.param({"node": "Silent", "failover_reason": LOST}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
     *(pytest.param({**APPLIED, "report": a_report(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
     pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
     pytest.param({"last_action": an_action("Delete"), "report": a_report("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),

@@ -115,11 +115,12 @@ situations = st.builds(
     desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
     revision=st.just(REV),
     now=st.just(NOW),
-    node=st.sampled_from(["None", "Ready", "Abandoned", "Gone"]),
+    node=st.sampled_from(["None", "Ready", "Silent", "Gone"]),
     retry=retries,
     last_action=lasts,
     state_since=st.none() | st.builds(ago, st.floats(0, 1000)),
     eviction_reason=st.sampled_from(["", "", "drain"]),
+    failover_reason=st.just("its node has been silent for too long"),
 )
 reports = st.builds(a_report, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
 

@@ -25,6 +25,7 @@ from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
@@ -82,17 +83,18 @@ class ControllerSet:
     ) -> None:
         self.context = context
         self.node_health = NodeHealthController(context, dependencies.node_timeouts, dependencies.concurrency)
-        eviction = EvictionController(context, dependencies.concurrency, dependencies.unschedulable_grace_s)
-        replicas = ReplicaController(
-            context, surges=lambda: eviction.surges, eviction_reason=eviction.eviction_reason
-        ).loop()
+        evictions = DecidedEvictions()
+        eviction = EvictionController(
+            context, evictions, dependencies.concurrency, dependencies.unschedulable_grace_s
+        )
+        replicas = ReplicaController(context, surges=lambda: eviction.surges, evictions=evictions).loop()
         # A drain that needs a surge replica wakes the controller that creates the replica.
         eviction.on_surge_change(replicas.wake)
         self.scheduling = SchedulingController(
             context,
             dependencies.profile,
             previous_table,
-            eviction.eviction_reason,
+            evictions,
             dependencies.standalone_profile,
         )
         webhooks = WebhookQueue(context, dependencies.webhook_client)
@@ -102,7 +104,7 @@ class ControllerSet:
             WorkloadController(
                 context,
                 self.node_health,
-                eviction,
+                evictions,
                 dependencies.grace_periods,
                 dependencies.recheck_interval_s,
                 dependencies.concurrency,

@@ -1,91 +1,95 @@
-"""Eviction from draining and tainted nodes: taints that evict, availability of services, disruption budgets
-and the Drained condition."""
+"""Eviction: one state machine for a workload that must leave its node, whatever the cause.
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from datetime import datetime
+    NotEvicting -> Planned -> Requested -> Stopping -> Released
 
-from msgspec.structs import replace
+- Planned: the scheduler chose the workload as a victim of preemption and has not stored the choice. The choice
+  is withdrawn if its preemptor is gone.
+- Requested: the workload must leave. The workload controller orders the stop, except on a silent node: a
+  workload that fails over is released at once.
+- Stopping: the order to stop is stored, and a copy may still run on the node. Without a cause the workload
+  stays: the cause has ended since, or a new leader has not decided yet.
+- Released: the workload is bound to no node any more, and the scheduler may bind it to another.
 
-from lattice.kinds.constraint import Taint
-from lattice.kinds.meta.base import Condition, path_of
-from lattice.kinds.meta.conditions import find_condition, without_condition
-from lattice.kinds.meta.timestamps import parse_time
-from lattice.kinds.node import DRAINED_CONDITION, DRAINING_TAINT, LatticeNode, NodeStatus
-from lattice.kinds.service import PLACED_CONDITION, LatticeService
-from lattice.kinds.workload import EVICTED, LatticeWorkload, service_path
-from lattice.lifecycle.node_health import DRAIN_REASON, DrainPlan, Eviction, NodeWorkload, ServiceAvailability
-from lattice.lifecycle.workload import LIVE_STATES, Action
-from lattice.lifecycle.workload_status import desired_state
+A drain, a taint and a failed node end, and a planned victim is spared: Planned and Requested then return to
+NotEvicting.
 
-# The reason of the Drained condition while no node accepts the surge replica.
-DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
+| cause | decided by | durable record until the stop is ordered |
+|---|---|---|
+| NodeLost | node health, from heartbeats | none: every leader measures the silence itself |
+| Drain, NoExecuteTaint | the eviction controller, within the disruption budget | the taints of the node |
+| Preemption | the scheduler, within the disruption budget | the condition `Leaving` of the victim |
 
+`derive_eviction` is the only function that tells the state, from the stored workload and the decisions of this
+leader; `DecidedEvictions` is the only place where this leader remembers these decisions.
+"""
 
-def is_draining(node: LatticeNode) -> bool:
-    """Whether the node carries the draining taint, with whatever effect, or is being deleted: a deleted node
-    is drained first.
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 
-    No toleration covers the draining taint.
-    """
-    return bool(node.metadata.deletion_timestamp) or any(
-        taint.key == DRAINING_TAINT for taint in node.spec.taints
-    )
-
-
-def no_execute_taints(node: LatticeNode) -> list[Taint]:
-    """Return the NoExecute taints of the node, without the draining taint."""
-    return [
-        taint for taint in node.spec.taints if taint.effect == "NoExecute" and taint.key != DRAINING_TAINT
-    ]
+from lattice.kinds.meta.base import path_of
+from lattice.kinds.meta.conditions import find_condition
+from lattice.kinds.workload import EVICTED, LatticeWorkload
+from lattice.lifecycle.workload import LIVE_STATES, Action, desired_state
 
 
-def needs_eviction_check(node: LatticeNode) -> bool:
-    """Whether the eviction controller has work on the node, which includes clearing the status of a former
-    taint or drain."""
-    has_drained_condition = find_condition(node.status.conditions, DRAINED_CONDITION) is not None
-    return (
-        is_draining(node)
-        or bool(no_execute_taints(node))
-        or bool(node.status.taints_since)
-        or has_drained_condition
-    )
+class EvictionCause(StrEnum):
+    """Why a workload must leave its node; of several causes, the first in this order decides."""
+
+    NODE_LOST = "NodeLost"
+    DRAIN = "Drain"
+    NO_EXECUTE_TAINT = "NoExecuteTaint"
+    PREEMPTION = "Preemption"
 
 
-def taint_key(taint: Taint) -> str:
-    return f"{taint.key}={taint.value}"
+class EvictionState(StrEnum):
+    NOT_EVICTING = "NotEvicting"
+    PLANNED = "Planned"
+    REQUESTED = "Requested"
+    STOPPING = "Stopping"
+    RELEASED = "Released"
 
 
-def taints_first_seen(node: LatticeNode, now: str) -> dict[str, str]:
-    """Return the timestamp at which each NoExecute taint was first seen, by taint key."""
-    first_seen = {}
-    for taint in no_execute_taints(node):
-        first_seen[taint_key(taint)] = node.status.taints_since.get(taint_key(taint), now)
-    return first_seen
+ACTIVE_STATES = frozenset({EvictionState.PLANNED, EvictionState.REQUESTED, EvictionState.STOPPING})
+CAUSE_ORDER = tuple(EvictionCause)
+# After these actions the workload is bound to no node.
+RELEASING_ACTIONS = frozenset({Action.RESCHEDULE, Action.RELEASE})
 
 
-def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> dict[Taint, float]:
-    """Return the seconds since each NoExecute taint was first seen."""
-    ages = {}
-    for taint in no_execute_taints(node):
-        first_seen = parse_time(times[taint_key(taint)]) or now
-        ages[taint] = max(0.0, (now - first_seen).total_seconds())
-    return ages
+@dataclass(frozen=True, slots=True)
+class DecidedEviction:
+    """A decision of this leader that a workload must leave its node, stored or not."""
+
+    cause: EvictionCause
+    # Empty for a planned victim of preemption: the workload is stopped only for a stored preemption.
+    reason: str
+    # Until the stop is ordered: a drain evicts a replica that does not run without a replacement, and keeps
+    # the replica if it recovers.
+    is_withdrawn_if_available: bool = False
 
 
-def node_workload(workload: LatticeWorkload, evicting: Collection[str] = ()) -> NodeWorkload:
-    """Return the workload as the drain planner sees it.
+PLANNED_PREEMPTION = DecidedEviction(EvictionCause.PREEMPTION, "")
 
-    `evicting` holds paths of workloads whose eviction is decided but perhaps not stored yet.
-    """
-    path = path_of(workload)
-    return NodeWorkload(
-        path,
-        service_path(workload),
-        workload.spec.priority,
-        workload.spec.constraints.tolerations,
-        is_available(workload),
-        path in evicting or is_evicting(workload),
-    )
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """The eviction of one workload, as `derive_eviction` tells."""
+
+    state: EvictionState = EvictionState.NOT_EVICTING
+    cause: EvictionCause | None = None
+    # Empty if nothing requires that the workload leaves: not evicting, planned, or stopping without a cause.
+    reason: str = ""
+    # The decision is not final: a replica that becomes available stays.
+    is_withdrawn_if_available: bool = False
+
+    @property
+    def is_active(self) -> bool:
+        """Whether the workload leaves its node or is about to, so that it does not count as available."""
+        return self.state in ACTIVE_STATES
+
+
+NOT_EVICTING = Eviction()
+RELEASED = Eviction(EvictionState.RELEASED)
 
 
 def is_available(workload: LatticeWorkload) -> bool:
@@ -97,133 +101,140 @@ def is_available(workload: LatticeWorkload) -> bool:
     )
 
 
-def is_evicting(workload: LatticeWorkload) -> bool:
-    """Whether the workload should run, but was ordered to stop on its node and has not stopped yet."""
-    status = workload.status
-    was_stopped = status.last_action == Action.APPLY_STOPPED and status.actual_state in LIVE_STATES
-    return was_stopped and status.binding is not None and desired_state(workload) == "Running"
-
-
-def preemption_reason(workload: LatticeWorkload) -> str:
-    """Return the reason of the workload's preemption; empty for a workload that is not a victim."""
-    condition = find_condition(workload.status.conditions, EVICTED)
-    if condition is None or condition.status != "True":
-        return ""
-    return condition.message or condition.reason
-
-
-def service_availability(
-    service: LatticeService | None,
-    replicas: Iterable[LatticeWorkload],
-    evicting: Collection[str],
+def derive_eviction(
+    workload: LatticeWorkload,
+    decisions: Iterable[DecidedEviction] = (),
     *,
-    is_surged: bool = False,
-) -> ServiceAvailability:
-    """Count the available and the evicting replicas of a service.
+    is_reported_ready: bool = False,
+) -> Eviction:
+    """Return the eviction of the workload, from its stored state and the decisions about it.
 
-    `evicting` holds paths of replicas whose eviction is decided but perhaps not stored yet. `is_surged`: a
-    surge replica was requested for a drain, and does not count as a replica to remove.
+    Without decisions the result is what every leader reads from the store. `is_reported_ready`: the node
+    reports the workload as ready, which may not be stored yet.
     """
-    available = evicting_count = live = 0
-    for replica in replicas:
-        live += desired_state(replica) != "Deleted"
-        if is_evicting(replica) or path_of(replica) in evicting or preemption_reason(replica):
-            evicting_count += replica.status.binding is not None
-        else:
-            available += is_available(replica)
-    expected = _expected_replicas(service) if service else None
-    is_changing = expected is not None and live > expected + is_surged
-    return ServiceAvailability(
-        available, service.spec.min_replicas if service else 0, evicting_count, is_changing
+    status = workload.status
+    if status.binding is None:
+        return RELEASED if status.last_action in RELEASING_ACTIONS else NOT_EVICTING
+    is_stopping = (
+        status.last_action == Action.APPLY_STOPPED
+        and status.actual_state in LIVE_STATES
+        and desired_state(workload) == "Running"
     )
-
-
-def _expected_replicas(service: LatticeService) -> int | None:
-    """The number of replicas that stay after the placement of the service; None for a service without
-    placement decisions.
-
-    If the service changed since its placement was decided, the lower of the placed and the desired count
-    stays, because the choice of removed replicas is still open (I-28). An unplaced service keeps its desired
-    count on the present nodes.
-    """
-    placed = sum(placement.replicas or 0 for placement in service.status.placements)
-    condition = find_condition(service.status.conditions, PLACED_CONDITION)
-    is_decided = condition is None or condition.observed_generation == service.metadata.generation
-    if not placed:
-        return None if condition is None else service.spec.desired_replicas()
-    return placed if is_decided else min(placed, service.spec.desired_replicas())
-
-
-def eviction_reasons(
-    residents: Iterable[NodeWorkload], taint_evictions: Iterable[Eviction], drain: DrainPlan | None
-) -> dict[str, str]:
-    """Return the reason for every workload that must leave the node now.
-
-    A workload that a drain has begun to evict stays evicted while the drain lasts.
-    """
-    reasons = {}
-    if drain is not None:
-        for resident in residents:
-            if resident.is_evicting:
-                reasons[resident.name] = DRAIN_REASON
-    for eviction in [*taint_evictions, *(drain.evictions if drain is not None else ())]:
-        if eviction.delay <= 0:
-            reasons[eviction.name] = eviction.reason
-    return reasons
-
-
-def without_drained_condition(status: NodeStatus) -> NodeStatus:
-    return replace(status, conditions=without_condition(status.conditions, DRAINED_CONDITION))
-
-
-def drained_condition(drain: DrainPlan, residents: int) -> Condition:
-    """Return the Drained condition of a node with `residents` bound workloads; the message names the first
-    three blocked workloads."""
-    if not residents:
-        return Condition(
-            type=DRAINED_CONDITION, status="True", reason="Empty", message="nothing is bound to it any more"
+    causes = []
+    for decision in decisions:
+        is_withdrawn = (
+            decision.is_withdrawn_if_available
+            and not is_stopping
+            and (is_reported_ready or is_available(workload))
         )
-    blocked = [f"{name}: {reason}" for name, reason in sorted(drain.blocked.items())]
-    parts = [f"{residents} still here", *blocked[:3]]
-    if len(blocked) > 3:
-        parts.append(f"and {len(blocked) - 3} more")
-    return Condition(
-        type=DRAINED_CONDITION,
-        status="False",
-        reason=DRAIN_BLOCKED_REASON if drain.is_surge_unschedulable else "Leaving",
-        message="; ".join(parts),
+        if not is_withdrawn:
+            causes.append(decision)
+    preempted = find_condition(status.conditions, EVICTED)
+    if preempted is not None and preempted.status == "True":
+        reason = preempted.message or preempted.reason
+        causes.append(DecidedEviction(EvictionCause.PREEMPTION, reason))
+    # A planned preemption, which has no reason yet, comes after every cause that requires the stop.
+    first = min(
+        causes, key=lambda decision: (not decision.reason, CAUSE_ORDER.index(decision.cause)), default=None
     )
+    if is_stopping:
+        state = EvictionState.STOPPING
+    elif first is None:
+        return NOT_EVICTING
+    else:
+        state = EvictionState.REQUESTED if first.reason else EvictionState.PLANNED
+    if first is None:
+        return Eviction(state)
+    is_withdrawable = not is_stopping and all(decision.is_withdrawn_if_available for decision in causes)
+    return Eviction(state, first.cause, first.reason, is_withdrawable)
 
 
-class DisruptionBudget(dict[str, int]):
-    """Remaining disruptions by service path: looked up from `source` on first use, then counted down by the
-    scheduler until cleared.
+@dataclass(slots=True)
+class DecidedEvictions:
+    """The evictions that this leader has decided, stored or not: one object for all controllers of a term.
 
-    `source` returns None for a service without a limit; such a service is not contained. A budget without
-    entries is still true, because further services can be looked up.
+    The eviction controller decides for a node as a whole (drain, taints). The scheduler adds the victims of
+    preemption one by one; the record of a victim lasts until it has left its node, because its resources
+    count as free for its preemptor while it still runs.
     """
 
-    def __init__(self, source: Callable[[str], int | None]) -> None:
-        super().__init__()
-        self._source = source
+    # By node and path of the workload. A node without an entry has neither a drain nor a NoExecute taint.
+    _by_node: dict[str, Mapping[str, DecidedEviction]] = field(default_factory=dict)
+    # By node and path of the victim: the preemptor; empty once the preemption is stored.
+    _victims: dict[str, dict[str, str]] = field(default_factory=dict)
+    _listeners: list[Callable[[Iterable[str]], None]] = field(default_factory=list)
 
-    def __bool__(self) -> bool:
-        return True
+    def on_change(self, listener: Callable[[Iterable[str]], None]) -> None:
+        """Call the listener with the paths of workloads whose eviction by a drain or a taint starts or is
+        withdrawn; the listener must not block."""
+        self._listeners.append(listener)
 
-    def __contains__(self, service: object) -> bool:
-        if not isinstance(service, str) or not service:
-            return False
-        if not super().__contains__(service):
-            limit = self._source(service)
-            if limit is None:
-                return False
-            self[service] = limit
-        return True
+    def eviction_of(
+        self,
+        workload: LatticeWorkload,
+        failover: DecidedEviction | None = None,
+        *,
+        is_reported_ready: bool = False,
+    ) -> Eviction:
+        """Return the eviction of the workload from the node to which it is bound; `failover` is the decision
+        of node health about a silent node."""
+        binding = workload.status.binding
+        if binding is None:
+            return derive_eviction(workload)
+        path = path_of(workload)
+        decisions = [] if failover is None else [failover]
+        if decided := self.of_node(binding.node).get(path):
+            decisions.append(decided)
+        if path in self._victims.get(binding.node, ()):
+            decisions.append(PLANNED_PREEMPTION)
+        return derive_eviction(workload, decisions, is_reported_ready=is_reported_ready)
 
+    def of_node(self, node: str) -> Mapping[str, DecidedEviction]:
+        """The evictions by drain and taints of the node, by path of the workload."""
+        return self._by_node.get(node, {})
 
-def disruptions_allowed(availability: ServiceAvailability) -> int:
-    """Return how many replicas of the service may be evicted now without falling below its minimum (I-28).
+    def decide_for_node(self, node: str, evictions: Mapping[str, DecidedEviction]) -> None:
+        """Replace the evictions by drain and taints of the node, and notify the listeners of changes."""
+        previous = self._by_node.pop(node, {})
+        if evictions:
+            self._by_node[node] = evictions
+        if changed := sorted({*previous} ^ {*evictions}):
+            for listener in self._listeners:
+                listener(changed)
 
-    No replica may be evicted while a rollout or scale-down replaces or removes replicas.
-    """
-    return 0 if availability.is_changing else max(0, availability.available - availability.min_available)
+    def add_victim(self, node: str, path: str, preemptor: str = "") -> None:
+        """Record a victim of preemption; without a preemptor the preemption is stored already."""
+        self._victims.setdefault(node, {})[path] = preemptor
+
+    def victims_on(self, node: str) -> tuple[str, ...]:
+        """The victims of preemption that have not left the node yet, in the order of the decisions."""
+        return tuple(self._victims.get(node, ()))
+
+    def victims(self) -> Iterator[tuple[str, str, str]]:
+        """All victims that have not left their nodes yet: node, path, and the preemptor until the preemption
+        is stored."""
+        for node, victims in self._victims.items():
+            for path, preemptor in victims.items():
+                yield node, path, preemptor
+
+    def node_of_victim(self, path: str) -> str:
+        """The node that the victim has not left yet; empty for a workload that is no victim."""
+        return next((node for node, victims in self._victims.items() if path in victims), "")
+
+    def mark_stored(self, path: str) -> None:
+        """Note that the preemption of the victim is stored: the victim is not spared any more."""
+        for victims in self._victims.values():
+            if path in victims:
+                victims[path] = ""
+
+    def remove_victim(self, path: str, node: str = "") -> None:
+        """Forget a victim that has left the node or is spared; without `node`, on every node."""
+        for name in [node] if node else list(self._victims):
+            victims = self._victims.get(name, {})
+            victims.pop(path, None)
+            if not victims:
+                self._victims.pop(name, None)
+
+    def forget_victims_on(self, node: str) -> list[str]:
+        """Forget the victims on a removed node, and return their paths."""
+        return list(self._victims.pop(node, ()))

@@ -1,5 +1,4 @@
-"""Health of nodes by heartbeat, failover of workloads from silent nodes, and evictions from draining or
-tainted nodes.
+"""Health of nodes by heartbeat, and the nodes whose silence lets workloads fail over.
 
 The leader measures silence by its monotonic clock, from the last heartbeat or from its election, whichever
 came later.
@@ -11,7 +10,6 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Literal
 
-from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
 from lattice.kinds.node import NOT_JOINED, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
@@ -19,7 +17,6 @@ from lattice.kinds.workload import LatticeWorkload
 # Float rounding tolerance: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be slightly
 # less.
 SHARE_TOLERANCE = 1e-9
-DRAIN_REASON = "its node is drained"
 
 
 # Share of the node's capacity; smaller changes are ordinary fluctuation, and an idle system writes no status.
@@ -177,7 +174,11 @@ class EvictionRateLimiter:
 @dataclass(frozen=True, slots=True)
 class SilentNodeEvictions:
     """Silent nodes whose workloads may fail over, as the disconnect policy of a workload allows, and the
-    reasons that block failover for other nodes."""
+    reasons that block failover for other nodes.
+
+    This is the health of nodes. The eviction of one workload with the cause NodeLost follows from it by
+    `decide_failover`.
+    """
 
     rate_limiter: EvictionRateLimiter
     blocked: Mapping[str, str]
@@ -292,147 +293,6 @@ def decide_failover(
     return Failover(
         True,
         f"its node was silent for {required_silence:g} s; should it come back, the surplus copy is stopped",
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class NodeWorkload:
-    """A workload on a draining or tainted node."""
-
-    name: str
-    service: str = ""
-    priority: int = 0
-    tolerations: tuple[Toleration, ...] = ()
-    # Running and ready.
-    is_available: bool = True
-    # Ordered to stop, and not stopped yet.
-    is_evicting: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Eviction:
-    """A workload that must leave its node after `delay` seconds."""
-
-    name: str
-    reason: str
-    delay: float = 0.0
-
-
-def max_toleration_seconds(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
-    """Seconds that a NoExecute taint is tolerated, by the longest matching toleration; 0 without a match,
-    None without a limit."""
-    limits = [toleration.toleration_seconds for toleration in tolerations if toleration.tolerates(taint)]
-    if None in limits:
-        return None
-    return float(max((seconds for seconds in limits if seconds is not None), default=0))
-
-
-def taint_evictions(residents: Iterable[NodeWorkload], taints: Mapping[Taint, float]) -> list[Eviction]:
-    """Return the evictions due to NoExecute taints, soonest first; `taints` holds the seconds since each
-    taint was first seen."""
-    no_execute = sorted(
-        (taint for taint in taints if taint.effect == "NoExecute"), key=lambda taint: (taint.key, taint.value)
-    )
-    evictions = []
-    for resident in residents:
-        limits = []
-        for taint in no_execute:
-            limit = max_toleration_seconds(resident.tolerations, taint)
-            if limit is not None:
-                limits.append((limit - taints[taint], taint))
-        if limits:
-            remaining, taint = min(limits, key=lambda pair: pair[0])
-            name = f"{taint.key}={taint.value}" if taint.value else taint.key
-            evictions.append(
-                Eviction(
-                    resident.name,
-                    f"it does not tolerate taint {name}:NoExecute any longer",
-                    max(0.0, remaining),
-                )
-            )
-    return sorted(evictions, key=lambda eviction: (eviction.delay, eviction.name))
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceAvailability:
-    """Availability of a service over all nodes."""
-
-    # Ready replicas that are not being evicted.
-    available: int
-    # The number of replicas that must stay available.
-    min_available: int
-    # Replicas that were ordered to stop and still run.
-    evicting: int = 0
-    # More replicas exist than were placed: a rollout or scale-down is about to remove some.
-    is_changing: bool = False
-    # The reason why a replica of the service is unschedulable, if there is such a replica.
-    unschedulable_reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DrainPlan:
-    """The next step of a drain."""
-
-    evictions: tuple[Eviction, ...]
-    # Workloads that must wait, with the reason.
-    blocked: Mapping[str, str]
-    # Services that need a surge replica before the drain can evict a replica of theirs.
-    surge_services: tuple[str, ...]
-    # A surge replica exists and is unschedulable.
-    is_surge_unschedulable: bool = False
-
-    @property
-    def is_done(self) -> bool:
-        return not self.evictions and not self.blocked
-
-
-def plan_drain(
-    residents: Iterable[NodeWorkload], services: Mapping[str, ServiceAvailability], max_evicting: int = 1
-) -> DrainPlan:
-    """Choose the workloads that the drain evicts now.
-
-    Unavailable workloads and low priorities come first. At most `max_evicting` replicas of a service are
-    evicted at once, and the service never falls below its minimum (I-24).
-    """
-    ordered = sorted(
-        residents, key=lambda resident: (resident.is_available, resident.priority, resident.name)
-    )
-    evictions: list[Eviction] = []
-    blocked = {resident.name: "it is being stopped" for resident in ordered if resident.is_evicting}
-    surge: dict[str, None] = {}
-    evicting = Counter({name: availability.evicting for name, availability in services.items()})
-    spare = {
-        name: availability.available - availability.min_available for name, availability in services.items()
-    }
-    for resident in ordered:
-        availability = services.get(resident.service)
-        if resident.is_evicting:
-            continue
-        if availability is None or not resident.is_available:
-            evictions.append(Eviction(resident.name, DRAIN_REASON))
-        elif evicting[resident.service] >= max_evicting:
-            blocked[resident.name] = (
-                f"{evicting[resident.service]} of service {resident.service} already leave"
-            )
-        elif availability.is_changing:
-            blocked[resident.name] = (
-                f"replicas of service {resident.service} are being replaced or removed: "
-                "it waits until that is done"
-            )
-        elif spare[resident.service] < 1:
-            reason = availability.unschedulable_reason
-            unschedulable = f", and no node takes it: {reason}" if reason else ""
-            blocked[resident.name] = (
-                f"service {resident.service} has {availability.available} available and needs "
-                f"{availability.min_available}: one more must run first{unschedulable}"
-            )
-            surge[resident.service] = None
-        else:
-            evicting[resident.service] += 1
-            spare[resident.service] -= 1
-            evictions.append(Eviction(resident.name, DRAIN_REASON))
-    return DrainPlan(
-        tuple(evictions), blocked, tuple(surge), any(services[name].unschedulable_reason for name in surge)
     )
 
 

@@ -23,7 +23,7 @@ from lattice.lifecycle.retry import (
     postpone,
 )
 
-BoundNodeState = Literal["None", "Ready", "Silent", "Abandoned", "Gone"]
+BoundNodeState = Literal["None", "Ready", "Silent", "Gone"]
 ReportedState = ActualState | Literal["Missing"]
 
 # Failures that no retry can mend: the spec must change, or a user must ask for a retry.
@@ -49,6 +49,11 @@ UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
 
 
 LIVE_STATES = frozenset({"Pending", "Starting", "Running", "Unknown"})
+
+
+def desired_state(workload: LatticeWorkload) -> DesiredState:
+    """Return the desired state of the workload; a workload that is marked for deletion is Deleted."""
+    return "Deleted" if workload.metadata.deletion_timestamp else workload.spec.desired_state
 
 
 class Action(StrEnum):
@@ -142,10 +147,12 @@ class WorkloadInput:
     last_action: LastAction = LastAction()
     # When the workload reached the reported state.
     state_since: datetime | None = None
-    # Why the node must lose the workload: a drain or a taint.
+    # Why the workload must leave its node: a drain, a taint or a preemption.
     eviction_reason: str = ""
-    # Why the node is Silent or Abandoned.
+    # Why the node is silent, and what the workload waits for.
     node_reason: str = ""
+    # Why the workload leaves its silent node; empty while it waits for the node.
+    failover_reason: str = ""
 
     def age(self, time: datetime | None) -> float:
         """Seconds since the time; 0 for a time in the future, which a clock that was set back leaves behind,
@@ -245,7 +252,7 @@ def _decide_stopped(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
             return Decision(Action.NO_ACTION, "it is stopped and has no node")
         case "Gone":
             return _release(inputs, "its node is gone, and it is to be stopped", grace_periods)
-        case "Silent" | "Abandoned":
+        case "Silent":
             return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
     if _is_down(inputs):
         if inputs.eviction_reason:
@@ -279,10 +286,13 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
             return Decision(
                 Action.RESCHEDULE, "its node is gone", next_run(retry, inputs.revision, grace_periods.retry)
             )
-        case "Abandoned" if not is_spent:
-            reason = inputs.node_reason or "its node has been silent for too long"
-            return Decision(Action.RESCHEDULE, reason, next_run(retry, inputs.revision, grace_periods.retry))
-        case "Silent" | "Abandoned":
+        case "Silent" if inputs.failover_reason and not is_spent:
+            return Decision(
+                Action.RESCHEDULE,
+                inputs.failover_reason,
+                next_run(retry, inputs.revision, grace_periods.retry),
+            )
+        case "Silent":
             return Decision(
                 Action.AWAIT_FAILOVER,
                 f"its node is silent; {inputs.node_reason or 'it may be back before the time is up'}",

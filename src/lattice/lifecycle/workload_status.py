@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from lattice.kinds.meta.conditions import without_condition
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
-from lattice.kinds.workload import EVICTED, ActualState, DesiredState, LatticeWorkload, WorkloadStatus
+from lattice.kinds.workload import EVICTED, ActualState, LatticeWorkload, WorkloadStatus
+from lattice.lifecycle.eviction import NOT_EVICTING, RELEASING_ACTIONS, Eviction, EvictionCause
 from lattice.lifecycle.workload import (
     START_ACTIONS,
     Action,
@@ -18,6 +19,7 @@ from lattice.lifecycle.workload import (
     LastAction,
     Report,
     WorkloadInput,
+    desired_state,
     failure_message_for,
 )
 
@@ -29,7 +31,7 @@ MISSING_REPORT = Report()
 EMPTY_STATUS = WorkloadStatus()
 STATES: tuple[ActualState, ...] = get_args(ActualState)
 # Actions after which the workload is bound to no node.
-UNBINDING_ACTIONS = frozenset({Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE})
+UNBINDING_ACTIONS = RELEASING_ACTIONS | {Action.FINALIZE_DELETE}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +46,7 @@ class Observation:
     log: str = ""
     # Seconds since the node connected: for so long its agent could receive orders.
     connected_for: float | None = None
-    eviction_reason: str = ""
+    eviction: Eviction = NOT_EVICTING
     # The reason why the node is not Ready.
     node_reason: str = ""
     # Seconds since the last action by the controller's monotonic clock; None: only the stored time is known.
@@ -57,11 +59,6 @@ def parse_actual_state(state: str) -> ActualState:
     """Return the state that an agent reports, or Unknown for a state that this version does not know."""
     actual: ActualState = next((name for name in STATES if name == state), "Unknown")
     return actual
-
-
-def desired_state(workload: LatticeWorkload) -> DesiredState:
-    """Return the desired state of the workload; a workload that is marked for deletion is Deleted."""
-    return "Deleted" if workload.metadata.deletion_timestamp else workload.spec.desired_state
 
 
 def build_input(workload: LatticeWorkload, observation: Observation, now: datetime) -> WorkloadInput:
@@ -83,6 +80,8 @@ def build_input(workload: LatticeWorkload, observation: Observation, now: dateti
         state_since = now
     elif observation.since_state_change is not None:
         state_since = now - timedelta(seconds=observation.since_state_change)
+    eviction = observation.eviction
+    is_failover = eviction.cause is EvictionCause.NODE_LOST
     return WorkloadInput(
         desired=desired_state(workload),
         revision=workload.spec.effective_revision,
@@ -92,8 +91,9 @@ def build_input(workload: LatticeWorkload, observation: Observation, now: dateti
         retry=status.retry,
         last_action=LastAction(status.last_action, action_at),
         state_since=state_since,
-        eviction_reason=observation.eviction_reason,
+        eviction_reason="" if is_failover else eviction.reason,
         node_reason=observation.node_reason,
+        failover_reason=eviction.reason if is_failover else "",
     )
 
 
@@ -172,7 +172,7 @@ def _actual_state(workload: LatticeWorkload, observation: Observation) -> Actual
     status = workload.status
     if not observation.is_node_heard:
         return status.actual_state
-    if observation.node in ("Silent", "Abandoned"):
+    if observation.node == "Silent":
         return "Unknown"
     if observation.node != "Ready":
         return _unbound_state(workload)

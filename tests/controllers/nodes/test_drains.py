@@ -184,13 +184,13 @@ async def test_replica_stays_when_drain_replaces_noexecute_taint() -> None:
     async with running_world() as world:
         ready = await spread_out(world, 2, 2)
         await world.cordon("free")
-        ears, world.evictions._listeners = world.evictions._listeners, []
+        ears, world.decided._listeners = world.decided._listeners, []
         await world.set_taints("n1", BROKEN)
         await world.run(0.1)
-        assert world.evictions.eviction_reason(world.workload("default/web-1"))
+        assert world.decided.eviction_of(world.workload("default/web-1")).reason
         await world.set_taints("n1", DRAIN)
         await world.run(0.1)
-        world.evictions._listeners = ears
+        world.decided._listeners = ears
         for ear in ears:
             ear(["default/web-1"])
         await world.run(30)
@@ -268,7 +268,7 @@ async def test_drain_evicts_replica_that_is_down(
         await world.run(5)
         found = world.workload("default/web-1")
         found = msgspec.structs.replace(found, status=msgspec.structs.replace(found.status, **status))
-        assert bool(world.evictions.eviction_reason(found, is_up=is_up)) == goes
+        assert bool(world.decided.eviction_of(found, is_reported_ready=is_up).reason) == goes
 
 
 async def test_failed_replica_leaves_draining_node_without_surge() -> None:

@@ -22,6 +22,7 @@ from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus
 from lattice.kinds.service import Health, LatticeService, ServicePlacement, ServiceSpec, ServiceStatus
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.node_health import NodeTimeouts
 
 CONTAINERS = {"main": Container(command=("run",))}
@@ -65,14 +66,14 @@ def service(replicas: int = 1, **status: Any) -> LatticeService:
 
 def workloads_loop(context: ControllerContext) -> Loop:
     return WorkloadController(
-        context, NodeHealthController(context, NodeTimeouts()), EvictionController(context)
+        context, NodeHealthController(context, NodeTimeouts()), DecidedEvictions()
     ).loop()
 
 
 LOOPS: dict[str, Callable[[ControllerContext], Loop]] = {
     "workloads": workloads_loop,
     "nodes": lambda context: NodeHealthController(context, NodeTimeouts()).loop(),
-    "departures": lambda context: EvictionController(context).loop(),
+    "departures": lambda context: EvictionController(context, DecidedEvictions()).loop(),
     "replicas": lambda context: ReplicaController(context).loop(),
 }
 DRAINED = (Taint(key="lattice.dev/draining", effect="NoSchedule"),)

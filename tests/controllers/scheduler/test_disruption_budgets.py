@@ -25,6 +25,7 @@ from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
@@ -235,9 +236,8 @@ async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, g
 
 async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
     async with a_full_cluster(2, 3) as (world, _, scheduler):
-        scheduler.controller.disruption_budgets.eviction_reason = lambda each: (
-            "its node is drained" if each.metadata.name == "web-1" else ""
-        )
+        drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
+        scheduler.controller.evictions.decide_for_node("n1", {"default/web-1": drained})
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
         assert await marked_victims(world) == []

@@ -16,6 +16,7 @@ from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, compute_revision
+from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.store.memory import MemoryStore
 
 
@@ -339,15 +340,15 @@ async def test_continued_drain_removes_evicted_replica() -> None:
     async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
         await fleet.converge()
         await fleet.bind()
-        waiting, leaving = {"default/api": "default/api-0"}, set[str]()
+        waiting = {"default/api": "default/api-0"}
         fleet.replicas.surges = lambda: waiting
-        fleet.replicas.eviction_reason = lambda each: (
-            "its node is drained" if each.metadata.name in leaving else ""
-        )
         await fleet.converge()
         await fleet.bind()
         waiting.clear()
-        leaving.add("api-0")
+        replica = next(each for each in fleet.live() if each.metadata.name == "api-0")
+        assert replica.status.binding is not None
+        drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
+        fleet.replicas.evictions.decide_for_node(replica.status.binding.node, {"default/api-0": drained})
         await fleet.converge()
         assert [replica.metadata.name for replica in fleet.live()] == ["api-1", "api-2"]
 

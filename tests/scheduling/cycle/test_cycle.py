@@ -149,9 +149,9 @@ async def test_later_workload_waits_for_terminating_victims() -> None:
         [],
         ["default/else"],
     ]
-    one.finish_eviction("default/low", "n1")
+    one.evictions.remove_victim("default/low", "n1")
     assert await one.bind(first) == []
-    one.finish_eviction("default/low", "n0")
+    one.evictions.remove_victim("default/low", "n0")
     events = [
         [(event.workload, event.outcome) for event in await one.bind(cycle)] for cycle in (first, second)
     ]
@@ -168,7 +168,7 @@ def test_victims_of_removed_node_are_not_waited_for() -> None:
     one.cycle([[ask(table, "high", 500, 5)]], 0.0)
     facts = table.node_infos[0]
     assert facts
-    table.remove_node("n0")
+    assert one.remove_node("n0") == ["default/high", "default/low"]
     table.put_node(facts)
     (placed,) = one.cycle([[ask(table, "mid", 400)]], 1.0).scheduled
     assert placed.waits_for == ()

@@ -157,7 +157,7 @@ class Sequence:
         return [self.table.placements[name] for name in self.table.gang_members.get(gang, ())]
 
     def _leaving(self) -> Iterator[tuple[str, str]]:
-        return ((node, name) for node, names in self.table.evicting.items() for name in names)
+        return ((node, name) for node, name, _ in self.scheduler.evictions.victims())
 
     def _assume(self) -> None:
         """Assume on any node; a workload that does not fit is rejected without effect."""
@@ -188,7 +188,7 @@ class Sequence:
         if not self.cycles:
             return
         for _, name in sorted(self._leaving())[: self.choices.one((0, 1, 9))]:
-            self.scheduler.finish_eviction(name)
+            self.scheduler.evictions.remove_victim(name)
         cycle = self.choices.one(self.cycles[-2:])
         self.store.breaks.clear()
         self.store.breaks.update(self.choices.one(BREAKS))
@@ -224,7 +224,7 @@ class Sequence:
             name = self.choices.one(sorted(self.facts))
             del self.facts[name]
             self.shrunk.discard(name)
-            self.table.remove_node(name)
+            self.scheduler.remove_node(name)
 
     def _what_if(self) -> None:
         before, placements = self.answers(self.table), dict(self.table.placements)

@@ -24,7 +24,8 @@ from lattice.kinds.node import (
     NodeUsage,
 )
 from lattice.kinds.workload import Binding, LatticeWorkload
-from lattice.lifecycle.eviction import is_draining
+from lattice.lifecycle.drain import is_draining
+from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.lifecycle.node_health import (
     EvictionRateLimiter,
     NodeObservation,
@@ -63,6 +64,8 @@ class NodeState(NamedTuple):
     reason: str = ""
     # The state may change with time alone after so many seconds.
     recheck_after_s: float | None = None
+    # The workload of a silent node may start elsewhere.
+    failover: DecidedEviction | None = None
 
 
 @dataclass
@@ -170,10 +173,11 @@ class NodeHealthController:
                 return NodeState("Silent", True, MAY_STILL_RUN_MESSAGE)
             failover = decide_failover(disconnect, observation, self._silent_evictions, self.timeouts)
             return NodeState(
-                "Abandoned" if failover.is_allowed else "Silent",
+                "Silent",
                 True,
                 failover.reason,
                 failover.requeue_after,
+                DecidedEviction(EvictionCause.NODE_LOST, failover.reason) if failover.is_allowed else None,
             )
         heartbeat = self.context.presence.get(binding.node)
         if heartbeat is None or not heartbeat.has_full_report:

@@ -12,7 +12,6 @@ from msgspec.structs import replace
 
 from lattice import metrics
 from lattice.clock import Clock
-from lattice.controllers.nodes.eviction import EvictionController
 from lattice.controllers.nodes.node_health import NodeHealthController, NodeState
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
@@ -27,6 +26,7 @@ from lattice.kinds.workload import (
     LatticeWorkload,
     WorkloadStatus,
 )
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.workload import (
     AWAIT_ACTIONS,
     PORT_TAKEN,
@@ -99,7 +99,7 @@ class WorkloadController:
 
     context: ControllerContext
     node_health: NodeHealthController
-    eviction: EvictionController
+    evictions: DecidedEvictions
     grace_periods: GracePeriods = field(default_factory=GracePeriods)
     # The longest delay until the next reconcile of a workload that awaits a report or a timeout.
     recheck_interval_s: float = 5.0
@@ -126,7 +126,7 @@ class WorkloadController:
         self._wake = loop.wake
         self.context.presence.on_change(self._on_presence_change)
         self.node_health.on_change(loop.wake)
-        self.eviction.on_change(loop.wake)
+        self.evictions.on_change(loop.wake)
         return loop
 
     async def reconcile(self, key: str) -> Requeue | None:
@@ -210,7 +210,12 @@ class WorkloadController:
         binding, presence = workload.status.binding, self.context.presence
         heartbeat = presence.get(binding.node) if binding else None
         if binding is None or heartbeat is None or node_state.state != "Ready":
-            return Observation(node_state.state, node_state.is_fully_reported, node_reason=node_state.reason)
+            return Observation(
+                node_state.state,
+                node_state.is_fully_reported,
+                node_reason=node_state.reason,
+                eviction=self.evictions.eviction_of(workload, node_state.failover),
+            )
         path = path_of(workload)
         report = heartbeat.workloads.get(path)
         has_applied = presence.has_applied(binding.node, path, desired_run(workload))
@@ -221,9 +226,8 @@ class WorkloadController:
                 "Ready",
                 report=Report(includes_last_order=has_applied),
                 connected_for=connected_for,
-                eviction_reason=self.eviction.eviction_reason(workload),
+                eviction=self.evictions.eviction_of(workload),
             )
-        eviction_reason = self.eviction.eviction_reason(workload, is_up=report.ready)
         return Observation(
             "Ready",
             True,
@@ -238,7 +242,7 @@ class WorkloadController:
             report.ready,
             report.log,
             connected_for,
-            eviction_reason,
+            self.evictions.eviction_of(workload, is_reported_ready=report.ready),
         )
 
     def _writes(

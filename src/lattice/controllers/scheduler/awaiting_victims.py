@@ -11,7 +11,10 @@ from lattice.scheduling.plugins.cluster_events import ClusterEvent
 @dataclass
 class AwaitingVictims:
     """The workloads that wait for victims, by path; each keeps its reservation until the workload is ready or
-    released."""
+    released.
+
+    These are the preemptors and their reservations. `CompositeScheduler.evictions` holds the victims.
+    """
 
     scheduler: CompositeScheduler
     queue: SchedulingQueue
@@ -71,11 +74,11 @@ class AwaitingVictims:
     def release_evicted(self) -> list[str]:
         """Release the workloads that became victims themselves, and return their paths: an unbound workload
         need not be evicted."""
-        evicting = self.scheduler.table.evicting
+        evictions = self.scheduler.evictions
         released = [
-            path for path, scheduled in self.by_path.items() if path in evicting.get(scheduled.node, ())
+            path for path, scheduled in self.by_path.items() if path in evictions.victims_on(scheduled.node)
         ]
         for path in released:
-            self.scheduler.finish_eviction(path)
+            evictions.remove_victim(path)
             self.release(path)
         return released

@@ -1,31 +1,25 @@
 """Disruption budgets of services for preemption: how many replicas a service can lose, and when a budget has
 grown."""
 
-from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.kinds.meta.base import path_of
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
-from lattice.lifecycle.eviction import (
-    DisruptionBudget,
-    disruptions_allowed,
-    service_availability,
-)
+from lattice.lifecycle.disruption import DisruptionBudget, disruptions_allowed, service_availability
+from lattice.lifecycle.eviction import DecidedEvictions
 
 
 @dataclass
 class DisruptionBudgets:
     """The allowed disruptions of services, from caches and from evictions that are not stored yet.
 
-    `victims` returns preempted workloads that may not be marked yet; `eviction_reason` returns any other
-    reason to evict a workload.
+    The remembered services and their numbers are no state of an eviction: they tell which workloads to wake
+    once a service allows more.
     """
 
     context: ControllerContext
-    victims: Callable[[], Collection[str]]
-    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
+    evictions: DecidedEvictions
     # Services that preemption asked about, with the disruptions that were allowed: a workload may wait for
     # more.
     _queried: dict[str, int] = field(default_factory=dict)
@@ -70,11 +64,7 @@ class DisruptionBudgets:
         current = self.context.cache(LatticeService).get(service)
         if current is None:
             return None
-        replicas, victims = self.context.cache(LatticeWorkload).by_index("service", service), self.victims()
-        evicted = {
-            path
-            for replica in replicas
-            if (path := path_of(replica)) in victims or self.eviction_reason(replica)
-        }
-        spare = self._queried[service] = disruptions_allowed(service_availability(current, replicas, evicted))
+        replicas = self.context.cache(LatticeWorkload).by_index("service", service)
+        availability = service_availability(current, replicas, self.evictions)
+        spare = self._queried[service] = disruptions_allowed(availability)
         return spare

@@ -3,7 +3,6 @@ workloads in fenced commits."""
 
 import asyncio
 import random
-from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -22,6 +21,7 @@ from lattice.controllers.scheduler.unschedulable import BindFailureReporter, Uns
 from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.scheduling.cycle.binder import BindingMode
 from lattice.scheduling.cycle.cycle import CycleResult, compose
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, ProfileSpec
@@ -45,9 +45,9 @@ ORPHANED_RESERVATION_POLL_S = 1.0
 class SchedulingController:
     """Schedule and bind all pending workloads: update the table, decide a batch, bind the batch, report.
 
-    `previous_table` is the node table of an earlier term, if any. `eviction_reason` returns the reason to
-    evict a workload, for example a drain, or an empty text. `standalone_profile` scores nodes for workloads
-    without a service; None applies the profile of services.
+    `previous_table` is the node table of an earlier term, if any. `evictions` holds the evictions that
+    all controllers have decided, those of preemption among them. `standalone_profile` scores nodes for
+    workloads without a service; None applies the profile of services.
     """
 
     name: ClassVar[str] = "scheduling"
@@ -57,20 +57,21 @@ class SchedulingController:
         context: ControllerContext,
         profile: ProfileSpec = PRESETS[DEFAULT_PROFILE],
         previous_table: NodeTable | None = None,
-        eviction_reason: Callable[[LatticeWorkload], str] = lambda _: "",
+        evictions: DecidedEvictions | None = None,
         standalone_profile: ProfileSpec | None = None,
     ) -> None:
         self.context, self.previous_table = context, previous_table
         self.table = NodeTable(profile.seed)
+        self.evictions = evictions or DecidedEvictions()
         term = context.term
         holder = holder_name(term.role, term.holder, term.number)
         # Seeded by the profile: equal inputs give equal decisions.
         rng = random.Random(profile.seed)  # noqa: S311
-        self.scheduler = compose(profile, self.table, rng, holder, standalone_profile)
+        self.scheduler = compose(profile, self.table, rng, holder, standalone_profile, self.evictions)
         self.profiles = {self.scheduler.profile: profile}
         if self.scheduler.standalone_profile and standalone_profile:
             self.profiles[self.scheduler.standalone_profile] = standalone_profile
-        self.disruption_budgets = DisruptionBudgets(context, self._victims, eviction_reason)
+        self.disruption_budgets = DisruptionBudgets(context, self.evictions)
         self.scheduler.preemptor = Preemptor(
             self.table, self.scheduler.profile, self.disruption_budgets.budget, partial(_age, context)
         )
@@ -136,10 +137,7 @@ class SchedulingController:
                     _, in_flight = await asyncio.wait(in_flight, return_when=asyncio.FIRST_COMPLETED)
         await self.binding_cycle.settle_orphaned()
         # The workload controller stops and unbinds the marked victims of preemption.
-        victims: dict[str, str] = {}
-        for node, names in self.table.evicting.items():
-            victims.update(dict.fromkeys(names, node))
-        if victims:
+        if victims := {path: node for node, path, _ in self.evictions.victims()}:
             await self.unschedulable_reporter.mark_evicted(victims)
         await self.unschedulable_reporter.report(self.scheduler_cache.queue)
         await self.bind_failure_reporter.report()
@@ -228,10 +226,6 @@ class SchedulingController:
         if self.changes:
             due.append(now)
         return Requeue(max(0.0, min(due) - now)) if due else None
-
-    def _victims(self) -> set[str]:
-        victims: set[str] = set()
-        return victims.union(*self.table.evicting.values())
 
 
 def _age(context: ControllerContext, name: str) -> float:

@@ -101,7 +101,7 @@ class TableUpdater:
         # two updates: restoring a victim marks further workloads as changed.
         awaited = self.awaiting_victims.awaited_victims()
         for name in self.unschedulable_reporter.spared_victims(queue, awaited):
-            self.scheduler_cache.scheduler.finish_eviction(name)
+            self.scheduler_cache.scheduler.evictions.remove_victim(name)
             self._apply_workload_change(name, now)
         self._apply_workload_changes(now)
         if self.disruption_budgets.has_eased(queue.is_awaited(Wakes.DISRUPTION_LIMITS_EASED)):
@@ -198,7 +198,7 @@ class TableUpdater:
         placement = self.table.placements.get(path)
         if placement is not None and placement.state == "bound":
             return self.table.names[placement.row]
-        return next((node for node, names in self.table.evicting.items() if path in names), "")
+        return self.scheduler_cache.scheduler.evictions.node_of_victim(path)
 
     def _log_anomalies(self) -> None:
         """Log every problem of the scheduler cache once."""

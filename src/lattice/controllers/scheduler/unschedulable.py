@@ -10,10 +10,10 @@ from lattice.controllers.scheduler.binding_records import BindingRecords
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
 from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.eviction import EvictionCause, derive_eviction
 from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult
 from lattice.scheduling.cycle.decision_record import DecisionRecord, rejected_record
 from lattice.scheduling.cycle.profile import ProfileSpec
-from lattice.scheduling.cycle.scheduler_cache import is_evicted
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.store.commit_packing import cost_of_writes, pack_commits
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, RevisionConflict
@@ -42,12 +42,9 @@ class UnschedulableReporter:
     scheduler: CompositeScheduler
     profiles: Mapping[Profile, ProfileSpec]
     pending_reports: dict[str, PendingReport] = field(default_factory=dict)
-    # By victim: the workload that preempts.
-    _preemptors: dict[str, str] = field(default_factory=dict)
 
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
         """Requeue the unschedulable workloads of a cycle until a change may help, and note their reports."""
-        self._preemptors.update(cycle.evictions)
         # One decision record per shape and reason: workloads with equal asks share the record.
         decision_records: dict[object, DecisionRecord] = {}
         for unschedulable in cycle.unschedulable:
@@ -97,21 +94,22 @@ class UnschedulableReporter:
         The preemptor of such a victim is gone, and no other workload waits for the victim.
         """
         cache, placements = self.records.context.cache(LatticeWorkload), self.scheduler.table.placements
-        for name, preemptor in list(self._preemptors.items()):
+        for _, name, preemptor in list(self.scheduler.evictions.victims()):
             victim = cache.get(name)
             if (
-                name not in awaited
+                preemptor
+                and name not in awaited
                 and preemptor not in queue
                 and preemptor not in placements
-                and not (victim and is_evicted(victim))
+                and not (victim and derive_eviction(victim).cause is EvictionCause.PREEMPTION)
             ):
-                del self._preemptors[name]
                 yield name
 
     async def mark_evicted(self, victims: Mapping[str, str]) -> None:
         """Mark victims as evicted; `victims` maps the victim to the node that it must leave. A deleted
         workload needs no mark."""
         cache, puts = self.records.context.cache(LatticeWorkload), {}
+        preemptors = {path: preemptor for _, path, preemptor in self.scheduler.evictions.victims()}
         for name, node in victims.items():
             workload, entry = cache.get(name), cache.entry(name)
             binding = workload.status.binding if workload else None
@@ -120,15 +118,14 @@ class UnschedulableReporter:
                 workload
                 and entry
                 and is_bound_there
-                and not is_evicted(workload)
+                and derive_eviction(workload).cause is not EvictionCause.PREEMPTION
                 # A workload that is being deleted frees its capacity without an eviction (I-18).
                 and not workload.metadata.deletion_timestamp
             ):
-                puts[name] = self.records.mark_evicted(
-                    entry, f"makes room on node {node} for {self._preemptors.get(name, 'another')}"
-                )
+                preemptor = preemptors.get(name) or "another"
+                puts[name] = self.records.mark_evicted(entry, f"makes room on node {node} for {preemptor}")
         for name in await self._write(puts):
-            self._preemptors.pop(name, None)
+            self.scheduler.evictions.mark_stored(name)
 
     async def _write(self, puts: Mapping[str, Sequence[Put]]) -> list[str]:
         """Commit the writes of workloads that are unchanged since the read, and return the names of these

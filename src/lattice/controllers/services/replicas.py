@@ -22,7 +22,7 @@ from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
 from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
-from lattice.lifecycle.eviction import is_evicting
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.replica_observation import (
     holds_machine,
     is_owned,
@@ -55,11 +55,11 @@ class ReplicaController:
     name: str = "replicas"
     # Services that need a surge replica during a drain, each with the replica that waits for the surge.
     surges: Callable[[], Mapping[str, str]] = dict
-    # The reason to evict a replica, or empty; an evicted replica does not count as ready.
-    eviction_reason: Callable[[LatticeWorkload], str] = lambda _: ""
+    # A replica that leaves its node does not count as ready.
+    evictions: DecidedEvictions = field(default_factory=DecidedEvictions)
     # Services whose rollout waits for a replica to become ready.
     _awaiting_ready: set[str] = field(default_factory=set)
-    # Replicas whose deletion is in a running commit and not in the cache yet.
+    # Replicas whose deletion is in a running commit and not in the cache yet: deleted, not evicted.
     _being_stopped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -193,9 +193,7 @@ class ReplicaController:
             slot=workload.spec.slot,
             node_group=node_group_of(workload),
             revision=workload.spec.revision,
-            is_ready=status.ready is True
-            and not is_evicting(workload)
-            and not self.eviction_reason(workload),
+            is_ready=status.ready is True and not self.evictions.eviction_of(workload).is_active,
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",

@@ -9,6 +9,7 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.engine.explain import best_rows
 from lattice.engine.plugin import Profile
+from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.scheduling.cycle.binder import Binder, BindEvent
 from lattice.scheduling.cycle.decision_record import rejection_summary
 from lattice.scheduling.cycle.gang import (
@@ -79,8 +80,9 @@ class CompositeScheduler:
     binds.
 
     Without preemptor no workload is evicted. `standalone_profile` is the profile of workloads without a
-    service, if different; its filters are those of `profile`. A victim is being evicted until
-    `finish_eviction`; workloads placed on its node until then wait for it, in this cycle and in later cycles.
+    service, if different; its filters are those of `profile`. `evictions` holds a victim until
+    the victim has left its node; workloads placed on the node until then wait for it, in this cycle and in
+    later cycles.
     `on_decided` receives every decision while the table is as it was decided.
     """
 
@@ -90,6 +92,7 @@ class CompositeScheduler:
     preemptor: Preemptor | None = None
     binder: Binder | None = None
     standalone_profile: Profile | None = None
+    evictions: DecidedEvictions = field(default_factory=DecidedEvictions)
     on_decided: Callable[[Sequence[WorkloadAsk], Decision | BatchResult], None] = lambda asks, decision: None
 
     @property
@@ -119,19 +122,15 @@ class CompositeScheduler:
                 self._schedule_gang(members, now, cycle)
         return cycle
 
-    def finish_eviction(self, workload: str, node: str = "") -> None:
-        """A workload being evicted is gone from the node; without `node`, from every node."""
-        evicting = self.table.evicting
-        for name in [node] if node else list(evicting):
-            evicting.get(name, {}).pop(workload, None)
-            # An absent node yields True: only an entry without workloads is deleted.
-            if not evicting.get(name, True):
-                del evicting[name]
+    def remove_node(self, node: str) -> list[str]:
+        """Remove a node from the table, and return the workloads that were placed on it or were leaving it:
+        they may still be there when the node returns."""
+        lost = self.table.remove_node(node)
+        return [*(placement.ask.name for placement in lost), *self.evictions.forget_victims_on(node)]
 
     def pending_evictions(self, scheduled: ScheduledWorkload) -> list[str]:
         """The workloads that a scheduled workload waits for and that are not gone yet."""
-        evicting = set(chain.from_iterable(self.table.evicting.values()))
-        return [name for name in scheduled.waits_for if name in evicting]
+        return [name for name in scheduled.waits_for if self.evictions.node_of_victim(name)]
 
     async def bind(self, cycle: CycleResult) -> list[BindEvent]:
         """Bind the scheduled workloads that wait for no eviction, gangs all or nothing, and return one event
@@ -323,12 +322,13 @@ class CompositeScheduler:
             return
         if self.preemptor:
             self.preemptor.charge(assignment.victims)
-        evicting = self.table.evicting
         for victim in assignment.victims:
             # The node of the victim: members of a whole gang may be on nodes elsewhere.
-            evicting.setdefault(self.table.names[victim.row], {})[victim.ask.name] = None
+            self.evictions.add_victim(
+                self.table.names[victim.row], victim.ask.name, preemptor=assignment.ask.name
+            )
         node, victims = reservation.node, tuple(victim.ask.name for victim in assignment.victims)
-        waits_for = tuple(dict.fromkeys((*victims, *evicting.get(node, ()))))
+        waits_for = tuple(dict.fromkeys((*victims, *self.evictions.victims_on(node))))
         cycle.scheduled.append(
             ScheduledWorkload(assignment.ask, node, reservation, assignment.score, victims, waits_for)
         )

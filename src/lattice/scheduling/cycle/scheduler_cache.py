@@ -10,10 +10,10 @@ import msgspec
 from lattice.engine.derived_columns import drop_oldest_half
 from lattice.errors import LatticeError
 from lattice.kinds.meta.base import path_of
-from lattice.kinds.meta.conditions import is_true
 from lattice.kinds.meta.json_body import encode
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.workload import EVICTED, Binding, LatticeWorkload, ReservationRecord
+from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord
+from lattice.lifecycle.eviction import EvictionCause, derive_eviction
 from lattice.lifecycle.workload import Action, WorkloadInput, decide
 from lattice.scheduling.cycle.cycle import CompositeScheduler
 from lattice.scheduling.cycle.input_checks import capacity_conflicts
@@ -99,9 +99,9 @@ class SchedulerCache:
         self.node_uids.pop(name, None)
         if name not in self.table.row_of:
             return []
-        lost = self.table.remove_node(name)
+        lost = self.scheduler.remove_node(name)
         self.queue.wake(ClusterEvent.NODE_UNAVAILABLE, now)
-        return [placement.ask.name for placement in lost]
+        return lost
 
     def update_workload(self, path: str, workload: LatticeWorkload | None, now: ClockReading) -> None:
         """Update or remove a workload. A workload that cannot be counted is recorded as a problem and leaves
@@ -193,7 +193,7 @@ class SchedulerCache:
             self._orphans_by_node.setdefault(binding.node, {})[path] = None
             return
         # The table does not count the resources of workloads being evicted.
-        if path in self.table.evicting.get(binding.node, ()):
+        if path in self.scheduler.evictions.victims_on(binding.node):
             return
         ask, placement = self.ask_of(workload), self.table.placements.get(path)
         if placement and self.table.names[placement.row] == binding.node and placement.ask == ask:
@@ -208,8 +208,8 @@ class SchedulerCache:
         self._forget_reservation_record(path, now)
         if path in self.table.placements:
             return  # assumed on a different node: the attempt will fail at its commit
-        if is_evicted(workload):
-            self.table.evicting.setdefault(binding.node, {})[path] = None
+        if derive_eviction(workload).cause is EvictionCause.PREEMPTION:
+            self.scheduler.evictions.add_victim(binding.node, path)
         elif self._admit(path, ask, binding.node, workload):
             self.table.commit(path)
             self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
@@ -244,7 +244,7 @@ class SchedulerCache:
 
     def _remove_from_node(self, path: str, now: ClockReading) -> None:
         """Forget the bound placement of a workload, and finish its eviction."""
-        self.scheduler.finish_eviction(path)
+        self.scheduler.evictions.remove_victim(path)
         if self._forget_bound(path):
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
 
@@ -307,10 +307,6 @@ def _schedulable_info(node: LatticeNode) -> NodeInfo:
     """The node info; a node that is being deleted counts as cordoned."""
     node_info = node_info_of(node)
     return replace(node_info, is_cordoned=True) if node.metadata.deletion_timestamp else node_info
-
-
-def is_evicted(workload: LatticeWorkload) -> bool:
-    return is_true(workload.status.conditions, EVICTED)
 
 
 def _node_events(previous: NodeInfo | None, current: NodeInfo) -> Iterable[ClusterEvent]:

@@ -283,7 +283,7 @@ class _Simulation:
             self.scheduler.reservations.confirm(scheduled.reservation.id, FROZEN_CLOCK_S)
             self.placements[scheduled.ask.name] = scheduled.node
         for victim, preempted_by in cycle.evictions:
-            self.scheduler.finish_eviction(victim)
+            self.scheduler.evictions.remove_victim(victim)
             self._requeue_victim(victim, preempted_by)
 
     def _requeue_victim(self, name: str, preempted_by: str) -> None:

@@ -76,9 +76,6 @@ class NodeTable(Table):
         self.gpus = GpuAllocator(self)
         self.gpu_demand = GpuDemandLearner(self)
         self.ports = PortAllocator(self)
-        # Workloads by node that were evicted: the table no longer counts their resources, but they may
-        # still run.
-        self.evicting: dict[str, dict[str, None]] = {}
         for name in ("unready", "cordoned", "draining"):
             self.add_column(name, np.bool_)
         self.add_column("price", np.int64)
@@ -157,7 +154,6 @@ class NodeTable(Table):
         self.set(row, "price", 0)
         self._set_node_info(row, None)
         self.remove(name)
-        self.evicting.pop(name, None)
         self.gpu_demand.note_change()
         return lost
 

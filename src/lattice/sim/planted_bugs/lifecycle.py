@@ -9,7 +9,7 @@ from lattice.controllers.nodes import node_health as node_health_controller
 from lattice.controllers.scheduler import binding_records, disruption_budgets
 from lattice.controllers.services import replicas
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION
-from lattice.lifecycle import node_health, rollout
+from lattice.lifecycle import drain, node_health, rollout
 from lattice.lifecycle import workload as workload_lifecycle
 from lattice.server.agents import sessions
 from lattice.sim.planted_bugs.patching import patch_attribute
@@ -23,7 +23,7 @@ def stop_before_switch() -> None:
 
 
 def drain_below_least() -> None:
-    plan_drain = node_health.plan_drain
+    plan_drain = drain.plan_drain
     patch_attribute(
         eviction, "plan_drain", lambda residents, services, most=1: plan_drain(residents, {}, most)
     )
