@@ -340,6 +340,7 @@ def compose(
     rng: RandomSource | None = None,
     holder: str = "scheduler",
     standalone: ProfileSpec | None = None,
+    evictions: DecidedEvictions | None = None,
 ) -> CompositeScheduler:
     """The scheduler of a profile, without binder and preemptor. `rng` is a seeded random source.
 
@@ -350,7 +351,11 @@ def compose(
     selector = Selector(tie_breaker, rng) if rng else Selector(tie_breaker)
     standalone_profile = compile_profile(replace(standalone, disabled=spec.disabled)) if standalone else None
     return CompositeScheduler(
-        compile_profile(spec), reservations, selector, standalone_profile=standalone_profile
+        compile_profile(spec),
+        reservations,
+        selector,
+        standalone_profile=standalone_profile,
+        evictions=evictions or DecidedEvictions(),
     )
 
 
