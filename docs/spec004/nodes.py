@@ -35,7 +35,7 @@ NODE_MANAGER = (
         f"{NODES}::test_usage_is_live_and_written_on_significant_change",
         (
             "controllers/nodes/node_health.py",
-            "            usage=self._usage(node),",
+            "            usage=usage,",
             "            usage=None,",
         ),
     ),

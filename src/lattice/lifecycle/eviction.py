@@ -8,7 +8,8 @@
   workload that fails over is released at once.
 - Stopping: the order to stop is stored, and a copy may still run on the node. Without a cause the workload
   stays: the cause has ended since, or a new leader has not decided yet.
-- Released: the workload is bound to no node any more, and the scheduler may bind it to another.
+- Released: the workload is bound to no node any more, and the scheduler may bind it to another. A workload
+  whose node was removed is released without an eviction.
 
 A drain, a taint and a failed node end, and a planned victim is spared: Planned and Requested then return to
 NotEvicting.

@@ -94,25 +94,15 @@ class DriftController:
             # An assignment that the agent has not confirmed yet is on the way, and no drift.
             if run is not None and presence.has_applied(name, path, run):
                 assigned[path] = AssignedWorkload(workload.metadata.uid, run.revision, run.state == "Running")
-        reported = {
-            path: ReportedWorkload(
-                report.uid, Report(parse_actual_state(report.state), report.revision, report.run)
+        reported: dict[str, ReportedWorkload] = {}
+        for path, report in heartbeat.workloads.items():
+            stored = self._workloads.get(path)
+            binding = stored.status.binding if stored else None
+            # Bound with the assignment on the way, or unassigned and not stopped yet.
+            is_in_transition = (binding is not None and binding.node == name) or (
+                presence.was_sent(name, path) and not presence.has_applied(name, path, None)
             )
-            for path, report in heartbeat.workloads.items()
-            if path in assigned or (report.state in LIVE_STATES and not self._is_in_transition(name, path))
-        }
+            if path in assigned or (report.state in LIVE_STATES and not is_in_transition):
+                observed = Report(parse_actual_state(report.state), report.revision, report.run)
+                reported[path] = ReportedWorkload(report.uid, observed)
         return find_drift(assigned, reported)
-
-    def _is_in_transition(self, name: str, path: str) -> bool:
-        """Whether the workload is bound to the node with the assignment on the way, or unassigned and not
-        stopped yet."""
-        workload = self._workloads.get(path)
-        is_bound = (
-            workload is not None
-            and workload.status.binding is not None
-            and workload.status.binding.node == name
-        )
-        return is_bound or (
-            self.context.presence.was_sent(name, path)
-            and not self.context.presence.has_applied(name, path, None)
-        )

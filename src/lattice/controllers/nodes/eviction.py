@@ -234,8 +234,11 @@ class EvictionController:
         reason = unschedulable_reason(replica)
         cluster = self.context.cache(LatticeCluster).get(f"/{replica.spec.cluster}")
         pool = self.context.cache(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
-        full = _full_pool_message(pool) if pool else ""
-        return f"{reason}; {full}" if full else reason
+        usage, max_nodes = (pool.status.capacity, pool.spec.capacity.max_nodes) if pool else (None, None)
+        used = usage.allocated_nodes if usage else None
+        if pool is None or used is None or max_nodes is None or used < max_nodes:
+            return reason
+        return f"{reason}; pool {pool.metadata.name} has {used} of {max_nodes} nodes"
 
     def _drain_events(self, node: LatticeNode, condition: Condition, residents: int) -> Iterator[Write]:
         previous = find_condition(node.status.conditions, DRAINED_CONDITION)
@@ -257,11 +260,3 @@ class EvictionController:
         if changed := self._surge_turns.update(key, surges, is_unschedulable=is_unschedulable):
             for listener in self._surge_listeners:
                 listener(sorted(changed))
-
-
-def _full_pool_message(pool: LatticePool) -> str:
-    usage, max_nodes = pool.status.capacity, pool.spec.capacity.max_nodes
-    used = usage.allocated_nodes if usage else None
-    if used is None or max_nodes is None or used < max_nodes:
-        return ""
-    return f"pool {pool.metadata.name} has {used} of {max_nodes} nodes"

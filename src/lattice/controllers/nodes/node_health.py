@@ -206,16 +206,21 @@ class NodeHealthController:
             return self._reconcile_zones()
         entry, node = self._nodes.entry(key), self._nodes.get(key)
         if entry is None or node is None:
-            await self._forget_if_deleted(key)
+            name = key.removeprefix("/")
+            # Read from the store: the cache may not hold a node that has just registered.
+            if await self.context.store.get(Key(LatticeNode.resource.id, "", name)) is None:
+                self.context.presence.forget_node(name)
+                self._usage_written_at.pop(name, None)
+                self._notify([name])
             return None
         verdict = evaluate_node(self._observe(node), self.timeouts)
         if self._may_remove(entry, node, verdict):
-            await self.context.commit(
-                [
-                    _remove_finalizer(entry, node),
-                    self._recorder.event(node, "NodeRemoved", "nothing is left on it"),
-                ]
-            )
+            removal: Write = Delete(entry.key, entry.revision)
+            if finalizers := [name for name in node.metadata.finalizers if name != NODE_FINALIZER]:
+                # Another finalizer holds the object: only ours is removed.
+                removal = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
+            event = self._recorder.event(node, "NodeRemoved", "nothing is left on it")
+            await self.context.commit([removal, event])
             return None
         status = replace(self._status(node, verdict), workloads=self._count_workloads(entry, node))
         if status != node.status:
@@ -224,7 +229,14 @@ class NodeHealthController:
                 is_warning = verdict.event != "NodeReady"
                 writes.append(self._recorder.event(node, verdict.event, verdict.message, warning=is_warning))
             await self.context.commit(writes)
-            self._on_status_written(node, status, verdict)
+            if status.usage != node.status.usage:
+                self._usage_written_at[node.metadata.name] = self.context.clock.monotonic()
+            if verdict.event == "NodeLost":
+                metrics.NODES_UNHEALTHY.inc()
+            if verdict.event:
+                log.info("node changed", node=node.metadata.name, state=verdict.state, why=verdict.message)
+                self._notify([node.metadata.name])
+                self._wake((ZONES_KEY,))
         if verdict.state == "NotReady":
             # A heartbeat without changes wakes no controller: poll the node.
             delay_s = self.timeouts.heartbeat_interval / 2
@@ -273,7 +285,18 @@ class NodeHealthController:
         )
 
     def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
-        previous, now = node.status, self.context.timestamp
+        previous, now, name = node.status, self.context.timestamp, node.metadata.name
+        heartbeat, usage = self.context.presence.get(name), previous.usage
+        if heartbeat is not None and heartbeat.usage != Usage():
+            current = NodeUsage(
+                cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk
+            )
+            monotonic = self.context.clock.monotonic()
+            # A new leader does not know the time of the last write: the interval starts at its first
+            # observation.
+            age = monotonic - self._usage_written_at.setdefault(name, monotonic)
+            if is_usage_change_significant(previous.usage, current, previous.capacity, age):
+                usage = current
         ready = Condition(
             type=READY_CONDITION,
             status="True" if verdict.state == "Ready" else "False",
@@ -284,24 +307,13 @@ class NodeHealthController:
             previous,
             phase="Draining" if verdict.state == "Ready" and is_draining(node) else verdict.state,
             conditions=merge_conditions(previous.conditions, [ready], now),
-            usage=self._usage(node),
+            usage=usage,
             taken_ports=unexpired_taken_ports(previous.taken_ports, self.context.clock.now()),
         )
         if verdict.event:
             source = "heartbeat" if verdict.state == "Ready" else "monitor"
             status = replace(status, heartbeat=NodeHeartbeat(reason=verdict.reason, by=source, at=now))
         return status
-
-    def _usage(self, node: LatticeNode) -> NodeUsage | None:
-        name, stored = node.metadata.name, node.status.usage
-        heartbeat = self.context.presence.get(name)
-        if heartbeat is None or heartbeat.usage == Usage():
-            return stored
-        usage = NodeUsage(cpu=heartbeat.usage.cpu, memory=heartbeat.usage.memory, disk=heartbeat.usage.disk)
-        monotonic = self.context.clock.monotonic()
-        # A new leader does not know the time of the last write: the interval starts at its first observation.
-        age = monotonic - self._usage_written_at.setdefault(name, monotonic)
-        return usage if is_usage_change_significant(stored, usage, node.status.capacity, age) else stored
 
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
         """The number of workloads on the node.
@@ -335,16 +347,6 @@ class NodeHealthController:
         # A silent node reports no stop: `_removed_node_state` waits until the copies have certainly ended.
         return is_empty or verdict.state != "Ready"
 
-    def _on_status_written(self, node: LatticeNode, status: NodeStatus, verdict: NodeVerdict) -> None:
-        if status.usage != node.status.usage:
-            self._usage_written_at[node.metadata.name] = self.context.clock.monotonic()
-        if verdict.event == "NodeLost":
-            metrics.NODES_UNHEALTHY.inc()
-        if verdict.event:
-            log.info("node changed", node=node.metadata.name, state=verdict.state, why=verdict.message)
-            self._notify([node.metadata.name])
-            self._wake((ZONES_KEY,))
-
     def _reconcile_zones(self) -> Requeue:
         """Decide which silent nodes lose their workloads, within the eviction rate and the outage limits of
         zones."""
@@ -375,20 +377,3 @@ class NodeHealthController:
             paths += map(path_of, self._workloads.by_index("node", name))
         for listener in self._listeners:
             listener(paths)
-
-    async def _forget_if_deleted(self, key: str) -> None:
-        """Forget the heartbeats of a deleted node; read from the store, because the cache may not hold a node
-        that has just registered."""
-        name = key.removeprefix("/")
-        if await self.context.store.get(Key(LatticeNode.resource.id, "", name)) is None:
-            self.context.presence.forget_node(name)
-            self._usage_written_at.pop(name, None)
-            self._notify([name])
-
-
-def _remove_finalizer(entry: Entry, node: LatticeNode) -> Write:
-    """Delete the node object, or only our finalizer if another finalizer blocks the deletion."""
-    finalizers = [finalizer for finalizer in node.metadata.finalizers if finalizer != NODE_FINALIZER]
-    if finalizers:
-        return with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
-    return Delete(entry.key, entry.revision)

@@ -131,11 +131,23 @@ class WorkloadController:
 
     async def reconcile(self, key: str) -> Requeue | None:
         entry, workload = self._workloads.entry(key), self._workloads.get(key)
-        if entry is None or workload is None or _is_finalized(workload):
+        if (
+            entry is None
+            or workload is None
+            # Deleted without our finalizer: only other finalizers hold the object.
+            or (
+                workload.metadata.deletion_timestamp
+                and WORKLOAD_FINALIZER not in workload.metadata.finalizers
+            )
+        ):
             self._action_ages.forget(key)
             self._state_ages.forget(key)
             return None
-        node_state = await self._node_state(entry, workload)
+        node_state = self.node_health.node_state(workload)
+        # The node may be missing only because the node cache is older than the workload cache.
+        if node_state.state == "Gone":
+            await self.context.cache(LatticeNode).wait_for(entry.revision)
+            node_state = self.node_health.node_state(workload)
         if not node_state.is_fully_reported and _metadata_change(workload) is None:
             # The agent has not sent its full report to this server yet: no decision before the report.
             return None
@@ -157,7 +169,11 @@ class WorkloadController:
             writes += self.node_health.taken_port_writes(workload)
         if writes:
             await self.context.commit(writes)
-            _record_metrics(key, decision)
+            if decision.is_stored:
+                metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()
+                log.info("workload", workload=key, action=str(decision.action), why=decision.reason)
+                if decision.action in RETRIES:
+                    metrics.WORKLOAD_RETRIES.inc()
             # The node controller counts the remaining workloads.
             if decision.action in UNBINDING_ACTIONS and workload.status.binding is not None:
                 self.node_health.note_workload_left(workload.status.binding.node)
@@ -197,14 +213,6 @@ class WorkloadController:
             if not is_settled(workload)
         )
         self._wake(dict.fromkeys((*change.workloads, *unsettled)))
-
-    async def _node_state(self, entry: Entry, workload: LatticeWorkload) -> NodeState:
-        node_state = self.node_health.node_state(workload)
-        # The node may be missing only because the node cache is older than the workload cache.
-        if node_state.state == "Gone":
-            await self.context.cache(LatticeNode).wait_for(entry.revision)
-            node_state = self.node_health.node_state(workload)
-        return node_state
 
     def _observe(self, workload: LatticeWorkload, node_state: NodeState) -> Observation:
         binding, presence = workload.status.binding, self.context.presence
@@ -256,7 +264,13 @@ class WorkloadController:
                 )
             )
         if decision.action is Action.FINALIZE_DELETE:
-            return [self._removal(entry, workload, status), *events]
+            finalizers = [name for name in workload.metadata.finalizers if name != WORKLOAD_FINALIZER]
+            if not finalizers:
+                return [Delete(entry.key, entry.revision), *events]
+            # Another finalizer holds the object: only ours is removed.
+            since = workload.metadata.deletion_timestamp or format_timestamp(self.context.clock.now())
+            removal = {"finalizers": finalizers, "deletionTimestamp": since}
+            return [with_status(entry, status, lambda metadata: metadata | removal), *events]
         metadata = _metadata_change(workload)
         # Nothing changed, nothing is written (I-33): a fleet at rest makes no revisions.
         if status == workload.status and metadata is None:
@@ -274,25 +288,6 @@ class WorkloadController:
         )
         conditions = merge_conditions(status.conditions, [condition], self.context.timestamp)
         return replace(status, conditions=conditions)
-
-    def _removal(self, entry: Entry, workload: LatticeWorkload, status: WorkloadStatus) -> Write:
-        """Delete the workload object, or only our finalizer if another finalizer blocks the deletion."""
-        finalizers = [
-            finalizer for finalizer in workload.metadata.finalizers if finalizer != WORKLOAD_FINALIZER
-        ]
-        if not finalizers:
-            return Delete(entry.key, entry.revision)
-        since = workload.metadata.deletion_timestamp or format_timestamp(self.context.clock.now())
-        return with_status(
-            entry, status, lambda metadata: metadata | {"finalizers": finalizers, "deletionTimestamp": since}
-        )
-
-
-def _is_finalized(workload: LatticeWorkload) -> bool:
-    """Whether the workload is deleted without our finalizer: only other finalizers hold the object."""
-    return (
-        bool(workload.metadata.deletion_timestamp) and WORKLOAD_FINALIZER not in workload.metadata.finalizers
-    )
 
 
 def _metadata_change(workload: LatticeWorkload) -> Callable[[dict[str, Any]], dict[str, Any]] | None:
@@ -314,12 +309,3 @@ def _metadata_change(workload: LatticeWorkload) -> Callable[[dict[str, Any]], di
         name: value for name, value in metadata.annotations.items() if name != RETRY_REQUESTED_ANNOTATION
     }
     return lambda stored: stored | {"annotations": annotations, "finalizers": finalizers}
-
-
-def _record_metrics(key: str, decision: Decision) -> None:
-    if not decision.is_stored:
-        return
-    metrics.RECONCILIATION_ACTIONS.labels(decision.action).inc()
-    if decision.action in RETRIES:
-        metrics.WORKLOAD_RETRIES.inc()
-    log.info("workload", workload=key, action=str(decision.action), why=decision.reason)

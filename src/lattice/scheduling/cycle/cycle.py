@@ -38,7 +38,7 @@ GANG_INCOMPLETE = "its group waits for more"
 @dataclass(frozen=True, slots=True)
 class ScheduledWorkload:
     """A workload with a reserved node. The binding waits for its victims and for every workload being evicted
-    from the node (`waits_for`)."""
+    from the node (`waits_for`); `CompositeScheduler.evictions` tells which of these have not left yet."""
 
     ask: WorkloadAsk
     node: str
