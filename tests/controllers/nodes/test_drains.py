@@ -213,6 +213,17 @@ async def test_drain_waits_for_preempted_replica() -> None:
         assert (world.node_of("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
 
 
+async def test_drain_waits_for_planned_victim() -> None:
+    """The scheduler has chosen the victim and not stored its preemption yet."""
+    async with running_world() as world:
+        await spread_out(world, 1, 2)
+        world.decided.add_victim("n1", "default/web-1", "default/high")
+        await world.set_taints("n2", DRAIN)
+        await world.run(30)
+        assert (world.node_of("default/web-2"), world.live("default/web-2")) == ("n2", ["n2"])
+        assert world.live("default/web-1") == ["n1"], "a planned victim is not stopped"
+
+
 async def test_reconnected_replica_on_draining_node_counts_again() -> None:
     async with running_world() as world:
         await spread_out(world, 1, 1)

@@ -336,7 +336,8 @@ async def test_surge_replica_goes_once_evicted_one_is_ready() -> None:
         assert len(fleet.live()) == 2
 
 
-async def test_continued_drain_removes_evicted_replica() -> None:
+@pytest.mark.parametrize("is_victim", [False, True], ids=["by the drain", "as a victim, not stored yet"])
+async def test_continued_drain_removes_evicted_replica(is_victim: bool) -> None:
     async with running_fleet(a_class(), a_pool(), a_service(replicas=2)) as fleet:
         await fleet.converge()
         await fleet.bind()
@@ -348,7 +349,11 @@ async def test_continued_drain_removes_evicted_replica() -> None:
         replica = next(each for each in fleet.live() if each.metadata.name == "api-0")
         assert replica.status.binding is not None
         drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
-        fleet.replicas.evictions.decide_for_node(replica.status.binding.node, {"default/api-0": drained})
+        evictions, node = fleet.replicas.evictions, replica.status.binding.node
+        if is_victim:
+            evictions.add_victim(node, "default/api-0", "default/high")
+        else:
+            evictions.decide_for_node(node, {"default/api-0": drained})
         await fleet.converge()
         assert [replica.metadata.name for replica in fleet.live()] == ["api-1", "api-2"]
 

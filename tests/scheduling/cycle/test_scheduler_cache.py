@@ -10,7 +10,7 @@ from build.scheduling_world import a_node, a_workload
 from build.stored_forms import STORED_FORMS
 
 from lattice.kinds.constraint import Taint
-from lattice.kinds.meta.base import Metadata
+from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord
 from lattice.scheduling.cycle.cycle import compose
@@ -121,6 +121,36 @@ def test_workload_is_counted_on_its_latest_node_only(before: str, after: str) ->
         node: 1000 if node == STATES[after][1] else 0 for node in ("n1", "n2")
     }
     assert ("default/w" in cache.reservation_records) == after.startswith("prepared")
+
+
+LEAVING = Condition(type="Leaving", status="True", reason="Preempted")
+
+
+def test_victim_leaves_its_node_until_unbound_or_bound_elsewhere() -> None:
+    cache = a_cache(a_node("n1"), a_node("n2"))
+    evictions = cache.scheduler.evictions
+    for _ in range(2):
+        cache.update_workload("default/w", bound("w", conditions=(LEAVING,)), NOW)
+        assert (free(cache), evictions.victims_on("n1")) == (4000, ("default/w",))
+    cache.update_workload("default/w", bound("w", "n2"), NOW)
+    assert (free(cache, "n2"), evictions.victims_on("n1"), evictions.victims_on("n2")) == (3000, (), ())
+    cache.update_workload("default/w", bound("w", "n2", conditions=(LEAVING,)), NOW)
+    assert evictions.node_of_victim("default/w") == ""
+    cache.update_workload("default/w", a_workload("w"), NOW)
+    assert (free(cache, "n2"), "default/w" in cache.queue) == (4000, True)
+
+
+def test_victim_is_read_again_after_its_node_was_removed() -> None:
+    """Otherwise the node would return without the victim, and count as empty."""
+    cache = a_cache(a_node("n1"))
+    victim = bound("w", conditions=(LEAVING,))
+    cache.update_workload("default/w", victim, NOW)
+    assert cache.update_node("n1", None, NOW.monotonic) == ["default/w"]
+    cache.update_workload("default/w", victim, NOW)
+    assert cache.scheduler.evictions.victims_on("n1") == ()
+    assert cache.update_node("n1", a_node("n1"), NOW.monotonic) == ["default/w"]
+    cache.update_workload("default/w", victim, NOW)
+    assert cache.scheduler.evictions.victims_on("n1") == ("default/w",)
 
 
 def test_status_update_keeps_queue_position() -> None:

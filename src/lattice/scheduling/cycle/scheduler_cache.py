@@ -192,9 +192,13 @@ class SchedulerCache:
             self._forget_bound(path)
             self._orphans_by_node.setdefault(binding.node, {})[path] = None
             return
+        evictions = self.scheduler.evictions
         # The table does not count the resources of workloads being evicted.
-        if path in self.scheduler.evictions.victims_on(binding.node):
+        if (victim_node := evictions.node_of_victim(path)) == binding.node:
             return
+        # A different scheduler bound the victim since: it has left the node.
+        if victim_node:
+            evictions.remove_victim(path)
         ask, placement = self.ask_of(workload), self.table.placements.get(path)
         if placement and self.table.names[placement.row] == binding.node and placement.ask == ask:
             was_prepared = self.reservation_records.pop(path, None) is not None
@@ -209,7 +213,7 @@ class SchedulerCache:
         if path in self.table.placements:
             return  # assumed on a different node: the attempt will fail at its commit
         if derive_eviction(workload).cause is EvictionCause.PREEMPTION:
-            self.scheduler.evictions.add_victim(binding.node, path)
+            evictions.add_victim(binding.node, path)
         elif self._admit(path, ask, binding.node, workload):
             self.table.commit(path)
             self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
