@@ -151,8 +151,16 @@ class WorkloadController:
         if not node_state.is_fully_reported and _metadata_change(workload) is None:
             # The agent has not sent its full report to this server yet: no decision before the report.
             return None
-        now = self.context.clock.now()
-        observation = self._with_ages(key, workload, self._observe(workload, node_state), now)
+        now, status = self.context.clock.now(), workload.status
+        # A settled workload waits for no timeout and needs no ages.
+        action_at, state_since = (
+            (None, None) if is_settled(workload) else (status.last_action_at, status.state_since)
+        )
+        observation = dataclasses.replace(
+            self._observe(workload, node_state),
+            since_last_action=self._action_ages.age(key, action_at, now),
+            since_state_change=self._state_ages.age(key, state_since, now),
+        )
         lifecycle_input = build_input(workload, observation, now)
         is_retry_requested = RETRY_REQUESTED_ANNOTATION in workload.metadata.annotations
         decision = (
@@ -181,22 +189,6 @@ class WorkloadController:
             seconds for seconds in (decision.requeue_after, node_state.recheck_after_s) if seconds is not None
         ]
         return Requeue(min(*waits, self.recheck_interval_s)) if waits else None
-
-    def _with_ages(
-        self, key: str, workload: LatticeWorkload, observation: Observation, now: datetime
-    ) -> Observation:
-        """Add the ages of action and state; a settled workload waits for no timeout and needs no ages."""
-        if is_settled(workload):
-            self._action_ages.forget(key)
-            self._state_ages.forget(key)
-            return observation
-        status = workload.status
-        action_age = self._action_ages.age(key, status.last_action_at, now)
-        return dataclasses.replace(
-            observation,
-            since_last_action=action_age,
-            since_state_change=self._state_ages.age(key, status.state_since, now),
-        )
 
     def _keys_for_change(self, change: Change) -> Iterable[str]:
         """Wake the workload, unless the workload waits for its first node: the scheduler handles unbound
