@@ -237,7 +237,9 @@ async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, g
 async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
     async with a_full_cluster(2, 3) as (world, _, scheduler):
         drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
-        scheduler.controller.evictions.decide_for_node("n1", {"default/web-1": drained})
+        binding = (await world.workload("web-1")).status.binding
+        assert binding is not None
+        scheduler.controller.evictions.decide_for_node(binding.node, {"default/web-1": drained})
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
         assert await marked_victims(world) == []
