@@ -404,4 +404,4 @@ def test_join_tokens_are_created_listed_and_deleted(tmp_path: Path) -> None:
         assert server.lattice("tokens", "delete", token.id).stdout == f"token {token.id} deleted\n"
         assert len(server.lattice("tokens", "list").stdout.splitlines()) == 1
         wrong = server.lattice("tokens", "create", "--node", "Rack_1")
-        assert (wrong.returncode, "cannot be the name of a node" in wrong.stderr) == (2, True)
+        assert (wrong.returncode, "is not a valid node name" in wrong.stderr) == (2, True)

@@ -13,7 +13,7 @@ def test_the_printed_link_signs_in_once(visit: Visitor, ui_server: UiServer) -> 
     assert "code" not in page.url
     assert [each["name"] for each in page.context.cookies()] == ["__Host-lattice"]
     again = visit(ui_server.link, group="")
-    expect(again.get_by_role("alert")).to_contain_text("this link was used already")
+    expect(again.get_by_role("alert")).to_contain_text("the sign-in link was already used")
     assert "code" not in again.url
     visit.forgive("401")
 

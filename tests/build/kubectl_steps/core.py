@@ -159,6 +159,6 @@ STEPS = (
         "the default namespace stays",
         "kubectl delete ns default",
         rc=1,
-        err=r'^Error from server \(Forbidden\): namespaces "default" is forbidden: it may not be deleted',
+        err=r'^Error from server \(Forbidden\): namespaces "default" is forbidden: the namespace must not be deleted',
     ),
 )

@@ -224,11 +224,11 @@ async def test_a_deleted_token_is_unknown() -> None:
 async def test_token_takes_no_other_or_existing_name() -> None:
     world = JoinWorld()
     assert (await world.join(await world.token(1, node="n1"), a_key(), "n2"))["node"] == "n1"
-    await world.refuses(Exists, "node n1 is there already", await world.token(2), a_key(), "n1")
+    await world.refuses(Exists, "node n1 already exists", await world.token(2), a_key(), "n1")
     for name in ("", "N1", "n\u0131", "a/b", "node:n1", "x" * 300):
         await world.refuses(
             Invalid,
-            "cannot be the name of a node",
+            "is not a valid node name",
             await world.token(3 + len(name) + ord(name[:1] or "0")),
             a_key(),
             name,

@@ -126,7 +126,7 @@ async def test_stale_log_carries_warning(tmp_path: Path) -> None:
         pair.leader.links.sessions.clear()
         reply = await pair.read()
         assert await text(reply) == "bye\n"
-        assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
+        assert reply.warnings == ("node n1 is not connected: showing the last lines that the node reported",)
 
 
 async def test_closed_log_stream_closes_at_leader(tmp_path: Path) -> None:
@@ -201,5 +201,5 @@ async def test_broken_log_stream_raises_unavailable(tmp_path: Path) -> None:
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
         pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
-        with pytest.raises(Unavailable, match="the connection with the leader broke"):
+        with pytest.raises(Unavailable, match="the connection to the leader was lost"):
             await anext(pieces)

@@ -182,7 +182,7 @@ def test_json_patch(target: Any, operations: Any, expected: Any) -> None:
         pytest.param(
             [op("test", "/a", value=2)],
             Invalid,
-            "operation 0 (test /a): the value there is another",
+            "operation 0 (test /a): the existing value is different",
             id="a test fails",
         ),
         pytest.param([op("test", "/a", value=True)], Invalid, "another", id="true is not one"),
@@ -223,7 +223,7 @@ def test_json_patch(target: Any, operations: Any, expected: Any) -> None:
         pytest.param({"a": 1}, Malformed, "must be a list", id="an object instead of a list"),
         pytest.param(["x"], Malformed, "operation 0 must be an object", id="text instead of an operation"),
         pytest.param([op("frob", "/a")], Malformed, "no known op: 'frob'", id="an unknown op"),
-        pytest.param([op("add", "/a")], Malformed, "(add) lacks its value", id="add without a value"),
+        pytest.param([op("add", "/a")], Malformed, "(add) has no value", id="add without a value"),
         pytest.param([{"op": "add", "value": 1}], Malformed, "needs a JSON pointer as path", id="no path"),
         pytest.param(
             [op("add", "a", value=1)],

@@ -55,14 +55,15 @@ async def test_crash_reason_is_logged_and_answered() -> None:
             assert process.stdin is not None
             process.stdin.write(encode_frame(QueryResult(200, b"")))
             with pytest.raises(
-                Unavailable, match=r"ended in the middle: it ended with code 1: msgspec\.ValidationError: "
+                Unavailable,
+                match=r"ended during the query: the process exited with code 1: msgspec\.ValidationError: ",
             ) as refused:
                 await server.ask("cost")
             assert "the server's log has all that it said" in refused.value.fix
             assert (await server.ask("cost"))[0] == 200
     (ended,) = [entry for entry in logs if entry["event"] == "fleet process ended"]
     assert "Traceback (most recent call last)" in ended["exception"]
-    assert ended["why"] == "it ended with code 1"
+    assert ended["why"] == "the process exited with code 1"
 
 
 async def test_full_query_queue_is_too_many_requests() -> None:

@@ -198,7 +198,7 @@ async def test_invalid_manifests_are_reported_with_path() -> None:
             "optimise",
             {"timeLimitSeconds": 31},
             422,
-            "this server takes up to 30",
+            "the maximum of this server is 30",
             id="a search longer than the limit",
         ),
         pytest.param("apply", {"manifests": [{}]}, 422, "name the plan", id="an apply without a plan"),

@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "nonsense": ("{", CODE.INVALID_ARGUMENT, ""),
     "no object": ("[]", CODE.INVALID_ARGUMENT, "a manifest is a mapping, got a list"),
     "no metadata": ("{}", CODE.INVALID_ARGUMENT, "must be a LatticeWorkload"),
-    "no name": (json.dumps({**MANIFEST, "metadata": {}}), CODE.INVALID_ARGUMENT, "say which one is meant"),
+    "no name": (json.dumps({**MANIFEST, "metadata": {}}), CODE.INVALID_ARGUMENT, "set the name"),
     "another kind": (
         json.dumps({**MANIFEST, "kind": "LatticePool"}),
         CODE.INVALID_ARGUMENT,

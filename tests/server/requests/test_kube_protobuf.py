@@ -300,7 +300,9 @@ def test_every_timestamp_round_trips(seconds):
         pytest.param(b"", "starts with b''", id="nothing"),
         pytest.param(b'{"kind":"Secret"}', "starts with", id="JSON under a protobuf label"),
         pytest.param(MAGIC, "nameless kind of no version", id="the magic alone"),
-        pytest.param(body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="an unknown kind"),
+        pytest.param(
+            body("v1", "Pod", b""), "Pod of v1, which the server reads only as JSON", id="an unknown kind"
+        ),
         pytest.param(
             body("lattice.dev/v1alpha1", "LatticePool", b""), "LatticePool", id="our own kinds are JSON"
         ),
@@ -324,7 +326,7 @@ def test_every_timestamp_round_trips(seconds):
         pytest.param(body("v1", "Secret", b"\x0f"), "wire type 7", id="a wire type that does not exist"),
         pytest.param(
             body("v1", "Secret", pb((1, 5))),
-            "metadata has wire type 0 where 2 belongs",
+            "metadata has wire type 0, expected 2",
             id="a number for a message",
         ),
         pytest.param(

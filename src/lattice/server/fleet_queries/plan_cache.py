@@ -43,9 +43,11 @@ class PlanCache:
             return
         if "services" not in previous_plan and plan_id in self._plans:
             previous_plan = msgspec.json.decode(self._plans[plan_id])
-        problem = (
-            f"the outcome is not that of plan {plan_id} any more; "
-            f"as things are now it is {current_plan['id']}"
+        problem = f"the outcome no longer equals plan {plan_id}; the current plan is {current_plan['id']}"
+        raise Conflict(
+            problem,
+            fix="run `lattice plan` again and review the result",
+            causes=_causes(previous_plan, current_plan),
         )
         if "services" not in previous_plan:
             causes = [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]

@@ -127,7 +127,7 @@ def parse_query(name: str, body: bytes) -> FleetQuery:
         and not (query.expect and (query.manifests or query.yaml))
     ):
         missing = "manifests" if query.expect else "expect"
-        cause = Cause(missing, "Required value: name the plan and give its manifests", "FieldValueRequired")
+        cause = Cause(missing, "Required value: the id of the plan and its manifests", "FieldValueRequired")
         raise Invalid(
             cause.message,
             where=missing,
