@@ -14,7 +14,7 @@ from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignme
 from lattice.kinds.container import Container, ContainerResources, Disconnect, Port
 from lattice.kinds.workload import WorkloadSpec
 
-FAILED = Failure("RUNTIME_ERROR", "ended with code 1")
+FAILED = Failure("RUNTIME_ERROR", "exited with code 1")
 
 
 def planned(actions: Iterable[Action]) -> list[str]:

@@ -178,10 +178,10 @@ async def test_unavailable_machine_is_rejected_with_reason(
         assert isinstance(rig.provider, FakeProvider)
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
-        with pytest.raises(ProvisioningUnavailable, match="its quota of machines is used up"):
+        with pytest.raises(ProvisioningUnavailable, match="the machine quota is used up"):
             await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
-        with pytest.raises(ProvisioningUnavailable, match="region there is not offered; there are here"):
+        with pytest.raises(ProvisioningUnavailable, match="region there is not available; there are here"):
             await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 

@@ -91,7 +91,10 @@ def test_admin_cannot_write_status_or_managed_kinds(wire):
         "only Lattice may write status",
     )
     refused(
-        wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}), 403, "Forbidden", "made by Lattice only"
+        wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}),
+        403,
+        "Forbidden",
+        "only Lattice may write",
     )
     assert wire.revision == before
 

@@ -83,7 +83,7 @@ def test_second_server_on_one_data_dir_names_the_first(tmp_path: Path) -> None:
         assert second.returncode == 1
         expected = f"{tmp_path}: a server is already running on this data folder (process {first.process.pid}) at {first.url}"
         assert expected in second.stderr
-        assert "fix: use it, stop it first, or choose another --data-dir" in second.stderr
+        assert "fix: use the running server, stop it first, or choose another --data-dir" in second.stderr
         assert Wire(first.kubeconfig).get("/version").status == 200
 
 
@@ -115,7 +115,7 @@ def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         assert not process.stdout.readline().strip().endswith(":7443")
-        assert process.stdout.readline() == "  (port 7443 was taken)\n"
+        assert process.stdout.readline() == "  (port 7443 is in use)\n"
         server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
         _until_ready(server)
         assert server.stop() == 0

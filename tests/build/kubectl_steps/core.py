@@ -152,7 +152,7 @@ STEPS = (
         "printf 'apiVersion: v1\\nkind: Secret\\nmetadata: {name: bad}\\ndata: {key: \"!!!hidden\"}\\n' "
         "| kubectl create --validate=false -f -",
         rc=1,
-        err=r'^The Secret "bad" is invalid: data\.key: must be base64; put plain text into stringData$',
+        err=r'^The Secret "bad" is invalid: data\.key: must be base64; use stringData for plain text$',
         but="hidden",
     ),
     Step(

@@ -55,7 +55,7 @@ async def test_tail_lines_are_read() -> None:
         pytest.param(
             log_request(uid="uid-earlier"),
             NotFound,
-            "the node does not have it",
+            "the node does not have the workload",
             id="an earlier workload of that name",
         ),
         pytest.param(
@@ -97,7 +97,7 @@ async def test_follow_fails_when_node_disconnects() -> None:
         await clock.advance(1)
         leader.step_down()
         await settle()
-        with pytest.raises(Unavailable, match="connection with the node was lost"):
+        with pytest.raises(Unavailable, match="connection to the node was lost"):
             await reading
 
 
@@ -121,6 +121,6 @@ async def test_slow_log_reader_is_dropped() -> None:
         for number in range(MAX_BUFFERED_PIECES + 10):
             leader.links.logs.deliver(line, pb.LogPiece(id=1, text=f"{number}\n"))
         assert await first == "0\n"
-        with pytest.raises(LatticeError, match="faster than it was read"):
+        with pytest.raises(LatticeError, match="reads the log more slowly than the node sends it"):
             async for _ in pieces:
                 pass

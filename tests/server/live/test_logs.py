@@ -153,5 +153,5 @@ async def test_log_is_followed_until_end_or_reader_closes(tmp_path: Path) -> Non
 async def test_log_without_leader_is_unavailable(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         world.leader.step_down()
-        with pytest.raises(Unavailable, match="no server leads just now"):
+        with pytest.raises(Unavailable, match="no server is leader at present"):
             await world.read()

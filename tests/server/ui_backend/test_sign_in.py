@@ -109,7 +109,7 @@ async def test_code_signs_in_its_user_once() -> None:
     token = await world.enter(code=code)
     user = await world.who(token)
     assert (user.name, ADMINS in user.groups) == ("ada", True)
-    with pytest.raises(UnknownUser, match="was used already"):
+    with pytest.raises(UnknownUser, match="was already used"):
         await world.enter(code=code)
     assert code not in str(await world.store.list(SECRETS))
 

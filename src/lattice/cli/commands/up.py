@@ -172,7 +172,7 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
 def _print_banner(running: "RunningServer", settings: Settings) -> None:
     click.echo(f"Lattice is {'back ' if running.is_resumed else ''}up at {running.url}")
     if running.used_fallback_port:
-        click.echo(f"  (port {settings.port} was taken)")
+        click.echo(f"  (port {settings.port} is in use)")
     location = running.store_location
     shown = location if "://" in location else _relative_path(Path(location))
     click.echo(f"  state       {shown}")

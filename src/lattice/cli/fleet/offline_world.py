@@ -91,7 +91,7 @@ class ManifestReader:
                 item = self._admit_document(document, target)
                 key = object_key(item)
                 if key in self.locations:
-                    raise Invalid(f"is given twice, first at {self.locations[key]}", fix="remove one of them")
+                    raise Invalid(f"appears twice, first at {self.locations[key]}", fix="remove one of them")
             except LatticeError as e:
                 raise locate_error(e, document, target) from e
             self.objects[key], self.locations[key] = item, document.location("metadata.name")

@@ -72,7 +72,9 @@ async def list_objects(api: Api, call: Call) -> Reply:
     options = read_options(call.query)
     selection = build_selection(call, options)
     if parse_accept(call.accept).kind == "yaml":
-        raise NotAcceptable("lists are available as JSON only", fix="send Accept: application/json")
+        raise NotAcceptable(
+            "lists are available as JSON, single objects also as YAML", fix="send Accept: application/json"
+        )
     start = _start_position(selection, options)
     if options.limit:
         entries, revision, token = await _page(api, selection, start)
