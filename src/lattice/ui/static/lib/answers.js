@@ -125,7 +125,7 @@ export function machinesOf({ mark, before, after }) {
   }).join(", ");
 }
 
-export const MARKS = { "+": "new", "~": "changed", "-": "gone" };
+export const MARKS = { "+": "new", "~": "changed", "-": "removed" };
 
 // The what-if scenario in words; the same text as `lattice whatif` prints.
 export function eventWords({ lose, drop, priceMillionths }) {
