@@ -173,7 +173,7 @@ def test_log_record_is_one_line(text: str) -> None:
     assert rest == ""
     assert line.isascii()
     assert {name: json.loads(line)[name] for name in ("event", "path", "user")} == {
-        "event": "refused",
+        "event": "request rejected",
         "path": text,
         "user": text,
     }

@@ -181,7 +181,7 @@ def test_seed_is_applied_only_to_a_new_state(tmp_path: Path) -> None:
     second = start(data, "--seed", str(manifest))
     said = _until_ready(second)
     assert f"state resumed; {manifest} is applied only when the state is new" in said
-    assert "to apply it now: " in said
+    assert "to apply the manifests now: " in said
     assert f" apply --kubeconfig {second.kubeconfig} -f {manifest}" in said
     assert "configmap/hello" not in said
     assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}

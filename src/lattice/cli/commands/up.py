@@ -133,7 +133,7 @@ def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:
         else f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
     )
     files = "".join(f" -f {shlex.quote(_resolve_seed(seed))}" for seed in seeds)
-    click.echo(f"  to apply it now: {_program_name()} apply{kubeconfig_flag}{files}\n")
+    click.echo(f"  to apply the manifests now: {_program_name()} apply{kubeconfig_flag}{files}\n")
 
 
 def _resolve_seed(seed: str) -> str:

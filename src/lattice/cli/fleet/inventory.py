@@ -170,7 +170,9 @@ class Inventory:
         # The limit of the server for one object.
         if len(raw.text) > MAX_BYTES:
             self.add_problem(
-                Malformed("is larger than 1 MiB", where=raw.location, fix="split it into several objects")
+                Malformed(
+                    "is larger than 1 MiB", where=raw.location, fix="split the object into several objects"
+                )
             )
             return
         try:
@@ -179,7 +181,7 @@ class Inventory:
             self.add_problem(
                 e
                 if isinstance(e, LatticeError)
-                else Malformed("contains no object", where=raw.location, fix="remove it")
+                else Malformed("contains no object", where=raw.location, fix="remove the document")
             )
             return
         self.add_document(document)
@@ -194,7 +196,7 @@ class Inventory:
         key = ("node" if is_node else "workload", name)
         if (first := self._locations.get(key)) is not None:
             raise Invalid(
-                f"{' '.join(key)} appears twice, first at {first}", fix="rename one of them, or remove it"
+                f"{' '.join(key)} appears twice, first at {first}", fix="rename or remove one of the two"
             )
         if isinstance(item, LatticeNode):
             self.nodes[name] = item

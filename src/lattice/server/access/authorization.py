@@ -163,7 +163,7 @@ def log_rejected_request(error: LatticeError, user: User | None, method: str, pa
         details = {"fields": [cause.field[:MAX_LOGGED_CHARS] for cause in error.causes[:20]]}
     name = user.name if user is not None else ""
     log.warning(
-        "refused",
+        "request rejected",
         user=name,
         method=method,
         path=path[:MAX_LOGGED_CHARS],

@@ -106,7 +106,7 @@ def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
         raise _unreadable(
             i,
             f"needs a JSON pointer as {name}, got {str(text)[:80]!r}",
-            "write it as /metadata/labels/app, with ~1 for / and ~0 for ~",
+            "write the pointer as /metadata/labels/app, with ~1 for / and ~0 for ~",
         )
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 

@@ -225,7 +225,7 @@ def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> Obj
         raise NotFound(
             f"there is no {deletion.kind} {deletion.name}{where}",
             where="delete",
-            fix="check its name and namespace",
+            fix="check the name and the namespace",
         )
     return key
 

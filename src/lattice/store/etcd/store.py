@@ -488,5 +488,5 @@ def _explain(
     check_expected_revisions(writes, checks, revisions.__getitem__)
     raise Unavailable(
         "etcd rejected a commit although its conditions hold",
-        fix="retry; if it persists, etcd's data is damaged",
+        fix="retry; if the error persists, the data of etcd is damaged",
     )
