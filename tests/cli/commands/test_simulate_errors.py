@@ -42,7 +42,7 @@ BAD = [
     ),
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
-        "spec.constraints.spread[0].selector: must be given",
+        "spec.constraints.spread[0].selector: is required",
         id="spread constraint without a selector",
     ),
     pytest.param(
@@ -229,7 +229,7 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
         ),
         pytest.param(
             ["-f", "a.yaml", "--profile", "nothing.json"],
-            "nothing.json: there is no profile here",
+            "nothing.json: the file contains no profile",
             id="an empty profile",
         ),
         pytest.param(

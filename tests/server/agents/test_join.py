@@ -122,12 +122,12 @@ async def test_join_for_deleted_node_is_denied() -> None:
     world = JoinWorld()
     token = await world.token(node="east-001-small-1", uid="made")
     await world.refuses(
-        Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key()
+        Denied, "the join token was created for node east-001-small-1, which was deleted", token, a_key()
     )
     await world.store.commit(
         [put_new(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
     )
-    await world.refuses(Denied, "is gone", token, a_key())
+    await world.refuses(Denied, "which was deleted", token, a_key())
 
 
 async def test_newest_token_of_a_node_wins() -> None:

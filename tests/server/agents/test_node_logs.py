@@ -61,7 +61,7 @@ async def test_tail_lines_are_read() -> None:
         pytest.param(
             log_request(container="side"),
             NotFound,
-            "no container side; there are main",
+            "no container side; its containers are main",
             id="no such container",
         ),
         pytest.param(
@@ -77,7 +77,7 @@ async def test_unreadable_log_says_why(question: LogRequest, error: type[Lattice
 
 async def test_log_of_several_containers_needs_a_name() -> None:
     async with leader_with_logs(a=Container(command=("a",)), b=Container(command=("b",))) as (leader, _clock):
-        with pytest.raises(NotFound, match="more than one container: a, b; name one"):
+        with pytest.raises(NotFound, match="more than one container: a, b; choose one"):
             await read(leader, log_request())
         assert await read(leader, log_request(container="b", tail_lines=1)) == "three\n"
 

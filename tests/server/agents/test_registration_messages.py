@@ -66,7 +66,7 @@ async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, rea
         pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "not a workload state", id="an unknown state"),
         pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "not a workload state", id="an invalid failure reason"),
         pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is not the name of a workload", id="an invalid workload path"),
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "at most 4096", id="too long a log"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "the maximum is 4096", id="too long a log"),
         pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
     ],
 )  # fmt: skip
