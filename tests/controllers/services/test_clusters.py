@@ -282,7 +282,7 @@ async def test_permanently_rejected_cluster_fails_until_changed() -> None:
         cluster = await world.cluster()
         assert cluster is not None
         assert (cluster.status.phase, cluster.status.conditions[0].reason) == ("Failed", "ProviderRejected")
-        assert "region north is not available; there are south" in cluster.status.message
+        assert "region north is not available; available regions: south" in cluster.status.message
         assert "ClusterFailed north-001" in await world.plane.events()
         assert await world.plane.all(LatticeNode) == []
         world.provider.regions = None

@@ -256,7 +256,7 @@ def _parse_url(url: str) -> urllib.parse.SplitResult:
         usable = False
     if not usable:
         raise Malformed(
-            f"{url!r} is not the address of a server",
+            f"{url!r} is not a server address",
             fix="write the address as https://HOST:PORT, such as https://127.0.0.1:6440",
         )
     return parts
