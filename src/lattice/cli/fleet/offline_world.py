@@ -151,7 +151,7 @@ def load_deletions(sources: FleetInputs, world: World) -> list[ObjectKey]:
         target = kind_names().parse_targets([word])[0]
         resource = target.resource
         if not target.name:
-            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+            raise UsageError(f"{word!r} is not kind/name", fix="write KIND/NAME, such as pool/us-east")
         if resource.kind not in names:
             raise UsageError(
                 f"placement does not use {resource.kind}",

@@ -44,17 +44,12 @@ class PlanCache:
         if "services" not in previous_plan and plan_id in self._plans:
             previous_plan = msgspec.json.decode(self._plans[plan_id])
         problem = f"the outcome no longer equals plan {plan_id}; the current plan is {current_plan['id']}"
-        raise Conflict(
-            problem,
-            fix="run `lattice plan` again and review the result",
-            causes=_causes(previous_plan, current_plan),
-        )
         if "services" not in previous_plan:
-            causes = [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]
+            causes = [Cause("expect", "this server no longer has the plan", PLAN_UNKNOWN_REASON)]
         else:
             differences = plan_differences(previous_plan, current_plan)
             listed = differences[:MAX_LISTED_DIFFERENCES]
             if len(differences) > MAX_LISTED_DIFFERENCES:
                 listed = [*listed, f"and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"]
             causes = [Cause("expect", difference, PLAN_DIFFERS_REASON) for difference in listed]
-        raise Conflict(problem, fix="look at the plan again", causes=causes)
+        raise Conflict(problem, fix="run `lattice plan` again and review the result", causes=causes)

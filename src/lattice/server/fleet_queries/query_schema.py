@@ -115,7 +115,7 @@ def parse_query(name: str, body: bytes) -> FleetQuery:
         path = where.rstrip("`").removeprefix(".")
         problem = f"{problem[:1].lower()}{problem[1:]}".replace("`", '"')
         raise Invalid(
-            f"the question cannot be read: {problem}",
+            f"the query cannot be read: {problem}",
             where=path,
             causes=[Cause(path, f"Invalid value: {problem}")],
         ) from mismatch

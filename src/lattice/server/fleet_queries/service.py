@@ -108,12 +108,12 @@ class QueryProcess:
         stderr = tail.decode(errors="replace")
         code = await process.wait()
         if code >= 0:
-            reason = f"it ended with code {code}"
+            reason = f"the process exited with code {code}"
         else:
             try:
-                reason = f"it was ended by {signal.Signals(-code).name}"
+                reason = f"the process was killed by {signal.Signals(-code).name}"
             except ValueError:
-                reason = f"it was ended by signal {-code}"
+                reason = f"the process was killed by signal {-code}"
         # `stop` forgets the process before killing it, so another process here means an intended exit.
         if process is not self._process:
             if stderr:
@@ -301,7 +301,7 @@ class FleetQueryService:
         try:
             async with asyncio.timeout(seconds):
                 if self._is_closed:
-                    raise Unavailable("the server is stopping", fix="ask again when it is back")
+                    raise Unavailable("the server is stopping", fix="retry when the server runs again")
                 if not self.process.is_running:
                     # A new process has no objects, so the feed begins with a full load.
                     self._snapshot.reset()
