@@ -65,8 +65,8 @@ CASES = {
     "a key given twice": Case(
         POOL + "    maxNodes: 7\n", ('FILE:9: the key "maxNodes" appears twice, first on line 8',)
     ),
-    "NaN": Case(POOL.replace("100", ".nan"), ("FILE:8: .nan is not a number",)),
-    "infinity": Case(POOL.replace("100", ".inf"), ("FILE:8: .inf is not a number",)),
+    "NaN": Case(POOL.replace("100", ".nan"), ("FILE:8: .nan is not a finite number",)),
+    "infinity": Case(POOL.replace("100", ".inf"), ("FILE:8: .inf is not a finite number",)),
     "a number beyond all bounds": Case(
         POOL.replace("100", "1e999"), ("FILE:8: the number 1e999 is out of range",)
     ),
