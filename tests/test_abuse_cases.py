@@ -166,7 +166,7 @@ def test_log_record_is_one_line(text: str) -> None:
     out = io.StringIO()
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(out))
     try:
-        structlog.get_logger().warning("refused", path=text, user=text)
+        structlog.get_logger().warning("request rejected", path=text, user=text)
     finally:
         structlog.reset_defaults()
     [line, rest] = out.getvalue().split("\n")
