@@ -17,11 +17,11 @@ from bench.report import Report
 ROOM = {"cpu": 400, "memory": 4 << 30, "workloads": 3}
 
 
-def a_node(name: str, workloads: int) -> Object:
+def a_node_row(name: str, workloads: int) -> Object:
     return {"metadata": {"name": name}, "status": {"allocatable": ROOM, "workloads": workloads}}
 
 
-def a_workload(name: str, node: str, port: int) -> Object:
+def a_workload_on_port(name: str, node: str, port: int) -> Object:
     binding = {"binding": {"node": node}} if node else {}
     return {"metadata": {"name": name}, "status": {**binding, "allocatedPorts": {"http": port}}}
 
@@ -36,44 +36,47 @@ class Board:
         return self.nodes if path == NODES else self.workloads
 
 
-PAIR = [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)]
+PAIR = [a_workload_on_port("w1", "n1", 1), a_workload_on_port("w2", "n1", 2)]
 
 
 @pytest.mark.parametrize(
     ("nodes", "workloads", "complaint"),
     [
-        pytest.param([a_node("n1", 2)], PAIR, "", id="all is well"),
+        pytest.param([a_node_row("n1", 2)], PAIR, "", id="all is well"),
         pytest.param(
-            [a_node("n1", 1)],
+            [a_node_row("n1", 1)],
             PAIR[:1],
             "1 were acknowledged and are not there: ['w2']",
             id="an acknowledged one is lost",
         ),
         pytest.param(
-            [a_node("n1", 1)], [PAIR[0], a_workload("w2", "", 2)], "w2 is not bound", id="one is not bound"
+            [a_node_row("n1", 1)],
+            [PAIR[0], a_workload_on_port("w2", "", 2)],
+            "w2 is not bound",
+            id="one is not bound",
         ),
         pytest.param(
-            [a_node("n1", 1)],
-            [PAIR[0], a_workload("w2", "n2", 2)],
+            [a_node_row("n1", 1)],
+            [PAIR[0], a_workload_on_port("w2", "n2", 2)],
             "which is not there",
             id="its node is not there",
         ),
-        pytest.param([a_node("n1", 1)], PAIR, "n1 says 1 and has 2", id="the node counts otherwise"),
+        pytest.param([a_node_row("n1", 1)], PAIR, "n1 says 1 and has 2", id="the node counts otherwise"),
         pytest.param(
-            [a_node("n1", 2)],
-            [PAIR[0], a_workload("w2", "n1", 1)],
+            [a_node_row("n1", 2)],
+            [PAIR[0], a_workload_on_port("w2", "n1", 1)],
             "given twice: [1]",
             id="a port is given twice",
         ),
         pytest.param(
-            [a_node("n1", 4)],
-            [*PAIR, *(a_workload(f"w{n}", "n1", n) for n in (3, 4))],
+            [a_node_row("n1", 4)],
+            [*PAIR, *(a_workload_on_port(f"w{n}", "n1", n) for n in (3, 4))],
             "4 workloads on n1",
             id="too many",
         ),
         pytest.param(
-            [a_node("n1", 2)],
-            [a_workload("w1", "n1", 1), a_workload("w2", "n1", 2)],
+            [a_node_row("n1", 2)],
+            [a_workload_on_port("w1", "n1", 1), a_workload_on_port("w2", "n1", 2)],
             "",
             id="the same again is no other",
         ),

@@ -73,7 +73,7 @@ def a_spec(name: str = "w", stop_after: float | None = None) -> RunSpec:
     )
 
 
-def a_machine(path: Path) -> NotedMachine:
+def a_noted_machine(path: Path) -> NotedMachine:
     return NotedMachine(SystemClock(), CHANCE, path)
 
 
@@ -84,31 +84,31 @@ def the_lives(path: Path) -> list[Any]:
 
 def test_instances_survive_a_killed_agent(tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    a_machine(path).begin(a_spec())
-    again = a_machine(path)
+    a_noted_machine(path).begin(a_spec())
+    again = a_noted_machine(path)
     assert again.live_instances() == [a_spec().id]
     again.end(a_spec().id, killed=True)
-    assert a_machine(path).live_instances() == []
+    assert a_noted_machine(path).live_instances() == []
     (life,) = the_lives(path)
     assert life.start <= life.end < float("inf")
 
 
 def test_powered_off_machine_runs_nothing(tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    a_machine(path).begin(a_spec())
+    a_noted_machine(path).begin(a_spec())
     lose_power(path)
-    assert a_machine(path).live_instances() == []
-    assert a_machine(path).boot_count == 2
+    assert a_noted_machine(path).live_instances() == []
+    assert a_noted_machine(path).boot_count == 2
     assert the_lives(path)[0].end <= time.monotonic()
 
 
 def test_stop_after_is_enforced_without_an_agent(tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    first = a_machine(path)
+    first = a_noted_machine(path)
     heard = time.monotonic() - 60
     first.record_contact(heard)
     first.begin(a_spec(stop_after=20))
-    assert a_machine(path).live_instances() == []
+    assert a_noted_machine(path).live_instances() == []
     assert the_lives(path)[0].end == heard + 20
 
 
@@ -250,7 +250,7 @@ def _cut(target: str, lasts: float) -> Fault:
     return Fault(Strike(10, kind, lasts, 0.5), 10, ["racks1"], "server1", 10 + lasts)
 
 
-def a_node(name: str, is_ready: bool) -> bytes:
+def a_node_value(name: str, is_ready: bool) -> bytes:
     ready = {
         "type": "Ready",
         "status": "True" if is_ready else "False",
@@ -287,8 +287,8 @@ def test_group_counts_as_not_ready_with_its_last_node(tmp_path: Path) -> None:
     ]
     nodes = [(node_key(name.decode()), name.decode()) for name in (b"n1", b"n2")]
     events = [
-        [(key, a_node(name, True)) for key, name in nodes],
-        *([(key, a_node(name, False))] for key, name in nodes),
+        [(key, a_node_value(name, True)) for key, name in nodes],
+        *([(key, a_node_value(name, False))] for key, name in nodes),
     ]
     history = at([1.0, 20.0, 24.0], a_history(*events))
     assert "| 14.00 | 14.00 | 14.00 | met |" in the_row(
@@ -308,7 +308,7 @@ def test_too_fast_node_loss_is_a_missed_target() -> None:
     there = [
         (key, value)
         for node, workload, name in keys
-        for key, value in ((node, a_node(name, False)), (workload, a_bound(name, 1)))
+        for key, value in ((node, a_node_value(name, False)), (workload, a_bound(name, 1)))
     ]
     loose = msgspec.json.decode(a_bound("n", 1))
     del loose["status"]
@@ -324,7 +324,7 @@ def test_too_fast_node_loss_is_a_missed_target() -> None:
 
 def test_start_during_full_outage_is_a_missed_target(tmp_path: Path) -> None:
     path = tmp_path / "notes"
-    a_machine(path).begin(a_spec())
+    a_noted_machine(path).begin(a_spec())
     now = time.monotonic()
     agent = Agent(1, "n", "racks1", [], tmp_path, notes=path)
     fault = Fault(
@@ -342,7 +342,7 @@ def test_start_during_full_outage_is_a_missed_target(tmp_path: Path) -> None:
 
 def test_removed_node_with_workloads_is_reported() -> None:
     node = node_key("n")
-    made = msgspec.json.decode(a_node("n", True)) | {"spec": {"cluster": "rack-001"}}
+    made = msgspec.json.decode(a_node_value("n", True)) | {"spec": {"cluster": "rack-001"}}
     revisions = [
         [(TERM, b"1")],
         [(node, msgspec.json.encode(made))],

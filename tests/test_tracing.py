@@ -11,7 +11,7 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from build import agent_world
 from build.apis import ADMIN, VIEWER, about, an_api, asked
-from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
+from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
 from build.virtual import VirtualClock, settle
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -99,7 +99,7 @@ async def test_reconcile_span_has_controller_key_and_result(exporter: InMemorySp
 async def test_bind_span_is_the_parent_of_its_commit(
     exporter: InMemorySpanExporter,
 ) -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with running_scheduler(world.store, clock) as one:
             await one.run_cycle()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from build.agent_world import REVISION, Node, a_machine, running
+from build.agent_world import REVISION, Node, an_agent_node, running
 from build.virtual import VirtualClock, settle
 
 from lattice.agent.host.runtime_protocol import Failure, Instance
@@ -60,7 +60,7 @@ class ScriptedServer:
 @asynccontextmanager
 async def scripted_server() -> AsyncIterator[tuple[ScriptedServer, Node, VirtualClock]]:
     clock, server = VirtualClock(), ScriptedServer()
-    node = a_machine(clock, {}, addresses=["s"])
+    node = an_agent_node(clock, {}, addresses=["s"])
     node.agent.transport = server
     async with running(node):
         await clock.advance(0.1)
@@ -83,7 +83,7 @@ async def restarted_agent(server: ScriptedServer, node: Node, clock: VirtualCloc
     await server.say(**orders(5, 1, "web", whole=True))
     await clock.advance(2)
     await node.kill()
-    again = a_machine(clock, {}, former=node, addresses=["s"])
+    again = an_agent_node(clock, {}, former=node, addresses=["s"])
     again.agent.transport = server
     return again
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from build.agent_world import AUTHORITY, a_machine
+from build.agent_world import AUTHORITY, an_agent_node
 from build.virtual import VirtualClock
 
 from lattice.agent.certificate_renewal import CertificateRenewal
@@ -59,7 +59,7 @@ def test_damaged_identity_file_says_join_again(tmp_path: Path) -> None:
 async def test_certificate_renews_at_two_thirds_of_lifetime(tmp_path: Path) -> None:
     clock = VirtualClock()
     identity = joined(tmp_path, clock.now())
-    agent = a_machine(clock, {}, addresses=["s"]).agent
+    agent = an_agent_node(clock, {}, addresses=["s"]).agent
     asked: list[float] = []
 
     async def renew(address: str, request: bytes) -> bytes:
@@ -86,7 +86,7 @@ async def test_expired_certificate_is_renewed_by_key(
 ) -> None:
     clock = VirtualClock()
     identity = joined(tmp_path, clock.now() - timedelta(hours=72))
-    agent = a_machine(clock, {}, addresses=["s"]).agent
+    agent = an_agent_node(clock, {}, addresses=["s"]).agent
 
     async def come_back() -> bytes:
         return _signed(identity.signing_request(), clock.now())

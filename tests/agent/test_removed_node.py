@@ -16,11 +16,11 @@ from build.agent_world import (
     Node,
     a_joining,
     a_leader,
-    a_machine,
-    a_node,
+    a_node_with_key,
     a_registration,
     a_rng,
-    a_workload,
+    a_sleeping_workload,
+    an_agent_node,
     applied,
     leading_server,
 )
@@ -51,15 +51,15 @@ async def delete_node(leader: Leader) -> None:
 async def replace_node(leader: Leader) -> None:
     """Another machine joins under the node's name."""
     await delete_node(leader)
-    await leader.add(a_node("n1", "key-of-another"))
+    await leader.add(a_node_with_key("n1", "key-of-another"))
 
 
 @asynccontextmanager
 async def at_work(clock: VirtualClock, leader: Leader, **rest: Any) -> AsyncIterator[Node]:
     """A machine that runs the workload web, which it keeps while it is disconnected."""
-    node = a_machine(clock, {HOME: leader}, **rest)
+    node = an_agent_node(clock, {HOME: leader}, **rest)
     node.start()
-    await leader.add(a_workload())
+    await leader.add(a_sleeping_workload())
     await leader.bind("web", applied("n1"))
     await clock.advance(3)
     assert [instance.uid for instance in node.machine.live_instances()] == ["uid-web"]
@@ -164,7 +164,7 @@ async def test_rejoin_is_retried_while_unavailable() -> None:
             asked.append(clock.monotonic())
             if len(asked) == 1:
                 raise Unavailable("nobody answers")
-            await leader.add(a_node("n1", "key-of-now"))
+            await leader.add(a_node_with_key("n1", "key-of-now"))
             node.net.peer = NodeIdentity("n1", "key-of-now", FOREVER)
             return True
 
@@ -252,7 +252,7 @@ async def test_removal_is_trusted_from_own_servers_only(
             identity.save_credentials(
                 certificate, AUTHORITY.pem, JoinRecord("n1", "", (f"127.0.0.1:{server.port}",))
             )
-            node = a_machine(
+            node = an_agent_node(
                 clock, {}, addresses=list(identity.join_record.agents), registration=a_registration()
             )
             link = _Counted(GrpcTransport(lambda: identity))

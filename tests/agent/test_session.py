@@ -11,8 +11,8 @@ from build.agent_world import (
     Leader,
     Node,
     a_leader,
-    a_machine,
-    a_workload,
+    a_sleeping_workload,
+    an_agent_node,
     applied,
     leading_server,
     running,
@@ -47,7 +47,7 @@ def state(leader: Leader, path: str = "default/web", node: str = "n1") -> tuple[
 
 async def order(leader: Leader, clock: VirtualClock, name: str = "web", run: int = 1, **rest: Any) -> None:
     if not await leader.store.get(_key(name)):
-        await leader.add(a_workload(name, **rest))
+        await leader.add(a_sleeping_workload(name, **rest))
     await leader.bind(name, applied("n1", run=run))
     await clock.advance(2)
 
@@ -61,7 +61,7 @@ def starts(node: Node) -> list[str]:
 
 
 async def test_agent_runs_orders_and_reports() -> None:
-    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+    async with leading_server("n1") as (leader, clock), running(an_agent_node(clock, {HOME: leader})) as node:
         await clock.advance(1)
         assert heard(leader).has_full_report
         await order(leader, clock)
@@ -77,7 +77,7 @@ async def test_agent_runs_orders_and_reports() -> None:
 
 async def test_failed_workload_restarts_on_new_run_only() -> None:
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(exits_after=5, exit_code=3, prints="one\ntwo\n")
         async with running(node):
             await order(leader, clock)
@@ -93,12 +93,12 @@ async def test_failed_workload_restarts_on_new_run_only() -> None:
 
 async def test_restarted_agent_adopts_instances() -> None:
     async with leading_server("n1") as (leader, clock):
-        first = a_machine(clock, {HOME: leader})
+        first = an_agent_node(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
         await clock.advance(30)
         assert not heard(leader).is_connected
-        async with running(a_machine(clock, {HOME: leader}, former=first)) as second:
+        async with running(an_agent_node(clock, {HOME: leader}, former=first)) as second:
             await clock.advance(2)
             assert state(leader) == ("Running", 1, True, "")
             assert len(starts(second)) == 1
@@ -106,7 +106,7 @@ async def test_restarted_agent_adopts_instances() -> None:
 
 async def test_restarted_agent_waits_for_orders() -> None:
     async with leading_server("n1") as (leader, clock):
-        first = a_machine(clock, {HOME: leader})
+        first = an_agent_node(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
             await order(leader, clock, "api")
@@ -114,7 +114,7 @@ async def test_restarted_agent_waits_for_orders() -> None:
             first.memory.state, wanted=()
         )  # its last orders were not written to disk
         first.memory.state = forgetful
-        second = a_machine(clock, {HOME: leader}, former=first)
+        second = an_agent_node(clock, {HOME: leader}, former=first)
         second.net.is_cut = True
         async with running(second):
             await clock.advance(60)
@@ -127,11 +127,11 @@ async def test_restarted_agent_waits_for_orders() -> None:
 
 async def test_agent_reports_failure_after_power_loss() -> None:
     async with leading_server("n1") as (leader, clock):
-        first = a_machine(clock, {HOME: leader})
+        first = an_agent_node(clock, {HOME: leader})
         async with running(first):
             await order(leader, clock)
         first.machine.lose_power()
-        async with running(a_machine(clock, {HOME: leader}, former=first)) as second:
+        async with running(an_agent_node(clock, {HOME: leader}, former=first)) as second:
             await clock.advance(20)
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert second.machine.live_instances() == []
@@ -141,7 +141,7 @@ async def test_agent_follows_new_leader_without_restart() -> None:
     async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
-        async with running(a_machine(clock, servers, addresses=[HOME])) as node:
+        async with running(an_agent_node(clock, servers, addresses=[HOME])) as node:
             await order(leader, clock)
             leader.step_down("other:7444")
             assert (await leader.store.campaign("controllers", "other", 15.0)) is None
@@ -160,7 +160,7 @@ async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
     async with leading_server("n1") as (leader, clock):
         other = Leader(leader.store, clock)
         other.elsewhere = HOME
-        node = a_machine(clock, {HOME: leader, "other:7444": other}, addresses=[HOME, "other:7444"])
+        node = an_agent_node(clock, {HOME: leader, "other:7444": other}, addresses=[HOME, "other:7444"])
         async with running(node):
             await clock.advance(20)
             assert heard(leader).is_connected
@@ -190,7 +190,7 @@ async def test_stale_redirect_to_silent_leader_is_ignored() -> None:
 
 async def test_recreated_node_is_rejoined() -> None:
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader}, key="a-former-key")
+        node = an_agent_node(clock, {HOME: leader}, key="a-former-key")
 
         async def rejoin() -> bool:
             node.net.peer = NodeIdentity("n1", "key-n1", FOREVER)
@@ -207,7 +207,7 @@ async def test_hundred_agents_reconnect_within_30_seconds() -> None:
     async with leading_server(*names) as (leader, clock):
         other = Leader(leader.store, clock)
         servers = {HOME: leader, "other:7444": other}
-        nodes = [a_machine(clock, servers, name, addresses=[HOME]) for name in names]
+        nodes = [an_agent_node(clock, servers, name, addresses=[HOME]) for name in names]
         for node in nodes:
             node.start()
         await clock.advance(5)
@@ -236,7 +236,7 @@ async def test_hundred_agents_reconnect_within_30_seconds() -> None:
     ],
 )
 async def test_disconnect_policy_keeps_or_stops(disconnect: Disconnect, survives: bool) -> None:
-    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+    async with leading_server("n1") as (leader, clock), running(an_agent_node(clock, {HOME: leader})) as node:
         await order(leader, clock, disconnect=disconnect)
         last = heard(leader).received_at
         node.net.cut()
@@ -263,7 +263,7 @@ async def test_probes_decide_ready_and_unhealthy() -> None:
         ),
     )
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(ready_after=5, unhealthy_after=60)
         async with running(node):
             await order(leader, clock, containers={"main": container})
@@ -281,7 +281,7 @@ async def test_probes_decide_ready_and_unhealthy() -> None:
 
 async def test_slow_stop_blocks_no_other_workload() -> None:
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/slow"] = Behaviour(stop_takes=25)
         async with running(node):
             await order(leader, clock, "slow")
@@ -295,7 +295,7 @@ async def test_slow_stop_blocks_no_other_workload() -> None:
 
 async def test_workload_is_stopped_once_at_a_time() -> None:
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(stop_takes=20)
         stop, asked = node.agent.executor.runtime.stop, []
 
@@ -314,7 +314,7 @@ async def test_workload_is_stopped_once_at_a_time() -> None:
 async def test_failed_container_restarts_its_workload() -> None:
     two = {"main": Container(command=("serve",)), "side": Container(command=("help",))}
     async with leading_server("n1") as (leader, clock):
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         async with running(node):
             await order(leader, clock, containers=two)
             assert len(node.machine.live_instances()) == 2
@@ -332,7 +332,7 @@ async def test_failed_container_restarts_its_workload() -> None:
 
 
 async def test_invalid_order_fails_alone() -> None:
-    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+    async with leading_server("n1") as (leader, clock), running(an_agent_node(clock, {HOME: leader})) as node:
         await clock.advance(1)
         good = pb.Assignment(
             workload="default/web",
@@ -360,7 +360,7 @@ async def test_invalid_order_fails_alone() -> None:
 
 
 async def test_full_disk_does_not_prevent_stops() -> None:
-    async with leading_server("n1") as (leader, clock), running(a_machine(clock, {HOME: leader})) as node:
+    async with leading_server("n1") as (leader, clock), running(an_agent_node(clock, {HOME: leader})) as node:
         await order(leader, clock)
 
         def full(wanted: tuple[Assignment, ...], term: int) -> None:
@@ -378,7 +378,7 @@ async def test_full_disk_does_not_prevent_stops() -> None:
 
 async def test_server_discovery_is_rate_limited() -> None:
     clock = VirtualClock()
-    node, asked = a_machine(clock, {}, addresses=["a", "b"]), []
+    node, asked = an_agent_node(clock, {}, addresses=["a", "b"]), []
 
     async def look_up() -> list[str]:
         asked.append(clock.monotonic())
@@ -393,7 +393,7 @@ async def test_server_discovery_is_rate_limited() -> None:
 
 async def test_reconnect_interval_follows_heartbeat() -> None:
     clock = VirtualClock()
-    async with a_leader(clock, 0.5, "n1") as leader, running(a_machine(clock, {HOME: leader})) as node:
+    async with a_leader(clock, 0.5, "n1") as leader, running(an_agent_node(clock, {HOME: leader})) as node:
         await clock.advance(2)
         node.net.cut()
         await clock.advance(30)

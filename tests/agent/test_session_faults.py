@@ -5,7 +5,16 @@ import random
 from dataclasses import dataclass, field
 
 import pytest
-from build.agent_world import REVISION, ROLE, Leader, Node, a_machine, a_node, a_workload, applied
+from build.agent_world import (
+    REVISION,
+    ROLE,
+    Leader,
+    Node,
+    a_node_with_key,
+    a_sleeping_workload,
+    an_agent_node,
+    applied,
+)
 from build.virtual import VirtualClock
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -34,11 +43,11 @@ class World:
         await self.elect()
         leader = self.servers[self.leading]
         for name in NODES:
-            await leader.add(a_node(name, f"key-{name}"))
+            await leader.add(a_node_with_key(name, f"key-{name}"))
         for name in WORKLOADS:
-            await leader.add(a_workload(name))
+            await leader.add(a_sleeping_workload(name))
         for name in NODES:
-            self.nodes[name] = a_machine(self.clock, self.servers, name)
+            self.nodes[name] = an_agent_node(self.clock, self.servers, name)
             self.nodes[name].machine.behaviours[""] = Behaviour(
                 start_takes=self.rng.random() * 3, stop_takes=self.rng.random() * 10
             )
@@ -90,7 +99,7 @@ class World:
     async def restart(self, node: Node) -> None:
         name = node.net.peer.node
         await node.kill()
-        self.nodes[name] = a_machine(
+        self.nodes[name] = an_agent_node(
             self.clock, self.servers, name, former=node, addresses=self.rng.sample(SERVERS, 2)
         )
         self.nodes[name].net.is_cut = node.net.is_cut

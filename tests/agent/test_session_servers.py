@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
-from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, an_agent_node
 from build.virtual import VirtualClock
 
 from lattice.agent.identity import Identity, JoinRecord
@@ -103,7 +103,7 @@ async def fails_over(clock: VirtualClock, leader: Leader, other: Leader, node: N
 async def test_agent_fails_over_to_known_server(comes_after: float, is_found: bool) -> None:
     clock = VirtualClock()
     async with two_servers(clock) as (leader, other):
-        node = a_machine(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
+        node = an_agent_node(clock, {HOME: leader, OTHER: other}, addresses=[HOME])
 
         async def discover() -> list[str]:
             if HOME not in node.net.servers:

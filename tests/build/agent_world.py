@@ -51,12 +51,12 @@ def a_rng() -> random.Random:
     return random.Random(7)
 
 
-def a_node(name: str = "n1", key: str = "key-n1", **rest: Any) -> LatticeNode:
+def a_node_with_key(name: str = "n1", key: str = "key-n1", **rest: Any) -> LatticeNode:
     metadata = Metadata(name=name, annotations={AGENT_KEY_ANNOTATION: key} if key else {})
     return LatticeNode(api_version="lattice.dev/v1alpha1", kind="LatticeNode", metadata=metadata, **rest)
 
 
-def a_workload(name: str = "web", **spec: Any) -> LatticeWorkload:
+def a_sleeping_workload(name: str = "web", **spec: Any) -> LatticeWorkload:
     spec.setdefault("containers", {"main": Container(command=("sleep", "60"))})
     return LatticeWorkload(
         api_version="lattice.dev/v1alpha1",
@@ -125,7 +125,7 @@ async def a_leader(clock: Clock, heartbeat: float = 10.0, *nodes: str) -> AsyncI
     leader = Leader(MemoryStore(clock), clock, heartbeat)
     await leader.lead()
     for name in nodes:
-        await leader.add(a_node(name, f"key-{name}"))
+        await leader.add(a_node_with_key(name, f"key-{name}"))
     try:
         yield leader
     finally:
@@ -216,7 +216,7 @@ async def running(node: Node) -> AsyncIterator[Node]:
         await node.kill()
 
 
-def a_machine(
+def an_agent_node(
     clock: Clock, servers: dict[str, Leader], name: str = "n1", former: Node | None = None, **rest: Any
 ) -> Node:
     machine = former.machine if former else FakeMachine(clock, a_rng())

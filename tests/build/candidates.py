@@ -178,7 +178,7 @@ class Whim:
         return np.take_along_axis(lookup, level[:, None].astype(np.intp), axis=1)[:, 0].copy()
 
 
-def a_profile(*filters: Any, **weights: Any) -> Profile:
+def a_toy_profile(*filters: Any, **weights: Any) -> Profile:
     """Weights by the name of a score, or (score, weight) pairs."""
     known: dict[str, Any] = {"fullest": Fullest(), "early": Early(), "lonely": Lonely()}
     scores = tuple(

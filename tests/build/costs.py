@@ -8,11 +8,11 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
 
 
-def a_cluster(pool: str, hourly: float) -> LatticeCluster:
+def a_priced_cluster(pool: str, hourly: float) -> LatticeCluster:
     return _made(LatticeCluster, f"{pool}-001", {"pool": pool}, {"cost": {"hourly": hourly}})
 
 
-def a_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
+def a_priced_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
     status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
     return _made(
         LatticeService,

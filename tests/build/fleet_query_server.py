@@ -46,7 +46,7 @@ def manifests() -> list[Any]:
     ]
 
 
-def a_service(name: str = "web", **spec: Any) -> dict[str, Any]:
+def a_service_manifest(name: str = "web", **spec: Any) -> dict[str, Any]:
     body = {
         "containers": {"main": {"image": "nginx"}},
         "placement": {"resources": {"cores": 1, "memoryGi": 1}},

@@ -8,12 +8,12 @@ import yaml
 GIB = 1 << 30
 
 
-def a_node(name="n1", cpu=4000, memory=32 * GIB, **spec):
+def a_node_manifest(name="n1", cpu=4000, memory=32 * GIB, **spec):
     head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": {"name": name}}
     return {**head, "spec": spec, "status": {"capacity": {"cpu": cpu, "memory": memory}}}
 
 
-def a_workload(name="w1", cpu="1", namespace="shop", labels=None, **spec):
+def a_workload_manifest(name="w1", cpu="1", namespace="shop", labels=None, **spec):
     head = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload"}
     metadata = {"name": name, "namespace": namespace, "labels": labels or {}}
     return {

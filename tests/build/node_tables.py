@@ -21,7 +21,7 @@ from lattice.scheduling.table.node_table import NodeTable
 ROOM = {"cpu": 4, "memory": "16Gi"}
 
 
-def a_node(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any) -> NodeInfo:
+def a_node_info(name: str = "n1", room: Mapping[str, Any] | None = None, **facts: Any) -> NodeInfo:
     """`room` in manifest notation; labels by keyword `labels`, topology by zone=, region=, cluster=."""
     labels = dict(facts.pop("labels", {}))
     for key in ("zone", "region", "cluster", "pool", "provider"):
@@ -48,7 +48,7 @@ def nodes(*facts: NodeInfo, seed: int = 0, load: bool = True) -> NodeTable:
     return table
 
 
-def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Demands:
+def workload_demands(requests: Mapping[str, Any] | None = None, **demands: Any) -> Demands:
     """`requests` in manifest notation; labels and node_selector as mappings; gpu as a number, "500m" or a
     GpuNeed."""
     wanted = parse_amounts(dict({"cpu": 1, "memory": "1Gi"} if requests is None else requests))
@@ -70,7 +70,7 @@ def a_workload(requests: Mapping[str, Any] | None = None, **demands: Any) -> Dem
 def ask(
     table: NodeTable, demands: Demands | None = None, name: str = "default/w", priority: int = 0
 ) -> WorkloadAsk:
-    return table.make_ask(name, a_workload() if demands is None else demands, priority)
+    return table.make_ask(name, workload_demands() if demands is None else demands, priority)
 
 
 def place(table: NodeTable, demands: Demands, *on: str) -> None:
@@ -136,5 +136,5 @@ def a_toleration(key: str = "", operator: Any = "Equal", **rest: Any) -> Tolerat
     return Toleration(key=key, operator=operator, **rest)
 
 
-def names(table: NodeTable, rows: Iterable[int] | Sequence[int]) -> list[str]:
+def node_names(table: NodeTable, rows: Iterable[int] | Sequence[int]) -> list[str]:
     return [table.names[row] for row in rows]

@@ -214,7 +214,7 @@ def count_near(node: NodeInfo, key: str, nodes: Sequence[NodeInfo], matching: Se
     return sum(value[name] == node.labels[key] for name in matching)
 
 
-def where(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
+def nodes_of_matching(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
     return [
         each.node
         for each in placed
@@ -226,7 +226,7 @@ def affinity_allows(
     node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
 ) -> bool:
     for term in wanted.near:
-        there = where(placed, wanted.namespace, term.selector)
+        there = nodes_of_matching(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
         alone = not anywhere and selector_matches(term.selector, wanted.labels)
         if term.topology_key not in node.labels or not (
@@ -235,7 +235,7 @@ def affinity_allows(
             return False
     for term in wanted.far:
         if term.topology_key not in node.labels or count_near(
-            node, term.topology_key, nodes, where(placed, wanted.namespace, term.selector)
+            node, term.topology_key, nodes, nodes_of_matching(placed, wanted.namespace, term.selector)
         ):
             return False
     for each in placed:
@@ -257,7 +257,7 @@ def spread_allows(
         if spread.topology_key not in node.labels:
             return False
         if spread.selector is not None:
-            there = where(placed, wanted.namespace, spread.selector)
+            there = nodes_of_matching(placed, wanted.namespace, spread.selector)
             itself = selector_matches(spread.selector, wanted.labels)
         else:
             mine = (wanted.namespace, wanted.service)

@@ -9,15 +9,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_spread,
     a_taint,
     a_toleration,
-    a_workload,
     near,
     node_term,
     nodes,
     requirement,
+    workload_demands,
 )
 from build.oracle import ClusterOracle
 from lattice.engine.decide import decide
@@ -244,7 +244,7 @@ class Choices:
 
 def some_demands(choices: Choices) -> Demands:
     focus = choices.one(FOCUS)
-    return a_workload(
+    return workload_demands(
         choices.one(REQUESTS),
         **choices.one(OWNERS),
         **choices.one(PORTS),
@@ -271,7 +271,7 @@ def some_node(choices: Choices, name: str) -> dict[str, Any]:
 
 
 def facts_of(node: dict[str, Any]) -> NodeInfo:
-    return a_node(
+    return a_node_info(
         **{name: value for name, value in node.items() if name not in ("health", "abilities")},
         **node["health"],
         **node["abilities"],

@@ -63,7 +63,7 @@ def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spe
     return msgspec.convert(made, LatticeWorkload)
 
 
-def a_profile(**fields: Any) -> ProfileSpec:
+def a_scheduling_profile(**fields: Any) -> ProfileSpec:
     """The default profile with other fields, such as `binding`."""
     return parse_profile({"name": "mine", "scores": dict(PRESETS[DEFAULT_PROFILE].scores), **fields})
 
@@ -195,6 +195,6 @@ async def running_scheduler(
 
 
 @asynccontextmanager
-async def a_world() -> AsyncIterator[tuple[World, VirtualClock]]:
+async def a_virtual_world() -> AsyncIterator[tuple[World, VirtualClock]]:
     clock = VirtualClock()
     yield World(MemoryStore(clock), clock), clock

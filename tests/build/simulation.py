@@ -10,7 +10,7 @@ from lattice.scheduling.offline.simulate import SimulationOptions, simulate
 GIB = 1 << 30
 
 
-def a_node(name, cpu=4000, memory=32 * GIB, status=None, labels=None, **spec):
+def an_offline_node(name, cpu=4000, memory=32 * GIB, status=None, labels=None, **spec):
     value = {
         "apiVersion": "lattice.dev/v1alpha1",
         "kind": "LatticeNode",
@@ -21,7 +21,7 @@ def a_node(name, cpu=4000, memory=32 * GIB, status=None, labels=None, **spec):
     return msgspec.convert(value, LatticeNode)
 
 
-def a_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
+def an_offline_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
     requests = {"cpu": cpu, "memory": memory, **spec.pop("requests", {})}
     value = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -55,7 +55,7 @@ def with_gpus(name, count=1, **more):
         "capacity": {"cpu": 4000, "memory": 32 * GIB, "gpu": 1000 * count},
         "gpus": [{"model": "t4"}] * count,
     }
-    return a_node(name, status=status, **more)
+    return an_offline_node(name, status=status, **more)
 
 
 def warnings_of(report):

@@ -65,7 +65,7 @@ def put(table: NodeTable, node: str, asks: Iterable[WorkloadAsk]) -> None:
         table.commit(each.name)
 
 
-def where(table: NodeTable) -> dict[str, str]:
+def nodes_by_workload(table: NodeTable) -> dict[str, str]:
     return {name.removeprefix("default/"): table.names[each.row] for name, each in table.placements.items()}
 
 

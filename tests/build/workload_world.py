@@ -48,16 +48,16 @@ COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticeP
 def a_workload(name: str = "w", **spec: Any) -> LatticeWorkload:
     """A standalone workload, unless `service` is given."""
     body = {"containers": {"main": {"command": ["run"]}}, **spec}
-    return obj(LatticeWorkload, name, body, namespace="default")
+    return make_object(LatticeWorkload, name, body, namespace="default")
 
 
-def a_node(name: str, **spec: Any) -> LatticeNode:
+def a_joining_node(name: str, **spec: Any) -> LatticeNode:
     status = {"conditions": [{"type": "Ready", "status": "False", "reason": "NotJoined"}]}
-    return obj(LatticeNode, name, {"zone": "a", **spec}, status=status)
+    return make_object(LatticeNode, name, {"zone": "a", **spec}, status=status)
 
 
-def a_service(name: str, least: int) -> LatticeService:
-    return obj(
+def a_service_with_minimum(name: str, least: int) -> LatticeService:
+    return make_object(
         LatticeService,
         name,
         {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}},
@@ -65,7 +65,7 @@ def a_service(name: str, least: int) -> LatticeService:
     )
 
 
-def obj(
+def make_object(
     kind: Any, name: str, spec: dict[str, Any], *, namespace: str = "", status: dict[str, Any] | None = None
 ) -> Any:
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
@@ -334,7 +334,7 @@ class World:
     async def join(self, name: str, **parts: Any) -> Agent:
         """Add a node with a connected agent."""
         spec = {key: parts.pop(key) for key in ("zone", "taints", "unschedulable") if key in parts}
-        await self.add(a_node(name, **spec))
+        await self.add(a_joining_node(name, **spec))
         self.agents[name] = Agent(name, self, **parts)
         await self.run(0.5)
         self.agents[name].connect()

@@ -28,7 +28,7 @@ KIND: dict[str, type[Kind]] = {each.resource.kind: each for each in KINDS}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
 
 
-def made(
+def make_valid_object(
     cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None = None, namespace: str = ""
 ) -> K:
     """An object as if it had been applied; `spec` in manifest notation."""
@@ -68,7 +68,7 @@ def a_pool(
     }
     if budget is not None:
         body["budget"] = {"maxMonthlyCost": budget}
-    return made(LatticePool, name, body)
+    return make_valid_object(LatticePool, name, body)
 
 
 def a_class(
@@ -82,7 +82,7 @@ def a_class(
         "gpuModel": spec.pop("gpu_model", ""),
     }
     costs = {} if price is None else dict.fromkeys(providers, price)
-    return made(
+    return make_valid_object(
         LatticeNodeClass,
         name,
         {"providers": {each: {} for each in providers}, "resources": resources, "costPerHour": costs, **spec},
@@ -94,7 +94,7 @@ def a_cloud(
 ) -> CloudInfrastructure:
     listed = dict(regions) if isinstance(regions, Mapping) else {each: {} for each in regions}
     labels = spec.pop("labels", None)
-    return made(
+    return make_valid_object(
         CloudInfrastructure,
         name,
         {"provider": spec.pop("provider", "aws"), "regions": listed, **spec},
@@ -113,7 +113,9 @@ def a_static(
     }
     location = {"name": f"{name}-hall", "region": spec.pop("region", "")}
     labels = spec.pop("labels", None)
-    return made(StaticInfrastructure, name, {"location": location, "capacity": capacity, **spec}, labels)
+    return make_valid_object(
+        StaticInfrastructure, name, {"location": location, "capacity": capacity, **spec}, labels
+    )
 
 
 def a_service(
@@ -130,7 +132,7 @@ def a_service(
     }
     gpus: dict[str, Any] = {key: placement.pop(key) for key in ("gpu", "gpuModel") if key in placement}
     amounts: dict[str, Any] = {"cores": cores, "memoryGi": memory, **gpus}
-    return made(
+    return make_valid_object(
         LatticeService, name, {**spec, "placement": {"resources": amounts, **placement}}, labels, "default"
     )
 
@@ -139,7 +141,7 @@ def a_policy(
     name: str = "rules", *, selector: Spec | None = None, clusters: Spec | None = None, **requirements: Any
 ) -> LatticePlacementPolicy:
     chosen = {"matchLabels": dict(selector)} if selector else None
-    return made(
+    return make_valid_object(
         LatticePlacementPolicy,
         name,
         {"selector": chosen, "requirements": requirements, "clusterPolicy": clusters},
@@ -168,7 +170,9 @@ def read_world(folder: Path) -> World:
         for document in yaml.safe_load_all(path.read_text()):
             metadata, cls = document["metadata"], KIND[document["kind"]]
             namespace = "default" if cls.resource.namespaced else ""
-            found.append(made(cls, metadata["name"], document["spec"], metadata.get("labels"), namespace))
+            found.append(
+                make_valid_object(cls, metadata["name"], document["spec"], metadata.get("labels"), namespace)
+            )
     return World.of(found)
 
 

@@ -15,7 +15,7 @@ CLUSTERS = "/apis/lattice.dev/v1alpha1/latticeclusters"
 SERVICES = "/apis/lattice.dev/v1alpha1/namespaces/default/latticeservices"
 
 
-def a_pool(name="us-east", size=3, **labels):
+def a_stored_pool(name="us-east", size=3, **labels):
     metadata = {"name": name} | ({"labels": labels} if labels else {})
     return {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -25,7 +25,7 @@ def a_pool(name="us-east", size=3, **labels):
     }
 
 
-def a_service(name="api", namespace="default"):
+def a_stored_service(name="api", namespace="default"):
     metadata = {"name": name, "namespace": namespace}
     return {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -41,10 +41,10 @@ def write(folder, name, *objects):
 
 
 def test_apply_prints_created_unchanged_configured(server, lattice, tmp_path):
-    file = write(tmp_path, "pool.yaml", a_pool())
+    file = write(tmp_path, "pool.yaml", a_stored_pool())
     assert lattice("apply", "-f", file) == (0, "latticepool.lattice.dev/us-east created\n", "")
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east unchanged\n"
-    write(tmp_path, "pool.yaml", a_pool(size=4))
+    write(tmp_path, "pool.yaml", a_stored_pool(size=4))
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/us-east configured\n"
     assert server.log[-1] == (
         "PATCH",
@@ -56,9 +56,9 @@ def test_apply_prints_created_unchanged_configured(server, lattice, tmp_path):
 def test_apply_of_a_folder_sends_namespaces_first(server, lattice, tmp_path):
     folder = tmp_path / "shop"
     folder.mkdir()
-    write(folder, "1.yaml", a_pool(), a_service())
+    write(folder, "1.yaml", a_stored_pool(), a_stored_service())
     write(folder, "2.json", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}})
-    write(folder, "readme.txt", a_pool("ignored"))
+    write(folder, "readme.txt", a_stored_pool("ignored"))
     ran = lattice("apply", "-f", str(folder))
     assert ran.out.splitlines() == [
         "namespace/shop created",
@@ -69,7 +69,7 @@ def test_apply_of_a_folder_sends_namespaces_first(server, lattice, tmp_path):
 
 
 def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
-    good = write(tmp_path, "a.yaml", a_pool())
+    good = write(tmp_path, "a.yaml", a_stored_pool())
     (tmp_path / "b.yaml").write_text("kind: LatticePool\nkind: LatticePool\n")
     ran = lattice("apply", "-f", good, "-f", str(tmp_path / "b.yaml"))
     assert ran == (
@@ -118,7 +118,7 @@ def test_apply_rejection_names_line_and_continues_with_rest(server, lattice, tmp
         "details": {"causes": causes},
     }
     server.answers["PATCH", f"{POOLS}/us-east"] = [(422, [], status)]
-    write(tmp_path, "p.yaml", a_pool(size=-5), a_pool("eu-west"))
+    write(tmp_path, "p.yaml", a_stored_pool(size=-5), a_stored_pool("eu-west"))
     ran = lattice("apply", "-f", "p.yaml")
     assert ran.code == 1
     assert ran.out == "latticepool.lattice.dev/eu-west created\n"
@@ -130,7 +130,7 @@ def test_apply_rejection_names_line_and_continues_with_rest(server, lattice, tmp
 
 
 def test_dry_runs_change_nothing(server, lattice, tmp_path):
-    file = write(tmp_path, "p.yaml", a_pool())
+    file = write(tmp_path, "p.yaml", a_stored_pool())
     assert (
         lattice("apply", "--dry-run", "-f", file).out
         == "latticepool.lattice.dev/us-east created (server dry run)\n"
@@ -142,7 +142,7 @@ def test_dry_runs_change_nothing(server, lattice, tmp_path):
 def test_manifests_can_be_checked_without_a_server(lattice, tmp_path, monkeypatch):
     monkeypatch.delenv("LATTICE_KUBECONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
-    value = a_pool()
+    value = a_stored_pool()
     value["spec"] = {"provider": {"type": "aws", "region": "us-east-1"}, "capacity": {"maxNodes": 3}}
     write(tmp_path, "p.yaml", value)
     assert lattice("apply", "--dry-run=client", "-f", "p.yaml") == (
@@ -161,40 +161,43 @@ def test_manifests_can_be_checked_without_a_server(lattice, tmp_path, monkeypatc
 
 
 def test_objects_go_to_the_requested_namespace(server, lattice, tmp_path):
-    value = a_service()
+    value = a_stored_service()
     del value["metadata"]["namespace"]
     file = write(tmp_path, "s.yaml", value)
     lattice("apply", "-f", file, "-n", "shop")
     assert list(server.objects) == ["/apis/lattice.dev/v1alpha1/namespaces/shop/latticeservices/api"]
-    file = write(tmp_path, "s.yaml", a_service(namespace="other"))
+    file = write(tmp_path, "s.yaml", a_stored_service(namespace="other"))
     assert "is in namespace other, but -n says shop" in lattice("apply", "-f", file, "-n", "shop").err
 
 
 def test_manifests_come_from_urls_subfolders_and_stdin(server, lattice, tmp_path, monkeypatch):
-    server.answers["GET", "/pool.yaml"] = [(200, [], a_pool("far"))]
+    server.answers["GET", "/pool.yaml"] = [(200, [], a_stored_pool("far"))]
     assert lattice("apply", "-f", f"{server.url}/pool.yaml").out == "latticepool.lattice.dev/far created\n"
     ran = lattice("apply", "-f", f"{server.url}/missing")
     assert (ran.code, "cannot be downloaded: Not Found" in ran.err) == (3, True)
     (tmp_path / "a" / "b").mkdir(parents=True)
-    write(tmp_path / "a" / "b", "deep.yml", a_pool("deep"))
+    write(tmp_path / "a" / "b", "deep.yml", a_stored_pool("deep"))
     assert "-R includes subfolders" in lattice("apply", "-f", "a").err
     assert lattice("apply", "-R", "-f", "a", "-o", "name").out == "latticepool.lattice.dev/deep\n"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(a_pool("piped")).encode())))
+    monkeypatch.setattr(
+        "sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(a_stored_pool("piped")).encode()))
+    )
     assert json.loads(lattice("apply", "-f", "-", "-o", "json").out)["metadata"]["name"] == "piped"
 
 
 def test_warnings_of_the_server_are_shown(server, lattice, tmp_path):
     server.answers["PATCH", f"{POOLS}/us-east"] = [
-        (201, [("Warning", '299 - "unknown field \\"spec.x\\""')], a_pool())
+        (201, [("Warning", '299 - "unknown field \\"spec.x\\""')], a_stored_pool())
     ]
     assert (
-        lattice("apply", "-f", write(tmp_path, "p.yaml", a_pool())).err == 'Warning: unknown field "spec.x"\n'
+        lattice("apply", "-f", write(tmp_path, "p.yaml", a_stored_pool())).err
+        == 'Warning: unknown field "spec.x"\n'
     )
 
 
 def test_get_draws_the_servers_table(server, lattice):
-    server.put(f"{POOLS}/us-east", a_pool(env="prod"))
-    server.put(f"{POOLS}/b", a_pool("b", 12))
+    server.put(f"{POOLS}/us-east", a_stored_pool(env="prod"))
+    server.put(f"{POOLS}/b", a_stored_pool("b", 12))
     assert lattice("get", "pools").out == "NAME      SIZE\nb         12\nus-east   3\n"
     assert lattice("get", "pools", "-o", "wide", "--no-headers").out == "b         12   -\nus-east   3    -\n"
     assert (
@@ -210,14 +213,14 @@ def test_get_draws_the_servers_table(server, lattice):
 
 def test_get_pages_through_long_lists(server, lattice):
     for i in range(7):
-        server.put(f"{POOLS}/p{i}", a_pool(f"p{i}"))
+        server.put(f"{POOLS}/p{i}", a_stored_pool(f"p{i}"))
     assert len(lattice("get", "pools", "--no-headers", "--chunk-size=3").out.splitlines()) == 7
     assert [q.get("continue") for _, _, q in server.log] == [None, "3", "6"]
 
 
 def test_get_of_several_kinds_and_namespaces(server, lattice):
-    server.put(f"{POOLS}/us-east", a_pool())
-    server.put(f"{SERVICES}/api", a_service())
+    server.put(f"{POOLS}/us-east", a_stored_pool())
+    server.put(f"{SERVICES}/api", a_stored_service())
     ran = lattice("get", "pools,services", "-A")
     assert ran.out == (
         "NAME                              SIZE\nlatticepool.lattice.dev/us-east   3\n\n"
@@ -237,7 +240,7 @@ def test_get_of_an_empty_list_is_no_error(server, lattice):
 
 
 def test_get_output_formats(server, lattice):
-    server.put(f"{POOLS}/us-east", a_pool())
+    server.put(f"{POOLS}/us-east", a_stored_pool())
     assert lattice("get", "pools", "-o", "name").out == "latticepool.lattice.dev/us-east\n"
     assert lattice("get", "pools", "-o", "jsonpath={.items[*].spec.size}").out == "3"
     shown = json.loads(lattice("get", "pool", "us-east", "-o=json").out)
@@ -250,7 +253,7 @@ def test_get_output_formats(server, lattice):
 
 
 def test_get_yaml_output_can_be_reapplied(server, lattice, tmp_path):
-    server.put(f"{POOLS}/us-east", a_pool())
+    server.put(f"{POOLS}/us-east", a_stored_pool())
     (tmp_path / "again.yaml").write_text(lattice("get", "pools", "-o", "yaml").out)
     assert lattice("apply", "-f", "again.yaml").out == "latticepool.lattice.dev/us-east unchanged\n"
 
@@ -271,15 +274,15 @@ def start(server, *arguments):
 )
 def test_get_watch_shows_every_change(server, cut):
     server.cut_watches = cut
-    server.put(f"{POOLS}/a", a_pool("a", 1))
+    server.put(f"{POOLS}/a", a_stored_pool("a", 1))
     process = start(server, "get", "pools", "-w")
     guard = threading.Timer(30, process.kill)
     guard.start()
     try:
         assert [process.stdout.readline() for _ in range(2)] == ["NAME   SIZE\n", "a      1\n"]
-        server.put(f"{POOLS}/a", a_pool("a", 2))
+        server.put(f"{POOLS}/a", a_stored_pool("a", 2))
         assert process.stdout.readline() == "a      2\n"
-        server.put(f"{POOLS}/b", a_pool("b", 3))
+        server.put(f"{POOLS}/b", a_stored_pool("b", 3))
         assert process.stdout.readline() == "b      3\n"
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 130
@@ -291,7 +294,7 @@ def test_get_watch_shows_every_change(server, cut):
 
 
 def test_expired_watch_relists_and_shows_new_objects(server):
-    server.put(f"{POOLS}/a", a_pool("a", 1))
+    server.put(f"{POOLS}/a", a_stored_pool("a", 1))
     gone = {
         "type": "ERROR",
         "object": {"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"},
@@ -313,7 +316,7 @@ def test_expired_watch_relists_and_shows_new_objects(server):
 def test_closed_pipe_ends_with_sigpipe_code(server):
     for i in range(3000):
         server.objects[f"{POOLS}/p{i}"] = {
-            **a_pool(f"p{i}" + "x" * 60),
+            **a_stored_pool(f"p{i}" + "x" * 60),
             "metadata": {"name": f"p{i}" + "x" * 60},
         }
     process = start(server, "get", "pools", "-o", "yaml")
@@ -326,7 +329,7 @@ def test_closed_pipe_ends_with_sigpipe_code(server):
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_stream_is_no_error(server, closed):
-    server.put(f"{POOLS}/a", a_pool("a"))
+    server.put(f"{POOLS}/a", a_stored_pool("a"))
     environment = {**os.environ, "LATTICE_KUBECONFIG": server.kubeconfig}
     command = f'"{sys.executable}" -m lattice.cli.main get pools,services {closed}'
     ran = subprocess.run(
@@ -338,7 +341,7 @@ def test_closed_standard_stream_is_no_error(server, closed):
 
 
 def test_delete_waits_until_it_is_gone(server, lattice):
-    server.put(f"{POOLS}/a", a_pool("a"))
+    server.put(f"{POOLS}/a", a_stored_pool("a"))
     assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
     assert [(method, path) for method, path, _ in server.log] == [
         ("GET", CLUSTERS),
@@ -351,7 +354,7 @@ def test_delete_waits_until_it_is_gone(server, lattice):
 
 @pytest.mark.parametrize(("flags", "was"), [(["--dry-run"], " (server dry run)"), ([], "")])
 def test_delete_of_a_pool_in_use_warns_of_running_machines(server, lattice, flags, was):
-    server.put(f"{POOLS}/a", a_pool("a"))
+    server.put(f"{POOLS}/a", a_stored_pool("a"))
     for name, pool in (("a-001", "a"), ("b-001", "b")):
         status = {"cost": {"hourly": 0.048}}
         server.put(
@@ -384,7 +387,7 @@ def test_delete_of_a_pool_in_use_warns_of_running_machines(server, lattice, flag
     ],
 )
 def test_delete_warning_uses_the_singular(server, lattice, replicas, whose, way):
-    server.put(f"{POOLS}/a", a_pool("a"))
+    server.put(f"{POOLS}/a", a_stored_pool("a"))
     cluster = {
         "metadata": {"name": "a-001"},
         "spec": {"pool": "a", "nodes": {"m": 1}},
@@ -402,14 +405,14 @@ def test_delete_warning_uses_the_singular(server, lattice, replicas, whose, way)
 
 
 def test_delete_warning_omits_forbidden_objects(server, lattice):
-    server.put(f"{POOLS}/a", a_pool("a"))
+    server.put(f"{POOLS}/a", a_stored_pool("a"))
     server.answers["GET", CLUSTERS] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
     assert lattice("delete", "pool", "a") == (0, 'latticepool.lattice.dev "a" deleted\n', "")
 
 
 def test_delete_by_selector_by_manifest_and_dry_run(server, lattice, tmp_path):
-    server.put(f"{POOLS}/a", a_pool("a", env="x"))
-    server.put(f"{POOLS}/b", a_pool("b", env="y"))
+    server.put(f"{POOLS}/a", a_stored_pool("a", env="x"))
+    server.put(f"{POOLS}/b", a_stored_pool("b", env="y"))
     assert (
         lattice("delete", "pools", "-l", "env=x", "--dry-run").out
         == 'latticepool.lattice.dev "a" deleted (server dry run)\n'
@@ -419,7 +422,7 @@ def test_delete_by_selector_by_manifest_and_dry_run(server, lattice, tmp_path):
         == "latticepool.lattice.dev/a\n"
     )
     assert (
-        lattice("delete", "-f", write(tmp_path, "b.yaml", a_pool("b"))).out
+        lattice("delete", "-f", write(tmp_path, "b.yaml", a_stored_pool("b"))).out
         == 'latticepool.lattice.dev "b" deleted\n'
     )
     assert lattice("delete", "pools", "--all") == (0, "", "No resources found\n")
@@ -427,7 +430,7 @@ def test_delete_by_selector_by_manifest_and_dry_run(server, lattice, tmp_path):
 
 
 def test_delete_continues_after_a_refusal(server, lattice):
-    server.put(f"{POOLS}/b", a_pool("b"))
+    server.put(f"{POOLS}/b", a_stored_pool("b"))
     server.answers["DELETE", f"{POOLS}/a"] = [(403, [], {"reason": "Forbidden", "message": "you may not"})]
     ran = lattice("delete", "pools", "a", "b")
     assert ran.code == 4
@@ -502,7 +505,7 @@ def test_describe_shows_every_section(server, lattice):
     server.put(
         f"{POOLS}/us-east",
         {
-            **a_pool(env="prod", team="a"),
+            **a_stored_pool(env="prod", team="a"),
             "spec": spec,
             "status": {"phase": "Ready", "conditions": conditions},
         },

@@ -35,16 +35,16 @@ def lattice(real, lattice, monkeypatch, tmp_path):
     return lattice
 
 
-def a_pool(folder, name="us-east", nodes=100, env="prod"):
+def write_pool(folder, name="us-east", nodes=100, env="prod"):
     (folder / f"{name}.yaml").write_text(POOL.format(name=name, nodes=nodes, env=env))
     return f"{name}.yaml"
 
 
 def test_from_apply_to_delete(lattice, tmp_path):
-    file = a_pool(tmp_path, "road")
+    file = write_pool(tmp_path, "road")
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/road created\n"
     assert lattice("apply", "-f", file).out == "latticepool.lattice.dev/road unchanged\n"
-    a_pool(tmp_path, "road", nodes=101)
+    write_pool(tmp_path, "road", nodes=101)
     assert (
         lattice("apply", "-f", file, "--dry-run").out
         == "latticepool.lattice.dev/road configured (server dry run)\n"
@@ -63,7 +63,7 @@ def test_from_apply_to_delete(lattice, tmp_path):
 
 
 def test_get_output_can_be_reapplied(lattice, tmp_path):
-    lattice("apply", "-f", a_pool(tmp_path, "again"))
+    lattice("apply", "-f", write_pool(tmp_path, "again"))
     shown = lattice("get", "pool", "again", "-o", "yaml").out
     (tmp_path / "shown.yaml").write_text(shown)
     assert lattice("apply", "-f", "shown.yaml").out == "latticepool.lattice.dev/again unchanged\n"
@@ -73,7 +73,7 @@ def test_get_output_can_be_reapplied(lattice, tmp_path):
 
 
 def test_rejections_name_the_line(lattice, tmp_path):
-    ran = lattice("apply", "-f", a_pool(tmp_path, "bad", nodes=-5))
+    ran = lattice("apply", "-f", write_pool(tmp_path, "bad", nodes=-5))
     assert ran.code == 1
     assert ran.err.startswith(
         "error: bad.yaml:1: latticepool.lattice.dev/bad is invalid\n  bad.yaml:11: spec.capacity.maxNodes: "
@@ -83,8 +83,8 @@ def test_rejections_name_the_line(lattice, tmp_path):
 
 
 def test_apply_conflicts_on_fields_of_another_manager(lattice, tmp_path):
-    lattice("apply", "-f", a_pool(tmp_path, "shared"), "--field-manager", "somebody")
-    ran = lattice("apply", "-f", a_pool(tmp_path, "shared", nodes=7))
+    lattice("apply", "-f", write_pool(tmp_path, "shared"), "--field-manager", "somebody")
+    ran = lattice("apply", "-f", write_pool(tmp_path, "shared", nodes=7))
     assert ran.code == 1
     assert "somebody" in ran.err
     assert (

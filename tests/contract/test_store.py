@@ -46,7 +46,7 @@ async def take(watch: Watch, count: int, timeout: float = 5.0) -> list[Batch]:
     return batches
 
 
-def names(page: Page) -> list[str]:
+def paths_of(page: Page) -> list[str]:
     return [entry.key.path for entry in page.entries]
 
 
@@ -168,7 +168,7 @@ async def test_conflict_names_object_and_writes_nothing(
             here if found_it else ABSENT,
         )
         assert await store.revision() == here
-        assert names(await store.list(POOLS)) == ["/here"]
+        assert paths_of(await store.list(POOLS)) == ["/here"]
 
 
 async def test_passing_check_allows_commit(open_store: OpenStore) -> None:
@@ -221,23 +221,23 @@ async def test_lists_are_in_path_order_and_page_at_one_revision(open_store: Open
     async with open_store() as store:
         at = await store.commit([Put(pod(path), path.encode()) for path in paths])
         whole = await store.list(PODS)
-        assert names(whole) == sorted(paths)
+        assert paths_of(whole) == sorted(paths)
         assert (whole.revision, whole.has_more) == (at, False)
-        assert names(await store.list(PODS, "a")) == ["a/x", "a/x-1", "a/x1"]
-        assert names(await store.list(PODS, "")) == ["/cluster-scoped"]
-        assert names(await store.list(PODS, "none")) == []
+        assert paths_of(await store.list(PODS, "a")) == ["a/x", "a/x-1", "a/x1"]
+        assert paths_of(await store.list(PODS, "")) == ["/cluster-scoped"]
+        assert paths_of(await store.list(PODS, "none")) == []
         paged: list[str] = []
         page = await store.list(PODS, limit=2)
         while True:
-            paged += names(page)
+            paged += paths_of(page)
             if not page.has_more:
                 break
             await store.commit([Put(pod(f"a/new{len(paged)}"), b""), Put(pod("b/a"), b"changed")])
             page = await store.list(PODS, limit=2, after=paged[-1], revision=page.revision)
             assert page.revision == at
         assert paged == sorted(paths)
-        assert names(await store.list(PODS, "b", limit=1, after="b/a", revision=at)) == ["b/a.a"]
-        assert names(await store.list(PODS, "b", after="a/zzz", revision=at)) == ["b/a", "b/a.a", "b/é"]
+        assert paths_of(await store.list(PODS, "b", limit=1, after="b/a", revision=at)) == ["b/a.a"]
+        assert paths_of(await store.list(PODS, "b", after="a/zzz", revision=at)) == ["b/a", "b/a.a", "b/é"]
 
 
 async def test_a_list_that_ends_exactly_at_the_limit_has_no_more(open_store: OpenStore) -> None:
@@ -254,13 +254,13 @@ async def test_long_lists_are_complete(open_store: OpenStore) -> None:
         for start in range(0, 1300, 100):
             await store.commit([Put(pod(f"a/{i:05}"), b"%d" % i) for i in range(start, start + 100)])
         at = await store.revision()
-        assert names(await store.list(PODS)) == [f"a/{i:05}" for i in range(1300)]
+        assert paths_of(await store.list(PODS)) == [f"a/{i:05}" for i in range(1300)]
         await store.commit([Delete(pod(f"a/{i:05}")) for i in range(0, 1300, 20)])
         await store.commit([Put(pod(f"a/{i:05}"), b"again") for i in range(0, 1300, 40)])
         old = await store.list(PODS, revision=at)
         assert [entry.value for entry in old.entries] == [b"%d" % i for i in range(1300)]
         page = await store.list(PODS, revision=at, limit=700, after="a/00009")
-        assert (names(page), page.has_more) == ([f"a/{i:05}" for i in range(10, 710)], True)
+        assert (paths_of(page), page.has_more) == ([f"a/{i:05}" for i in range(10, 710)], True)
 
 
 async def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
@@ -269,13 +269,13 @@ async def test_old_and_future_revisions_of_lists(open_store: OpenStore) -> None:
         second = await store.commit([Delete(pod("a/b"))])
         third = await store.commit([Put(pod("a/b"), b"3"), Put(pod("a/c"), b"3")])
         assert [entry.value for entry in (await store.list(PODS, revision=first)).entries] == [b"1"]
-        assert names(await store.list(PODS, revision=second)) == []
+        assert paths_of(await store.list(PODS, revision=second)) == []
         with pytest.raises(RevisionTooNew):
             await store.list(PODS, revision=third + 1)
         await store.compact(second)
         with pytest.raises(Gone):
             await store.list(PODS, revision=first)
-        assert names(await store.list(PODS, revision=second)) == []
+        assert paths_of(await store.list(PODS, revision=second)) == []
         assert len((await store.list(PODS)).entries) == 2
         await store.compact(first)
         with pytest.raises(RevisionTooNew):

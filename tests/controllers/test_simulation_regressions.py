@@ -9,9 +9,9 @@ from build.scheduling_world import (
     RunningScheduler,
     World,
     a_node,
-    a_profile,
+    a_scheduling_profile,
+    a_virtual_world,
     a_workload,
-    a_world,
     running_scheduler,
 )
 from build.stored_forms import STORED_FORMS
@@ -21,8 +21,8 @@ from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 
 FIRST = "north-001-nano-1"
-TWO_PHASE = a_profile(binding="two-phase")
-PESSIMISTIC = a_profile(binding="pessimistic")
+TWO_PHASE = a_scheduling_profile(binding="two-phase")
+PESSIMISTIC = a_scheduling_profile(binding="pessimistic")
 LONG_AGO = "2020-01-01T00:00:00+00:00"
 PREPARED = {"node": FIRST, "uid": "any", "until": LONG_AGO}
 
@@ -51,7 +51,7 @@ async def leave(world: World, name: str) -> None:
     ],
 )
 async def test_preemptor_skips_node_that_no_longer_fits(node: LatticeNode) -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         async with running_scheduler(world.store, clock) as scheduler:
             await high_waits_for_low(world, scheduler)
             await world.put(node)
@@ -63,7 +63,7 @@ async def test_preemptor_skips_node_that_no_longer_fits(node: LatticeNode) -> No
 
 async def test_preemptor_group_waits_when_neighbour_grows() -> None:
     """The group of waiting preemptors is scheduled again, and bound once it fits."""
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         group = {"name": "g", "minMember": 2}
         async with running_scheduler(world.store, clock) as scheduler:
             await world.add(
@@ -93,7 +93,7 @@ async def test_preemptor_group_waits_when_neighbour_grows() -> None:
 
 async def test_locked_node_cordoned_after_decision_gets_nothing() -> None:
     """Free capacity under the lock is not enough for the node to fit."""
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with running_scheduler(world.store, clock, PESSIMISTIC) as scheduler:
             await scheduler.caught_up()
@@ -106,7 +106,7 @@ async def test_locked_node_cordoned_after_decision_gets_nothing() -> None:
 
 
 async def test_recreated_preemptor_gets_freed_capacity() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         async with running_scheduler(world.store, clock) as scheduler:
             await high_waits_for_low(world, scheduler)
             await world.delete(LatticeWorkload, "high")
@@ -127,7 +127,7 @@ async def _stop_copies(scheduler: RunningScheduler) -> None:
 
 @pytest.mark.parametrize("stored_form", list(STORED_FORMS))
 async def test_rolled_back_prepare_is_bound_despite_stale_caches(stored_form: str) -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         node = await world.node("n1")
         reserved, _ = STORED_FORMS[stored_form]

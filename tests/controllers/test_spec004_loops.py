@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 from build.scheduling_world import a_node as a_free_node
+from build.scheduling_world import a_virtual_world, running_scheduler
 from build.scheduling_world import a_workload as an_asking
-from build.scheduling_world import a_world, running_scheduler
 from build.workload_world import a_workload, running_world
 
 from lattice.controllers.runtime.loop import Requeue
@@ -18,7 +18,7 @@ W = "default/w"
 
 
 async def test_disk_is_requested_counted_and_released() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
         await world.add(a_free_node("n1", status=room))
         await world.add(
@@ -44,7 +44,7 @@ async def test_disk_is_requested_counted_and_released() -> None:
 
 
 async def test_scheduling_attempts_and_failures_are_counted() -> None:
-    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+    async with a_virtual_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
         count_before = [counter._value.get() for counter in counters]
         await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))

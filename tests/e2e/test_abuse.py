@@ -201,7 +201,7 @@ def test_server_refuses_old_tls_versions(server: Server, wire: Wire) -> None:
     assert wire.get(CLASSES).status == 200
 
 
-def a_pool(**provider: Any) -> dict[str, Any]:
+def a_pool_at_provider(**provider: Any) -> dict[str, Any]:
     return {
         **KIND,
         "kind": "LatticePool",
@@ -210,7 +210,7 @@ def a_pool(**provider: Any) -> dict[str, Any]:
     }
 
 
-def a_cloud(**reference: str) -> dict[str, Any]:
+def a_cloud_with_credentials(**reference: str) -> dict[str, Any]:
     spec = {"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": reference}
     return {**KIND, "kind": "CloudInfrastructure", "metadata": {"name": "mine"}, "spec": spec}
 
@@ -221,9 +221,11 @@ LOGIN = {"credentials": {"secretRef": "aws-login"}}
 @pytest.mark.parametrize(
     ("method", "path", "body"),
     [
-        pytest.param("POST", POOLS, a_pool(**LOGIN), id="a pool with that login"),
-        pytest.param("POST", CLOUDS, a_cloud(name="aws-login"), id="a cloud with that login"),
-        pytest.param("PATCH", f"{POOLS}/mine?fieldManager=x", a_pool(**LOGIN), id="applied"),
+        pytest.param("POST", POOLS, a_pool_at_provider(**LOGIN), id="a pool with that login"),
+        pytest.param(
+            "POST", CLOUDS, a_cloud_with_credentials(name="aws-login"), id="a cloud with that login"
+        ),
+        pytest.param("PATCH", f"{POOLS}/mine?fieldManager=x", a_pool_at_provider(**LOGIN), id="applied"),
         pytest.param("GET", f"{SECRETS}/aws-login", None, id="the secret itself"),
         pytest.param("GET", SECRETS, None, id="all secrets"),
         pytest.param("GET", f"{SECRETS}?watch=1", None, id="a watch of them"),
@@ -251,17 +253,22 @@ def test_viewer_can_neither_reference_nor_read_a_login_secret(
     [
         pytest.param(
             CLOUDS,
-            a_cloud(name="token", namespace="team-a"),
+            a_cloud_with_credentials(name="token", namespace="team-a"),
             "spec.credentialsRef.namespace",
             id="a secret of a team",
         ),
         pytest.param(
-            CLOUDS, a_cloud(name="x", namespace=""), "spec.credentialsRef.namespace", id="no namespace"
+            CLOUDS,
+            a_cloud_with_credentials(name="x", namespace=""),
+            "spec.credentialsRef.namespace",
+            id="no namespace",
         ),
-        pytest.param(CLOUDS, a_cloud(name="../default/x"), "spec.credentialsRef.name", id="a path"),
+        pytest.param(
+            CLOUDS, a_cloud_with_credentials(name="../default/x"), "spec.credentialsRef.name", id="a path"
+        ),
         pytest.param(
             POOLS,
-            a_pool(credentials={"secretRef": "a/b"}),
+            a_pool_at_provider(credentials={"secretRef": "a/b"}),
             "spec.provider.credentials.secretRef",
             id="a path in a pool",
         ),
@@ -294,7 +301,7 @@ EVIL = {
 }
 
 
-def a_workload(name: str = "w", container: str = "main", **rest: Any) -> dict[str, Any]:
+def a_one_shot_workload(name: str = "w", container: str = "main", **rest: Any) -> dict[str, Any]:
     spec = {"containers": {container: {"command": ["true"], **rest}}}
     return {**KIND, "kind": "LatticeWorkload", "metadata": {"name": name}, "spec": spec}
 
@@ -303,7 +310,7 @@ NAME = "metadata.name"
 PLACES = {  # what is sent where, and the field that must be named
     "a node class": lambda text: (CLASSES, node_class(text), NAME),
     "a service": lambda text: (SERVICES, service(text), NAME),
-    "a workload": lambda text: (WORKLOADS, a_workload(text), NAME),
+    "a workload": lambda text: (WORKLOADS, a_one_shot_workload(text), NAME),
     "a namespace": lambda text: (
         "/api/v1/namespaces",
         {**CORE, "kind": "Namespace", "metadata": {"name": text}},
@@ -322,11 +329,11 @@ PLACES = {  # what is sent where, and the field that must be named
         "metadata.annotations",
     ),
     "a finalizer": lambda text: (CONFIGMAPS, configmap("x", finalizers=[text]), "metadata.finalizers[0]"),
-    "a container": lambda text: (WORKLOADS, a_workload(container=text), "spec.containers"),
-    "an image": lambda text: (WORKLOADS, a_workload(image=text), "spec.containers.main.image"),
+    "a container": lambda text: (WORKLOADS, a_one_shot_workload(container=text), "spec.containers"),
+    "an image": lambda text: (WORKLOADS, a_one_shot_workload(image=text), "spec.containers.main.image"),
     "a port": lambda text: (
         WORKLOADS,
-        a_workload(ports=[{"name": text}]),
+        a_one_shot_workload(ports=[{"name": text}]),
         "spec.containers.main.ports[0].name",
     ),
 }
@@ -354,12 +361,12 @@ def test_malicious_names_are_rejected_by_validation(server: Server, wire: Wire, 
 @pytest.mark.parametrize("part", ["command", "args"])
 def test_nul_in_command_is_invalid_and_shell_syntax_is_literal(wire: Wire, part: str) -> None:
     before = wire.revision
-    details = refused(wire.post(WORKLOADS, a_workload(**{part: ["sh", "a\0b"]})), 422, "Invalid")
+    details = refused(wire.post(WORKLOADS, a_one_shot_workload(**{part: ["sh", "a\0b"]})), 422, "Invalid")
     assert [cause["field"] for cause in details["causes"]] == [f"spec.containers.main.{part}[1]"]
-    refused(wire.post(WORKLOADS, a_workload(env={"A": "\0"})), 422, "Invalid", "NUL")
+    refused(wire.post(WORKLOADS, a_one_shot_workload(env={"A": "\0"})), 422, "Invalid", "NUL")
     assert wire.revision == before
     words = ["echo", "$(reboot)", "; rm -rf /", "a\nb"]
-    kept = wire.post(f"{WORKLOADS}?dryRun=All", a_workload(**{part: words}))
+    kept = wire.post(f"{WORKLOADS}?dryRun=All", a_one_shot_workload(**{part: words}))
     assert kept.value["spec"]["containers"]["main"][part] == words
 
 
@@ -401,7 +408,7 @@ def test_short_path_rejects_malformed_namespace(wire: Wire, namespace: str) -> N
     before = wire.revision
     answers: list[Answer] = [
         wire.get(f"/lattice/v1/workloads?namespace={namespace}"),
-        wire.ask("PUT", f"/lattice/v1/workloads/status?namespace={namespace}", a_workload("status")),
+        wire.ask("PUT", f"/lattice/v1/workloads/status?namespace={namespace}", a_one_shot_workload("status")),
     ]
     for answer in answers:
         refused(answer, 400, "BadRequest", "?namespace=")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession, TCPConnector, web
-from build.agent_world import AUTHORITY, Leader, a_joining, a_token, a_workload, applied, store_token
+from build.agent_world import AUTHORITY, Leader, a_joining, a_sleeping_workload, a_token, applied, store_token
 from build.servers import running_server
 
 from lattice.agent.identity import Identity, JoinRecord
@@ -159,7 +159,7 @@ def a_marker() -> str:
 
 
 def sleeping(marker: str) -> Any:
-    return a_workload(containers={"main": Container(command=("sleep", marker))})
+    return a_sleeping_workload(containers={"main": Container(command=("sleep", marker))})
 
 
 async def test_restarted_agent_adopts_running_workloads(tmp_path: Path) -> None:
@@ -233,13 +233,13 @@ async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> No
 
     async with a_site(tmp_path) as site:
         await site.leader.add(
-            a_workload(
+            a_sleeping_workload(
                 containers={"main": Container(command=("sleep", strict))},
                 disconnect=Disconnect(policy="stop", stop_after="3s"),
             )
         )
         await site.leader.add(
-            a_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
+            a_sleeping_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
         )
         async with site.agent(await site.token(node="n1")):
             await until(lambda: site.leader.links.sessions)
@@ -304,7 +304,7 @@ async def test_logs_are_read_and_followed_over_the_session(tmp_path: Path) -> No
     async with a_site(tmp_path) as site:
         script = "echo one; echo two; read line < go; echo three"
         await site.leader.add(
-            a_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
+            a_sleeping_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
         )
         async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
             await until(lambda: site.leader.links.sessions)

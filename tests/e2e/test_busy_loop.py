@@ -51,7 +51,7 @@ def listening(folder: Path, authority: CertificateAuthority) -> Iterator[tuple[s
             serving.join()
 
 
-def a_rule(url: str) -> Object:
+def a_busy_node_rule(url: str) -> Object:
     actions = [{"event": {"reason": "NodeBusy"}}, {"webhook": {"url": url}}]
     spec = {"when": {"nodeCpu": {"above": 0.5, "for": "1s"}}, "actions": actions}
     return {
@@ -72,7 +72,7 @@ def test_busy_loop_triggers_the_rule_once(tmp_path: Path) -> None:
             site.start_agent(node, site.token(node), "--cpu", "200m")
         alone: Object = {"requests": {"cpu": "150m"}}  # two of them do not fit on one node
         site.apply(
-            a_rule(url),
+            a_busy_node_rule(url),
             workload(site, "rests", "sleep", "1000", **alone),
             workload(site, "burns", *BUSY, **alone),
         )

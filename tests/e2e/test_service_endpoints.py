@@ -31,7 +31,7 @@ def supply() -> list[Object]:
     ]
 
 
-def a_service(site: Site, name: str, other: str, direction: str, **container: object) -> Object:
+def a_linked_service(site: Site, name: str, other: str, direction: str, **container: object) -> Object:
     main = {"command": ["sleep", "100000"], "env": {"SITE": site.mark}, **container}
     resources = {other: {"type": "Service", "direction": direction}}
     spec = {
@@ -45,13 +45,13 @@ def a_service(site: Site, name: str, other: str, direction: str, **container: ob
 
 def test_new_caller_gets_endpoints_without_restarting_others(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
-        site.apply(*supply(), a_service(site, "shop", "stock-api", "outbound"))
+        site.apply(*supply(), a_linked_service(site, "shop", "stock-api", "outbound"))
         until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")
         site.start_agent(NODE, site.token(NODE))
         until(lambda: site.is_running("shop-0"), "the caller runs before the other is there")
         before = site.pid("shop-0")
         assert "STOCK_API_HOST" not in site.environment(before)
-        site.apply(a_service(site, "stock-api", "shop", "inbound", ports=[{"name": "http"}]))
+        site.apply(a_linked_service(site, "stock-api", "shop", "inbound", ports=[{"name": "http"}]))
         found = until(lambda: _endpoints(site), "the agreement has addresses")
         assert site.pid("shop-0") == before, "nobody is started anew because somebody else moved"
         os.kill(before, signal.SIGKILL)

@@ -5,7 +5,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build.candidates import Fullest, Lacks, Lonely, NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.candidates import (
+    Fullest,
+    Lacks,
+    Lonely,
+    NotTheFullest,
+    Room,
+    Unmarked,
+    a_table,
+    a_toy_profile,
+    wanted,
+)
 from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,8 +33,8 @@ from lattice.engine.plugin import Profile
 from lattice.engine.table import Table
 from lattice.engine.tie_order import tie_rank
 
-PACK = a_profile(Room(), Unmarked(), fullest=1.0)
-ALL = a_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
+PACK = a_toy_profile(Room(), Unmarked(), fullest=1.0)
+ALL = a_toy_profile(Room(), Unmarked(), NotTheFullest(), fullest=1.0, early=0.5, lonely=0.25)
 
 
 @pytest.mark.parametrize(

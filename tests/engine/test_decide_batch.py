@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from build.candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_profile, a_table, wanted
+from build.candidates import LEVELS, NotTheFullest, Room, Unmarked, Whim, a_table, a_toy_profile, wanted
 from build.decision_facts import batch_facts, decision_facts
 from build.property_settings import many
 from hypothesis import given, settings
@@ -51,7 +51,7 @@ def test_decide_batch(rooms: list[int], count: int, weights: dict[str, float], n
     table = a_table(rooms)
     assert [
         table.names[row]
-        for row in decide_batch(wanted(table, x=1), table, a_profile(Room(), **weights), count).rows
+        for row in decide_batch(wanted(table, x=1), table, a_toy_profile(Room(), **weights), count).rows
     ] == names
     assert not table.allocated(0).any(), "the table is as before"
 
@@ -60,20 +60,34 @@ def test_decide_batch(rooms: list[int], count: int, weights: dict[str, float], n
     ("profile", "additive", "taken", "together"),
     [
         pytest.param(
-            a_profile(Room(), Unmarked(), fullest=1.0, early=1.0), True, 0, True, id="each row by itself"
-        ),
-        pytest.param(a_profile(Room(), fullest=1.0), False, 0, False, id="placing changes more than amounts"),
-        pytest.param(
-            a_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"
+            a_toy_profile(Room(), Unmarked(), fullest=1.0, early=1.0), True, 0, True, id="each row by itself"
         ),
         pytest.param(
-            a_profile(Room(), lonely=0.0), True, 0, True, id="a table-scoped score without weight is ignored"
+            a_toy_profile(Room(), fullest=1.0), False, 0, False, id="placing changes more than amounts"
         ),
         pytest.param(
-            a_profile(Room(), NotTheFullest()), True, 1, False, id="a filter that looks at the whole table"
+            a_toy_profile(Room(), lonely=1.0), True, 0, False, id="a score that looks at the whole table"
         ),
         pytest.param(
-            a_profile(Room(), NotTheFullest()), True, 0, True, id="a table-scoped filter that does not apply"
+            a_toy_profile(Room(), lonely=0.0),
+            True,
+            0,
+            True,
+            id="a table-scoped score without weight is ignored",
+        ),
+        pytest.param(
+            a_toy_profile(Room(), NotTheFullest()),
+            True,
+            1,
+            False,
+            id="a filter that looks at the whole table",
+        ),
+        pytest.param(
+            a_toy_profile(Room(), NotTheFullest()),
+            True,
+            0,
+            True,
+            id="a table-scoped filter that does not apply",
         ),
     ],
 )
@@ -85,7 +99,7 @@ def test_can_batch(profile: Profile, additive: bool, taken: int, together: bool)
 
 def test_table_scoped_filter_without_table_prevents_batching() -> None:
     table = a_table([4])
-    assert not can_batch(wanted(table, x=1), a_profile(Room(), NotTheFullest()))
+    assert not can_batch(wanted(table, x=1), a_toy_profile(Room(), NotTheFullest()))
 
 
 WHIMS = st.lists(
@@ -111,7 +125,7 @@ def test_batch_equals_single_decisions_with_random_scores(
     if rooms:
         table.set(len(rooms) // 2, "marked", True)
     whim = Whim({f"r{number}": values for number, values in enumerate(whims)}, amount)
-    profile = a_profile(Room(), Unmarked(), whim=(whim, 1.0), early=0.25)
+    profile = a_toy_profile(Room(), Unmarked(), whim=(whim, 1.0), early=0.25)
     if known:  # cached earlier, and changed since
         for _ in range(2):
             decide(wanted(table, x=amount), table, profile)
@@ -128,7 +142,7 @@ def test_batch_equals_single_decisions_with_random_scores(
 )
 def test_large_batch_equals_single_decisions(rooms: list[int], packs: bool) -> None:
     table = a_table(rooms)
-    profile = a_profile(Room(), fullest=1.0) if packs else a_profile(Room(), early=1.0)
+    profile = a_toy_profile(Room(), fullest=1.0) if packs else a_toy_profile(Room(), early=1.0)
     assert decide_batch(wanted(table, x=1), table, profile, 400).rows == one_at_a_time(
         table, profile, 400, 1, lambda each: each.chosen
     )

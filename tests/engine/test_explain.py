@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from build.candidates import NotTheFullest, Room, Unmarked, a_profile, a_table, wanted
+from build.candidates import NotTheFullest, Room, Unmarked, a_table, a_toy_profile, wanted
 from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +24,7 @@ from lattice.engine.explain import (
 from lattice.engine.plugin import Shortfall
 from lattice.engine.table import Rowids, Table
 
-PROFILE = a_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
+PROFILE = a_toy_profile(Unmarked(), Room(), fullest=3.0, early=1.0)
 
 
 def a_decision(
@@ -120,13 +120,15 @@ def test_top_candidates_have_score_parts_and_deciding_score() -> None:
 
 
 def test_top_candidates_include_table_scoped_scores() -> None:
-    (best, _) = top_candidates(a_decision([8, 8], taken=(0, 4), profile=a_profile(Room(), lonely=2.0)), top=2)
+    (best, _) = top_candidates(
+        a_decision([8, 8], taken=(0, 4), profile=a_toy_profile(Room(), lonely=2.0)), top=2
+    )
     assert (best.name, best.score) == ("r0", 100.0)
 
 
 def test_top_candidates_without_scores_or_candidates() -> None:
     assert [
-        (each.score, each.parts) for each in top_candidates(a_decision([4], profile=a_profile(Room())))
+        (each.score, each.parts) for each in top_candidates(a_decision([4], profile=a_toy_profile(Room())))
     ] == [(0.0, ())]
     assert top_candidates(a_decision([1])) == []
 
@@ -207,7 +209,7 @@ def test_copied_decision_explains_state_at_decision_time() -> None:
 WORLDS = st.tuples(
     st.lists(st.integers(0, 5), max_size=8), st.lists(st.integers(0, 7), max_size=4), st.integers(1, 4)
 )
-WIDE = a_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
+WIDE = a_toy_profile(Unmarked(), Room(), NotTheFullest(), fullest=1.0, lonely=1.0)
 
 
 @many

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.worlds import made
+from build.worlds import make_valid_object
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,10 +26,10 @@ from lattice.lifecycle.agreements import (
 )
 
 
-def a_service(
+def a_service_with_resources(
     name: str, resources: dict[str, Any] | None = None, namespace: str = "default"
 ) -> LatticeService:
-    return made(
+    return make_valid_object(
         LatticeService,
         name,
         {"containers": {"main": {"command": ["true"]}}, "resources": resources or {}},
@@ -48,23 +48,23 @@ def admits(**more: str) -> dict[str, str]:
 WEB, API = Name("default", "web"), Name("default", "api")
 
 CASES: dict[str, tuple[list[LatticeService], bool, str | None]] = {
-    "both declare": ([a_service("web", {"api": calls()}), a_service("api", {"web": admits()})], True, None),
+    "both declare": ([a_service_with_resources("web", {"api": calls()}), a_service_with_resources("api", {"web": admits()})], True, None),
     "both directions at once": (
-        [a_service("web", {"api": {"type": "Service", "direction": "both"}}), a_service("api", {"web": {"type": "Service", "direction": "both"}})],
+        [a_service_with_resources("web", {"api": {"type": "Service", "direction": "both"}}), a_service_with_resources("api", {"web": {"type": "Service", "direction": "both"}})],
         True,
         None,
     ),
-    "only the caller": ([a_service("web", {"api": calls()}), a_service("api")], False, "callee"),
-    "only the callee": ([a_service("web"), a_service("api", {"web": admits()})], False, "caller"),
-    "the callee admits everybody": ([a_service("web", {"api": calls()}), a_service("api", {"*": admits()})], True, None),
-    "everybody is not enough for a caller that says nothing": ([a_service("web"), a_service("api", {"*": admits()})], False, "caller"),
-    "the callee is not defined": ([a_service("web", {"api": calls()})], False, "callee"),
-    "the caller is not defined": ([a_service("api", {"web": admits()})], False, "caller"),
+    "only the caller": ([a_service_with_resources("web", {"api": calls()}), a_service_with_resources("api")], False, "callee"),
+    "only the callee": ([a_service_with_resources("web"), a_service_with_resources("api", {"web": admits()})], False, "caller"),
+    "the callee admits everybody": ([a_service_with_resources("web", {"api": calls()}), a_service_with_resources("api", {"*": admits()})], True, None),
+    "everybody is not enough for a caller that says nothing": ([a_service_with_resources("web"), a_service_with_resources("api", {"*": admits()})], False, "caller"),
+    "the callee is not defined": ([a_service_with_resources("web", {"api": calls()})], False, "callee"),
+    "the caller is not defined": ([a_service_with_resources("api", {"web": admits()})], False, "caller"),
     "under another key": (
-        [a_service("web", {"backend": calls(id="api")}), a_service("api", {"front": admits(id="web")})], True, None
+        [a_service_with_resources("web", {"backend": calls(id="api")}), a_service_with_resources("api", {"front": admits(id="web")})], True, None
     ),
-    "the other way round": ([a_service("web", {"api": admits()}), a_service("api", {"web": calls()})], False, "both"),
-    "not a service": ([a_service("web", {"api": {"type": "volume"}}), a_service("api", {"web": admits()})], False, "caller"),
+    "the other way round": ([a_service_with_resources("web", {"api": admits()}), a_service_with_resources("api", {"web": calls()})], False, "both"),
+    "not a service": ([a_service_with_resources("web", {"api": {"type": "volume"}}), a_service_with_resources("api", {"web": admits()})], False, "caller"),
 }  # fmt: skip
 
 
@@ -76,10 +76,10 @@ def test_agreement_status(case: str) -> None:
 
 
 def test_agreements_distinguish_namespaces() -> None:
-    web = a_service("web", {"api": calls(namespace="shop")})
+    web = a_service_with_resources("web", {"api": calls(namespace="shop")})
     own, other = (
-        a_service("api", {"web": admits()}),
-        a_service("api", {"web": admits(namespace="default")}, "shop"),
+        a_service_with_resources("api", {"web": admits()}),
+        a_service_with_resources("api", {"web": admits(namespace="default")}, "shop"),
     )
     services = {name_of(each): each for each in (web, own, other)}
     assert not agreement_status(Pair(WEB, API), services).active
@@ -113,7 +113,7 @@ ENTRIES = st.dictionaries(WORDS, st.sampled_from(["outbound", "inbound", "both"]
 @given(st.dictionaries(st.sampled_from(["a", "b", "c"]), ENTRIES))
 def test_agreement_is_active_iff_both_sides_declare_it(drawn: dict[str, dict[str, str]]) -> None:
     services = {
-        Name("default", name): a_service(
+        Name("default", name): a_service_with_resources(
             name, {other: {"type": "Service", "direction": way} for other, way in lists.items()}
         )
         for name, lists in drawn.items()
@@ -138,15 +138,16 @@ def test_endpoints_are_ready_replicas_in_environment() -> None:
     spec = {"containers": {"main": {"command": ["true"]}}, "service": "api"}
 
     def a_replica(slot: int, node: str, ready: bool) -> LatticeWorkload:
-        found = made(LatticeWorkload, f"api-{slot}", {**spec, "slot": slot}, namespace="default")
+        found = make_valid_object(LatticeWorkload, f"api-{slot}", {**spec, "slot": slot}, namespace="default")
         status = {"binding": {"node": node}, "ready": ready, "allocatedPorts": {"http": 31000 + slot}}
         return _with(found, status)
 
     nodes = {
         "n1": _with(
-            made(LatticeNode, "n1", {}), {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]}
+            make_valid_object(LatticeNode, "n1", {}),
+            {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
         ),
-        "n2": made(LatticeNode, "n2", {}),
+        "n2": make_valid_object(LatticeNode, "n2", {}),
     }
     replicas = [
         a_replica(2, "n1", True),

@@ -135,7 +135,9 @@ def test_plan_machines(case: str) -> None:
     assert plan_machines("c", found) == expected
 
 
-def a_workload(desired: str = "Running", *, going: bool = False, attempts: int = 0) -> LatticeWorkload:
+def a_retried_workload(
+    desired: str = "Running", *, going: bool = False, attempts: int = 0
+) -> LatticeWorkload:
     metadata = Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z" if going else None)
     spec = msgspec.convert(
         {"containers": {"main": {"command": ["run"]}}, "desiredState": desired}, WorkloadSpec
@@ -153,12 +155,12 @@ def a_workload(desired: str = "Running", *, going: bool = False, attempts: int =
 @pytest.mark.parametrize(
     ("workload", "answer"),
     [
-        pytest.param(a_workload(), True, id="a running workload fails over"),
-        pytest.param(a_workload(attempts=4), True, id="a failed workload is retried elsewhere"),
-        pytest.param(a_workload(attempts=5), False, id="an exhausted workload stays with its node"),
-        pytest.param(a_workload("Stopped"), False, id="a stopped workload stays with its node"),
-        pytest.param(a_workload("Deleted"), False, id="a workload to be deleted stays with its node"),
-        pytest.param(a_workload(going=True), False, id="a terminating workload stays with its node"),
+        pytest.param(a_retried_workload(), True, id="a running workload fails over"),
+        pytest.param(a_retried_workload(attempts=4), True, id="a failed workload is retried elsewhere"),
+        pytest.param(a_retried_workload(attempts=5), False, id="an exhausted workload stays with its node"),
+        pytest.param(a_retried_workload("Stopped"), False, id="a stopped workload stays with its node"),
+        pytest.param(a_retried_workload("Deleted"), False, id="a workload to be deleted stays with its node"),
+        pytest.param(a_retried_workload(going=True), False, id="a terminating workload stays with its node"),
     ],
 )
 def test_fails_over(workload: LatticeWorkload, answer: bool) -> None:

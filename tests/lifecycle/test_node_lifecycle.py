@@ -27,42 +27,59 @@ TIMES = NodeTimeouts()
 KEEP, STOP, LONGEST = Disconnect(), Disconnect(policy="stop"), Disconnect(policy="stop", stop_after="120s")
 
 
-def a_node(silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any) -> NodeObservation:
+def a_node_observation(
+    silence: float = 0.0, name: str = "n0", zone: str = "z", **parts: Any
+) -> NodeObservation:
     return NodeObservation(name, zone, silence, **{"is_ready": True, **parts})
 
 
 def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") -> list[NodeObservation]:
-    return [a_node(silence if index < silent else 1.0, f"{zone}{index:02}", zone) for index in range(total)]
+    return [
+        a_node_observation(silence if index < silent else 1.0, f"{zone}{index:02}", zone)
+        for index in range(total)
+    ]
 
 
 @pytest.mark.parametrize(
     ("node", "state", "event", "again"),
     [
-        pytest.param(a_node(0), "Ready", "", 40, id="just heard: ready"),
-        pytest.param(a_node(39.9), "Ready", "", pytest.approx(0.1), id="three beats missed: still ready"),
+        pytest.param(a_node_observation(0), "Ready", "", 40, id="just heard: ready"),
         pytest.param(
-            a_node(40), "NotReady", "NodeLost", None, id="silent for 40 s: not ready, with an event"
-        ),
-        pytest.param(a_node(40, is_ready=False), "NotReady", "", None, id="still silent: no second event"),
-        pytest.param(
-            a_node(3, is_ready=False), "Ready", "NodeReady", 37, id="back again: ready, with an event"
+            a_node_observation(39.9), "Ready", "", pytest.approx(0.1), id="three beats missed: still ready"
         ),
         pytest.param(
-            a_node(3, is_ready=False, is_heard_by_leader=False),
+            a_node_observation(40),
+            "NotReady",
+            "NodeLost",
+            None,
+            id="silent for 40 s: not ready, with an event",
+        ),
+        pytest.param(
+            a_node_observation(40, is_ready=False), "NotReady", "", None, id="still silent: no second event"
+        ),
+        pytest.param(
+            a_node_observation(3, is_ready=False),
+            "Ready",
+            "NodeReady",
+            37,
+            id="back again: ready, with an event",
+        ),
+        pytest.param(
+            a_node_observation(3, is_ready=False, is_heard_by_leader=False),
             "NotReady",
             "",
             None,
             id="lost before this leader came, and not back yet",
         ),
         pytest.param(
-            a_node(3, is_heard_by_leader=False),
+            a_node_observation(3, is_heard_by_leader=False),
             "Ready",
             "",
             37,
             id="well before this leader came, and not heard yet",
         ),
         pytest.param(
-            a_node(999, is_ready=False, has_joined=False),
+            a_node_observation(999, is_ready=False, has_joined=False),
             "Joining",
             "",
             None,
@@ -77,9 +94,11 @@ def test_evaluate_node(node: NodeObservation, state: str, event: str, again: flo
 
 def test_node_timeouts_are_configurable() -> None:
     quick = NodeTimeouts(not_ready_after=0.4, replace_after=1.2)
-    assert evaluate_node(a_node(0.5), quick).state == "NotReady"
-    assert evaluate_node(a_node(0.5), quick).message == "nothing was heard of it for 0.4 s"
-    assert evict_silent_nodes([a_node(1.3)], EvictionRateLimiter(), 0.0, quick).evicted_nodes == {"n0"}
+    assert evaluate_node(a_node_observation(0.5), quick).state == "NotReady"
+    assert evaluate_node(a_node_observation(0.5), quick).message == "nothing was heard of it for 0.4 s"
+    assert evict_silent_nodes([a_node_observation(1.3)], EvictionRateLimiter(), 0.0, quick).evicted_nodes == {
+        "n0"
+    }
 
 
 @pytest.mark.parametrize(
@@ -135,9 +154,9 @@ def test_silent_nodes_are_evicted_at_rate_limit() -> None:
 
 def test_longest_silent_node_first_and_rate_is_per_zone() -> None:
     nodes = [
-        a_node(130, "a1", "a"),
-        a_node(200, "a2", "a"),
-        a_node(121, "b1", "b"),
+        a_node_observation(130, "a1", "a"),
+        a_node_observation(200, "a2", "a"),
+        a_node_observation(121, "b1", "b"),
         *zone_of(0, 5, zone="a"),
         *zone_of(0, 5, zone="b"),
     ]
@@ -148,10 +167,10 @@ def test_longest_silent_node_first_and_rate_is_per_zone() -> None:
 
 
 def test_recovered_node_is_no_longer_evicted() -> None:
-    first = evict_silent_nodes([a_node(130)], EvictionRateLimiter(), 0.0)
+    first = evict_silent_nodes([a_node_observation(130)], EvictionRateLimiter(), 0.0)
     assert first.evicted_nodes == {"n0"}
-    assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).evicted_nodes == frozenset()
-    assert evict_silent_nodes([a_node(2)], first.rate_limiter, 1.0).requeue_after == 118
+    assert evict_silent_nodes([a_node_observation(2)], first.rate_limiter, 1.0).evicted_nodes == frozenset()
+    assert evict_silent_nodes([a_node_observation(2)], first.rate_limiter, 1.0).requeue_after == 118
 
 
 def evicted(*names: str) -> SilentNodeEvictions:
@@ -173,7 +192,7 @@ def evicted(*names: str) -> SilentNodeEvictions:
 def test_decide_failover(
     policy: Disconnect, silence: float, is_released: bool, may_go: bool, reason: str
 ) -> None:
-    found = decide_failover(policy, a_node(silence), evicted("n0") if is_released else evicted())
+    found = decide_failover(policy, a_node_observation(silence), evicted("n0") if is_released else evicted())
     assert (found.is_allowed, found.reason) == (may_go, reason)
 
 
@@ -208,24 +227,29 @@ def test_decide_failover(
 def test_effective_disconnect(
     asked: Disconnect, applied: str, strict: bool, expected: Disconnect | None
 ) -> None:
-    assert effective_disconnect(a_workload(2, asked, applied, strict)) == expected
+    assert effective_disconnect(a_disconnected_workload(2, asked, applied, strict)) == expected
 
 
 def test_effective_disconnect_of_unchanged_spec() -> None:
-    assert effective_disconnect(a_workload(1, STOP, "", False)) == STOP
+    assert effective_disconnect(a_disconnected_workload(1, STOP, "", False)) == STOP
     assert (
-        effective_disconnect(a_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z"))
+        effective_disconnect(
+            a_disconnected_workload(2, STOP, "", False, deletion_timestamp="2026-01-01T00:00:00Z")
+        )
         == STOP
     )
 
 
 def test_effective_disconnect_ignores_replace_after() -> None:
     assert (
-        effective_disconnect(a_workload(2, STOP, "before", True), NodeTimeouts(replace_after=10.0)) == LONGEST
+        effective_disconnect(
+            a_disconnected_workload(2, STOP, "before", True), NodeTimeouts(replace_after=10.0)
+        )
+        == LONGEST
     )
 
 
-def a_workload(
+def a_disconnected_workload(
     generation: int, asked: Disconnect, applied: str, strict: bool, **rest: Any
 ) -> LatticeWorkload:
     metadata, spec = (
@@ -282,13 +306,13 @@ def test_stop_policy_never_runs_two_copies(
     policy = Disconnect(policy="stop", stop_after=f"{int(stop_after * 1000)}ms")
     for since in (heard, max(heard, elected)):  # the same leader, or a new one that counts from its election
         silence = max(0.0, (dead - since) * server_rate - 0.01)
-        assert not decide_failover(policy, a_node(silence), evicted("n0")).is_allowed
+        assert not decide_failover(policy, a_node_observation(silence), evicted("n0")).is_allowed
 
 
 def test_excess_clock_drift_breaks_stop_guarantee() -> None:
     dead, heard = last_moments([(0, 0, True, True)], node_rate=0.8, stop_after=110)
     policy = Disconnect(policy="stop", stop_after="110s")
-    assert decide_failover(policy, a_node((dead - heard) * 1.2 - 0.01), evicted("n0")).is_allowed
+    assert decide_failover(policy, a_node_observation((dead - heard) * 1.2 - 0.01), evicted("n0")).is_allowed
 
 
 @settings(max_examples=150, deadline=None)
@@ -299,7 +323,10 @@ def test_excess_clock_drift_breaks_stop_guarantee() -> None:
 def test_evictions_respect_rate_limit_and_zone_outages(looks: list[list[float]], pause: float) -> None:
     allowance, now, new = EvictionRateLimiter(), 0.0, []
     for silences in looks:
-        nodes = [a_node(silence, f"n{index}", "ab"[index % 2]) for index, silence in enumerate(silences)]
+        nodes = [
+            a_node_observation(silence, f"n{index}", "ab"[index % 2])
+            for index, silence in enumerate(silences)
+        ]
         found = evict_silent_nodes(nodes, allowance, now)
         halted = zone_outages(nodes)
         for node in nodes:

@@ -35,7 +35,7 @@ def a_placed_service(replicas: int, **more: Any) -> LatticeService:
     )
 
 
-def a_replica(
+def a_stored_replica(
     slot: int,
     *,
     node: str = "n1",
@@ -57,7 +57,7 @@ def a_replica(
 
 
 def a_bare_workload() -> LatticeWorkload:
-    made = a_replica(0)
+    made = a_stored_replica(0)
     return msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, service=""))
 
 
@@ -68,7 +68,7 @@ def a_terminating_service(replicas: int) -> LatticeService:
     )
 
 
-def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> LatticeNode:
+def a_node_with_reason(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> LatticeNode:
     conditions = (
         (Condition(type="Ready", status="True" if reason == "Heard" else "False", reason=reason),)
         if reason
@@ -84,7 +84,9 @@ def a_node(name: str = "n1", reason: str = "Heard", *, going: bool = False) -> L
 
 
 def observe(
-    service: LatticeService, *workloads: LatticeWorkload, nodes: tuple[LatticeNode, ...] = (a_node(),)
+    service: LatticeService,
+    *workloads: LatticeWorkload,
+    nodes: tuple[LatticeNode, ...] = (a_node_with_reason(),),
 ) -> ReplicaObservation:
     return observe_replicas([service], workloads, nodes, SCHEDULING_TIMEOUT)
 
@@ -92,18 +94,24 @@ def observe(
 @pytest.mark.parametrize(
     ("workloads", "unsettled"),
     [
-        pytest.param([a_replica(0), a_replica(1)], False, id="all that are placed are bound"),
-        pytest.param([a_replica(0)], True, id="one is still to be made"),
-        pytest.param([a_replica(0), a_replica(1, node="")], True, id="one is not bound yet"),
+        pytest.param([a_stored_replica(0), a_stored_replica(1)], False, id="all that are placed are bound"),
+        pytest.param([a_stored_replica(0)], True, id="one is still to be made"),
+        pytest.param([a_stored_replica(0), a_stored_replica(1, node="")], True, id="one is not bound yet"),
         pytest.param(
-            [a_replica(0), a_replica(1, node="gone")], True, id="one is bound to a node that is gone"
-        ),
-        pytest.param([a_replica(0), a_replica(1), a_replica(2)], True, id="one too many is bound"),
-        pytest.param(
-            [a_replica(0), a_replica(1), a_replica(2, going=True)], True, id="one is on its way out"
+            [a_stored_replica(0), a_stored_replica(1, node="gone")],
+            True,
+            id="one is bound to a node that is gone",
         ),
         pytest.param(
-            [a_replica(0), a_replica(1), a_replica(2, owner="u0")],
+            [a_stored_replica(0), a_stored_replica(1), a_stored_replica(2)], True, id="one too many is bound"
+        ),
+        pytest.param(
+            [a_stored_replica(0), a_stored_replica(1), a_stored_replica(2, going=True)],
+            True,
+            id="one is on its way out",
+        ),
+        pytest.param(
+            [a_stored_replica(0), a_stored_replica(1), a_stored_replica(2, owner="u0")],
             True,
             id="one is left of an earlier service of this name",
         ),
@@ -119,14 +127,17 @@ def test_cluster_is_settled_when_replicas_match_placement(
 
 def test_replicas_of_deleted_service_are_unsettled() -> None:
     assert observe_replicas(
-        [], [a_replica(0)], [a_node()], SCHEDULING_TIMEOUT
+        [], [a_stored_replica(0)], [a_node_with_reason()], SCHEDULING_TIMEOUT
     ).unsettled_clusters == frozenset({"c"})
 
 
 def test_bare_workload_does_not_unsettle_cluster() -> None:
-    bare = a_replica(0)
+    bare = a_stored_replica(0)
     bare = msgspec.structs.replace(bare, spec=msgspec.structs.replace(bare.spec, service=""))
-    assert observe_replicas([], [bare], [a_node()], SCHEDULING_TIMEOUT).unsettled_clusters == frozenset()
+    assert (
+        observe_replicas([], [bare], [a_node_with_reason()], SCHEDULING_TIMEOUT).unsettled_clusters
+        == frozenset()
+    )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +156,7 @@ def test_bare_workload_does_not_unsettle_cluster() -> None:
     ],
 )
 def test_replica_is_unschedulable_after_timeout(said: tuple[str, str], age: int, *, stuck: bool) -> None:
-    found = observe(a_placed_service(1), a_replica(0, node="", conditions=(a_condition(*said, age),)))
+    found = observe(a_placed_service(1), a_stored_replica(0, node="", conditions=(a_condition(*said, age),)))
     assert found.unschedulable == ({"default/api": {("c", "m"): 1}} if stuck else {})
 
 
@@ -171,36 +182,43 @@ def a_condition(status: str, reason: str, age: int, about: str = "Scheduled") ->
 def test_replica_waits_while_cluster_has_fresh_node(
     ready: tuple[str, str, int], cluster: str, *, stuck: bool
 ) -> None:
-    node = a_node("n2")
+    node = a_node_with_reason("n2")
     status = NodeStatus(conditions=(a_condition(*ready, about="Ready"),))
     node = msgspec.structs.replace(
         node, spec=msgspec.structs.replace(node.spec, cluster=cluster), status=status
     )
-    waiting = a_replica(0, node="", conditions=(a_condition("False", "NoNodeFits", 60),))
-    assert bool(observe(a_placed_service(1), waiting, nodes=(a_node(), node)).unschedulable) == stuck
+    waiting = a_stored_replica(0, node="", conditions=(a_condition("False", "NoNodeFits", 60),))
+    assert (
+        bool(observe(a_placed_service(1), waiting, nodes=(a_node_with_reason(), node)).unschedulable) == stuck
+    )
 
 
 @pytest.mark.parametrize(
     ("nodes", "paid", "held_up"),
     [
-        pytest.param([a_node(going=True)], [1], True, id="one leaves, and has the money until it is gone"),
-        pytest.param([a_node(going=True)], [2], False, id="the successor is paid for"),
         pytest.param(
-            [a_node(going=True), a_node("n2", "NotJoined")], [2], False, id="the successor is joining"
+            [a_node_with_reason(going=True)], [1], True, id="one leaves, and has the money until it is gone"
+        ),
+        pytest.param([a_node_with_reason(going=True)], [2], False, id="the successor is paid for"),
+        pytest.param(
+            [a_node_with_reason(going=True), a_node_with_reason("n2", "NotJoined")],
+            [2],
+            False,
+            id="the successor is joining",
         ),
         pytest.param(
-            [a_node(), a_node("n2", going=True)],
+            [a_node_with_reason(), a_node_with_reason("n2", going=True)],
             [2, 3],
             True,
             id="one of two budgets pays for no more than are there",
         ),
         pytest.param(
-            [a_node(), a_node("n2", going=True)],
+            [a_node_with_reason(), a_node_with_reason("n2", going=True)],
             [0, 3],
             True,
             id="one of two budgets pays for none of this class",
         ),
-        pytest.param([a_node(going=True)], [], False, id="no ledgers"),
+        pytest.param([a_node_with_reason(going=True)], [], False, id="no ledgers"),
     ],
 )
 def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_up: bool) -> None:
@@ -223,7 +241,7 @@ def test_blocked_node_groups(nodes: list[LatticeNode], paid: list[int], *, held_
     ],
 )
 def test_service_is_updated_when_machine_demands_change(before: LatticeService, *, updated: bool) -> None:
-    assert observe(a_placed_service(1), a_replica(0, service=before)).updated_services == (
+    assert observe(a_placed_service(1), a_stored_replica(0, service=before)).updated_services == (
         frozenset({"default/api"}) if updated else frozenset()
     )
 
@@ -241,11 +259,11 @@ def test_service_without_replicas_is_updated_by_generation() -> None:
 @pytest.mark.parametrize(
     ("node", "joined"),
     [
-        pytest.param(a_node(), True, id="the node sends heartbeats"),
-        pytest.param(a_node(reason="NodeLost"), True, id="the node was lost after joining"),
-        pytest.param(a_node(reason="NotJoined"), False, id="the node has not joined"),
-        pytest.param(a_node(reason=""), False, id="the node has no conditions"),
-        pytest.param(a_node(going=True), False, id="it is being removed"),
+        pytest.param(a_node_with_reason(), True, id="the node sends heartbeats"),
+        pytest.param(a_node_with_reason(reason="NodeLost"), True, id="the node was lost after joining"),
+        pytest.param(a_node_with_reason(reason="NotJoined"), False, id="the node has not joined"),
+        pytest.param(a_node_with_reason(reason=""), False, id="the node has no conditions"),
+        pytest.param(a_node_with_reason(going=True), False, id="it is being removed"),
     ],
 )
 def test_has_joined(node: LatticeNode, *, joined: bool) -> None:
@@ -256,7 +274,7 @@ def test_has_joined(node: LatticeNode, *, joined: bool) -> None:
     ("reason", "said"), [("Heard", ""), ("NotJoined", ""), ("Silent", "nothing heard for 40 s")]
 )
 def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) -> None:
-    node = a_node(reason=reason)
+    node = a_node_with_reason(reason=reason)
     (ready,) = node.status.conditions
     conditions = (msgspec.structs.replace(ready, message="nothing heard for 40 s"),)
     assert (
@@ -270,12 +288,12 @@ def test_not_ready_message_requires_earlier_heartbeat(reason: str, said: str) ->
 @pytest.mark.parametrize(
     ("replica", "service", "stays"),
     [
-        pytest.param(a_replica(0), a_placed_service(1), True, id="its service exists"),
-        pytest.param(a_replica(0, going=True), a_placed_service(1), False, id="a terminating replica"),
-        pytest.param(a_replica(0), None, False, id="its service is deleted"),
-        pytest.param(a_replica(0), a_terminating_service(1), False, id="its service is terminating"),
+        pytest.param(a_stored_replica(0), a_placed_service(1), True, id="its service exists"),
+        pytest.param(a_stored_replica(0, going=True), a_placed_service(1), False, id="a terminating replica"),
+        pytest.param(a_stored_replica(0), None, False, id="its service is deleted"),
+        pytest.param(a_stored_replica(0), a_terminating_service(1), False, id="its service is terminating"),
         pytest.param(
-            a_replica(0, owner="u0"),
+            a_stored_replica(0, owner="u0"),
             a_placed_service(1),
             False,
             id="owned by an earlier service of the same name",

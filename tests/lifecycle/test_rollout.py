@@ -17,7 +17,7 @@ B: NodeGroupKey = ("eu-001", "m")
 OLD, NEW = "old", "new"
 
 
-def a_replica(
+def an_api_replica(
     slot: int, revision: str = NEW, cell: NodeGroupKey = A, *, ready: bool = True, **facts: object
 ) -> Replica:
     return Replica(f"api-{slot}", slot, cell, revision, is_ready=ready, **facts)  # type: ignore[arg-type]
@@ -28,115 +28,122 @@ def a_replica(
     [
         pytest.param({A: 2}, [], RolloutSteps(start=(A, A)), id="all at once when there are none"),
         pytest.param(
-            {A: 2}, [a_replica(0), a_replica(1)], RolloutSteps(), id="nothing when all are as they should be"
+            {A: 2},
+            [an_api_replica(0), an_api_replica(1)],
+            RolloutSteps(),
+            id="nothing when all are as they should be",
         ),
-        pytest.param({A: 2}, [a_replica(0)], RolloutSteps(start=(A,)), id="the one that is lacking"),
+        pytest.param({A: 2}, [an_api_replica(0)], RolloutSteps(start=(A,)), id="the one that is lacking"),
         pytest.param(
             {A: 1},
-            [a_replica(0), a_replica(1), a_replica(2)],
+            [an_api_replica(0), an_api_replica(1), an_api_replica(2)],
             RolloutSteps(stop=("api-2", "api-1")),
             id="the highest slots go",
         ),
         pytest.param(
             {A: 1},
-            [a_replica(0, ready=False), a_replica(1)],
+            [an_api_replica(0, ready=False), an_api_replica(1)],
             RolloutSteps(stop=("api-0",)),
             id="the one that is not ready goes before others",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, node="n2"), a_replica(1, node="n1"), a_replica(2, node="n1")],
+            [an_api_replica(0, node="n2"), an_api_replica(1, node="n1"), an_api_replica(2, node="n1")],
             RolloutSteps(stop=("api-0",)),
             id="the replica on a machine that becomes empty goes before a higher slot",
         ),
         pytest.param(
             {A: 3},
             [
-                a_replica(0, node="n1"),
-                a_replica(1, node="n1"),
-                a_replica(2, node="n2"),
-                a_replica(3, node="n2"),
+                an_api_replica(0, node="n1"),
+                an_api_replica(1, node="n1"),
+                an_api_replica(2, node="n2"),
+                an_api_replica(3, node="n2"),
             ],
             RolloutSteps(stop=("api-3",)),
             id="where all are needed the highest slot of the last of the fullest goes",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD)],
+            [an_api_replica(0, OLD), an_api_replica(1, OLD)],
             RolloutSteps(start=(A,), is_rolling=True),
             id="an update begins with one more",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False)],
+            [an_api_replica(0, OLD), an_api_replica(1, OLD), an_api_replica(2, ready=False)],
             RolloutSteps(is_rolling=True),
             id="an update waits until the surge replica is ready",
         ),
         pytest.param(
             {A: 2},
             [
-                a_replica(0, OLD),
-                a_replica(1, OLD),
-                a_replica(2, ready=False, unschedulable_reason="0 of 1 node"),
+                an_api_replica(0, OLD),
+                an_api_replica(1, OLD),
+                an_api_replica(2, ready=False, unschedulable_reason="0 of 1 node"),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="an unschedulable surge replica blocks the update, with a message",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
+            [an_api_replica(0), an_api_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(),
             id="no update waits for room",
         ),
         pytest.param(
             {A: 1, B: 1},
-            [a_replica(0, OLD), a_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
+            [an_api_replica(0, OLD), an_api_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
             RolloutSteps(start=(B,), is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="an unschedulable surge replica does not block another cluster",
         ),
         pytest.param(
             {A: 1, B: 1},
             [
-                a_replica(0, OLD),
-                a_replica(1, ready=False, unschedulable_reason="0 of 1 node"),
-                a_replica(2, cell=B, ready=False),
+                an_api_replica(0, OLD),
+                an_api_replica(1, ready=False, unschedulable_reason="0 of 1 node"),
+                an_api_replica(2, cell=B, ready=False),
             ],
             RolloutSteps(is_rolling=True, unschedulable_reason="0 of 1 node"),
             id="one surge replica at a time over all clusters",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2)],
+            [an_api_replica(0, OLD), an_api_replica(1, OLD), an_api_replica(2)],
             RolloutSteps(stop=("api-1",), is_rolling=True),
             id="an old replica stops once the surge replica is ready",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD, is_terminating=True), a_replica(2)],
+            [an_api_replica(0, OLD), an_api_replica(1, OLD, is_terminating=True), an_api_replica(2)],
             RolloutSteps(is_rolling=True),
             id="the next one waits until the last one is gone",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD), a_replica(1, OLD), a_replica(2, ready=False, failure="IMAGE_NOT_FOUND")],
+            [
+                an_api_replica(0, OLD),
+                an_api_replica(1, OLD),
+                an_api_replica(2, ready=False, failure="IMAGE_NOT_FOUND"),
+            ],
             RolloutSteps(is_rolling=True, failure="IMAGE_NOT_FOUND"),
             id="an update that fails stops and says why",
         ),
         pytest.param(
             {A: 2},
-            [a_replica(0, OLD, ready=False), a_replica(1, OLD, ready=False)],
+            [an_api_replica(0, OLD, ready=False), an_api_replica(1, OLD, ready=False)],
             RolloutSteps(start=(A, A), stop=("api-1", "api-0"), is_rolling=True),
             id="what is not ready is replaced at once",
         ),
         pytest.param(
             {A: 1, B: 1},
-            [a_replica(0), a_replica(1)],
+            [an_api_replica(0), an_api_replica(1)],
             RolloutSteps(start=(B,), is_waiting=True),
             id="what is placed elsewhere starts there first",
         ),
         pytest.param(
             {},
-            [a_replica(0), a_replica(1)],
+            [an_api_replica(0), an_api_replica(1)],
             RolloutSteps(stop=("api-1", "api-0"), is_rolling=True),
             id="none are wanted any more",
         ),
@@ -147,14 +154,14 @@ def test_next_steps(wanted: dict[NodeGroupKey, int], replicas: list[Replica], st
 
 
 def test_scale_down_does_not_prefer_shared_machine() -> None:
-    replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
+    replicas = [an_api_replica(0, node="n1"), an_api_replica(1, node="n1"), an_api_replica(2, node="n2")]
     assert next_steps(
         {A: 2}, NEW, replicas, 0, ScaleDownLimits(is_shared=lambda node: node == "n2")
     ).stop == ("api-1",)
 
 
 def test_scale_down_is_even_when_machines_stay() -> None:
-    replicas = [a_replica(0, node="n1"), a_replica(1, node="n1"), a_replica(2, node="n2")]
+    replicas = [an_api_replica(0, node="n1"), an_api_replica(1, node="n1"), an_api_replica(2, node="n2")]
     assert next_steps({A: 2}, NEW, replicas, 0, ScaleDownLimits(min_machines=lambda _: 2)).stop == ("api-1",)
 
 
@@ -168,7 +175,7 @@ class Fleet:
     def take(self, steps: RolloutSteps, revision: str) -> None:
         slots = free_slots([each.slot for each in self.replicas.values()])
         for cell in steps.start:
-            made = a_replica(next(slots), revision, cell, ready=False)
+            made = an_api_replica(next(slots), revision, cell, ready=False)
             self.replicas[made.name] = made
         for name in steps.stop:
             self.replicas[name] = replace(self.replicas[name], is_terminating=True, is_ready=False)

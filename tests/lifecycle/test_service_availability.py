@@ -14,7 +14,7 @@ from lattice.lifecycle.eviction import DecidedEvictions
 MAIN = {"main": Container(command=("sleep", "1"))}
 
 
-def a_service(placed: int) -> LatticeService:
+def a_placed_web_service(placed: int) -> LatticeService:
     status = ServiceStatus(
         placements=(ServicePlacement(pool="p", cluster="c", replicas=placed),) if placed else ()
     )
@@ -27,7 +27,7 @@ def a_service(placed: int) -> LatticeService:
     )
 
 
-def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
+def a_running_replica(slot: int, **metadata: str) -> LatticeWorkload:
     status = WorkloadStatus(
         binding=Binding(node=f"n{slot}"), actual_state="Running", ready=True, last_action="Apply"
     )
@@ -70,10 +70,10 @@ def a_replica(slot: int, **metadata: str) -> LatticeWorkload:
 def test_service_availability(
     placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
-    found = [a_replica(slot) for slot in replicas]
-    gone = a_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
+    found = [a_running_replica(slot) for slot in replicas]
+    gone = a_running_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
     assert (
-        service_availability(a_service(placed), [*found, gone], DecidedEvictions(), is_surged=is_surged)
+        service_availability(a_placed_web_service(placed), [*found, gone], DecidedEvictions(), is_surged=is_surged)
         == expected
     )
 
@@ -131,7 +131,7 @@ def test_service_availability_after_spec_change(
     decided: int, placed: int, replicas: list[int], is_surged: bool, expected: ServiceAvailability
 ) -> None:
     said = Condition(type="Placed", status="True", reason="Placed", observed_generation=decided)
-    asked = a_service(placed)
+    asked = a_placed_web_service(placed)
     changed = replace(
         asked,
         metadata=replace(asked.metadata, generation=2),
@@ -139,7 +139,7 @@ def test_service_availability_after_spec_change(
     )
     assert (
         service_availability(
-            changed, [a_replica(slot) for slot in replicas], DecidedEvictions(), is_surged=is_surged
+            changed, [a_running_replica(slot) for slot in replicas], DecidedEvictions(), is_surged=is_surged
         )
         == expected
     )

@@ -21,7 +21,7 @@ RUNS, STOPS = DesiredRun("Running", REV, 3), DesiredRun("Stopped", REV, 3)
 HERE = Binding(node="n1")
 
 
-def stored(
+def a_workload_after(
     action: str, *, is_deleted: bool = False, binding: Binding | None = HERE, **parts: Any
 ) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, desired_state=parts.get("desired", "Running"), revision=REV)
@@ -33,28 +33,32 @@ def stored(
 @pytest.mark.parametrize(
     ("workload", "order"),
     [
-        pytest.param(stored("Apply", binding=None), None, id="without a node: nothing"),
-        pytest.param(stored(""), None, id="nothing was decided yet"),
-        pytest.param(stored("Assign"), None, id="only just bound"),
-        pytest.param(stored("Apply"), RUNS, id="applied"),
-        pytest.param(stored("Recreate"), RUNS, id="tried again"),
-        pytest.param(stored("Forgive"), RUNS, id="forgiven: goes on"),
-        pytest.param(stored("ApplyStopped"), STOPS, id="ordered to stop"),
-        pytest.param(stored("BackoffWait"), STOPS, id="waits: stays stopped and keeps its log"),
-        pytest.param(stored("MarkFailed"), STOPS, id="failed for good: keeps its log"),
-        pytest.param(stored("Retry"), STOPS, id="asked for again, and not applied yet"),
-        pytest.param(stored("Delete"), None, id="deleted: is not to be there"),
-        pytest.param(stored("Apply", is_deleted=True), RUNS, id="an undecided deletion changes no order"),
+        pytest.param(a_workload_after("Apply", binding=None), None, id="without a node: nothing"),
+        pytest.param(a_workload_after(""), None, id="nothing was decided yet"),
+        pytest.param(a_workload_after("Assign"), None, id="only just bound"),
+        pytest.param(a_workload_after("Apply"), RUNS, id="applied"),
+        pytest.param(a_workload_after("Recreate"), RUNS, id="tried again"),
+        pytest.param(a_workload_after("Forgive"), RUNS, id="forgiven: goes on"),
+        pytest.param(a_workload_after("ApplyStopped"), STOPS, id="ordered to stop"),
+        pytest.param(a_workload_after("BackoffWait"), STOPS, id="waits: stays stopped and keeps its log"),
+        pytest.param(a_workload_after("MarkFailed"), STOPS, id="failed for good: keeps its log"),
+        pytest.param(a_workload_after("Retry"), STOPS, id="asked for again, and not applied yet"),
+        pytest.param(a_workload_after("Delete"), None, id="deleted: is not to be there"),
         pytest.param(
-            stored("Apply", retry=a_retry(0, 2, revision=OLD)), RUNS, id="a new revision is its own first run"
+            a_workload_after("Apply", is_deleted=True), RUNS, id="an undecided deletion changes no order"
         ),
         pytest.param(
-            stored("Apply", retry=a_retry(0, 2, revision=OLD), desired="Stopped"),
+            a_workload_after("Apply", retry=a_retry(0, 2, revision=OLD)),
+            RUNS,
+            id="a new revision is its own first run",
+        ),
+        pytest.param(
+            a_workload_after("Apply", retry=a_retry(0, 2, revision=OLD), desired="Stopped"),
             STOPS,
             id="a new revision that is not to run is not started",
         ),
         pytest.param(
-            stored("Apply", retry=a_retry(0, 2, revision=OLD), is_deleted=True),
+            a_workload_after("Apply", retry=a_retry(0, 2, revision=OLD), is_deleted=True),
             STOPS,
             id="a new revision of what goes is not started",
         ),

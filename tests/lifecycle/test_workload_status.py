@@ -25,7 +25,7 @@ NOTHING = Decision(Action.NO_ACTION, "")
 BOUND: dict[str, Any] = {"binding": Binding(node="n1"), "last_action": "Apply", "retry": a_retry()}
 
 
-def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
+def a_workload_with_status(desired: Any = "Running", **status: Any) -> LatticeWorkload:
     spec = WorkloadSpec(containers={}, revision=REV, desired_state=desired)
     return LatticeWorkload(
         api_version="", kind="", metadata=Metadata(name="w"), spec=spec, status=WorkloadStatus(**status)
@@ -35,64 +35,72 @@ def a_workload(desired: Any = "Running", **status: Any) -> LatticeWorkload:
 @pytest.mark.parametrize(
     ("workload", "sight", "state", "ready"),
     [
-        pytest.param(a_workload(), Observation("None"), "Pending", None, id="new"),
+        pytest.param(a_workload_with_status(), Observation("None"), "Pending", None, id="new"),
         pytest.param(
-            a_workload("Stopped"), Observation("None"), "Stopped", None, id="to be stopped, never ran"
+            a_workload_with_status("Stopped"),
+            Observation("None"),
+            "Stopped",
+            None,
+            id="to be stopped, never ran",
         ),
         pytest.param(
-            a_workload(retry=a_retry(5, 6)),
+            a_workload_with_status(retry=a_retry(5, 6)),
             Observation("None"),
             "Failed",
             None,
             id="failed for good, without a node",
         ),
         pytest.param(
-            a_workload(**BOUND), Observation("Ready"), "Pending", None, id="its node has it not yet"
+            a_workload_with_status(**BOUND),
+            Observation("Ready"),
+            "Pending",
+            None,
+            id="its node has it not yet",
         ),
         pytest.param(
-            a_workload(**BOUND),
+            a_workload_with_status(**BOUND),
             Observation("Ready", report=a_report("Starting")),
             "Starting",
             False,
             id="starts",
         ),
         pytest.param(
-            a_workload(**BOUND),
+            a_workload_with_status(**BOUND),
             Observation("Ready", report=a_report("Running")),
             "Running",
             False,
             id="runs, and is not ready",
         ),
         pytest.param(
-            a_workload(**BOUND),
+            a_workload_with_status(**BOUND),
             Observation("Ready", report=a_report("Running"), ready=True),
             "Running",
             True,
             id="runs and is ready",
         ),
         pytest.param(
-            a_workload(**BOUND),
+            a_workload_with_status(**BOUND),
             Observation("Ready", report=a_report("Stopped"), ready=True),
             "Stopped",
             False,
             id="only what runs is ready",
         ),
         pytest.param(
-            a_workload(**BOUND, actual_state="Running", ready=True),
+            a_workload_with_status(**BOUND, actual_state="Running", ready=True),
             Observation("Silent"),
             "Unknown",
             False,
             id="its node is silent: Unknown",
         ),
         pytest.param(
-            a_workload(**BOUND, actual_state="Running", ready=True),
+            a_workload_with_status(**BOUND, actual_state="Running", ready=True),
             Observation("Silent", False),
             "Running",
             True,
             id="not heard by us yet: as it was",
         ),
         pytest.param(
-            a_workload(**{**BOUND, "last_action": "BackoffWait"}),
+            a_workload_with_status(**{**BOUND, "last_action": "BackoffWait"}),
             Observation("Ready"),
             "Failed",
             None,
@@ -111,7 +119,10 @@ def test_actual_state_and_readiness(
 def test_decision_is_stored_with_its_time() -> None:
     failed = Decision(Action.BACKOFF_WAIT, "it failed", a_retry(1, 2), failure_reason="RUNTIME_ERROR")
     status = next_status(
-        a_workload(**BOUND), Observation("Ready", report=a_report("Failed"), log="x" * 5000), failed, NOW
+        a_workload_with_status(**BOUND),
+        Observation("Ready", report=a_report("Failed"), log="x" * 5000),
+        failed,
+        NOW,
     )
     assert (status.last_action, status.last_action_at, status.retry) == (
         "BackoffWait",
@@ -123,10 +134,10 @@ def test_decision_is_stored_with_its_time() -> None:
     told = dataclasses.replace(
         a_report("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"
     )
-    status = next_status(a_workload(**BOUND), Observation("Ready", report=told), failed, NOW)
+    status = next_status(a_workload_with_status(**BOUND), Observation("Ready", report=told), failed, NOW)
     assert status.failure_message == "ended with code 7"
     waits = next_status(
-        a_workload(**BOUND),
+        a_workload_with_status(**BOUND),
         Observation("Ready", report=a_report("Failed")),
         Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
         NOW,
@@ -137,7 +148,7 @@ def test_decision_is_stored_with_its_time() -> None:
 @pytest.mark.parametrize("action", [Action.RESCHEDULE, Action.RELEASE, Action.FINALIZE_DELETE])
 def test_release_clears_node_fields_of_status(action: Action) -> None:
     leaving = Condition(type="Leaving", status="True")
-    workload = a_workload(
+    workload = a_workload_with_status(
         **BOUND,
         ready=True,
         actual_state="Running",
@@ -164,7 +175,7 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
 
 
 def test_action_age_is_limited_by_connection_age() -> None:
-    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(100)))
+    workload = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(100)))
     assert build_input(
         workload, Observation("Ready", connected_for=5), NOW
     ).last_action.at == NOW - timedelta(seconds=5)
@@ -175,11 +186,11 @@ def test_action_age_is_limited_by_connection_age() -> None:
 
 def test_future_action_time_falls_back_to_connection_age() -> None:
     """After a clock was set back, the stored time alone would postpone every timeout by an hour."""
-    ahead = a_workload(**BOUND, last_action_at=format_micro_time(ago(-3600)))
+    ahead = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(-3600)))
     assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
         seconds=40
     )
-    skewed = a_workload(**BOUND, last_action_at=format_micro_time(ago(-2)))
+    skewed = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(-2)))
     assert build_input(skewed, Observation("Ready", connected_for=40), NOW).last_action.at == parse_time(
         format_micro_time(ago(-2))
     ), "two servers' clocks may differ a little"
@@ -197,7 +208,7 @@ def test_future_action_time_falls_back_to_connection_age() -> None:
 def test_observed_action_age_wins_over_stored_time(
     stored: float, told: float, acted: float | None, age: float
 ) -> None:
-    workload = a_workload(**BOUND, last_action_at=format_micro_time(ago(stored)))
+    workload = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(stored)))
     assert build_input(
         workload, Observation("Ready", connected_for=told, since_last_action=acted), NOW
     ).last_action.at == NOW - timedelta(seconds=age)
@@ -210,19 +221,21 @@ def test_unrecognised_state_is_unknown() -> None:
 @pytest.mark.parametrize(
     ("workload", "settled"),
     [
-        pytest.param(a_workload(**BOUND, actual_state="Running"), True, id="runs as it should"),
-        pytest.param(a_workload("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"),
+        pytest.param(a_workload_with_status(**BOUND, actual_state="Running"), True, id="runs as it should"),
         pytest.param(
-            a_workload(**{**BOUND, "retry": a_retry(1)}, actual_state="Running"),
+            a_workload_with_status("Stopped", **BOUND, actual_state="Running"), False, id="is to stop"
+        ),
+        pytest.param(
+            a_workload_with_status(**{**BOUND, "retry": a_retry(1)}, actual_state="Running"),
             False,
             id="has failed before",
         ),
         pytest.param(
-            a_workload(**{**BOUND, "retry": a_retry(revision="b" * 24)}, actual_state="Running"),
+            a_workload_with_status(**{**BOUND, "retry": a_retry(revision="b" * 24)}, actual_state="Running"),
             False,
             id="of another revision",
         ),
-        pytest.param(a_workload(**BOUND), False, id="does not run yet"),
+        pytest.param(a_workload_with_status(**BOUND), False, id="does not run yet"),
     ],
 )
 def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
@@ -232,17 +245,20 @@ def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
 @pytest.mark.parametrize(
     ("workload", "waits"),
     [
-        pytest.param(a_workload(), True, id="new"),
-        pytest.param(a_workload("Stopped"), False, id="to be stopped"),
-        pytest.param(a_workload(**BOUND), False, id="bound"),
-        pytest.param(a_workload(retry=a_retry(1, 2)), False, id="failed before"),
+        pytest.param(a_workload_with_status(), True, id="new"),
+        pytest.param(a_workload_with_status("Stopped"), False, id="to be stopped"),
+        pytest.param(a_workload_with_status(**BOUND), False, id="bound"),
+        pytest.param(a_workload_with_status(retry=a_retry(1, 2)), False, id="failed before"),
         pytest.param(
-            replace(a_workload(), metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z")),
+            replace(
+                a_workload_with_status(),
+                metadata=Metadata(name="w", deletion_timestamp="2026-01-01T00:00:00Z"),
+            ),
             False,
             id="to be deleted",
         ),
         pytest.param(
-            replace(a_workload(), metadata=Metadata(name="w", annotations={"a": "b"})),
+            replace(a_workload_with_status(), metadata=Metadata(name="w", annotations={"a": "b"})),
             False,
             id="with a pending manual retry",
         ),

@@ -6,7 +6,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.worlds import EXAMPLE, a_class, a_pool, a_service, a_world, made, read_world, seed_world
+from build.worlds import (
+    EXAMPLE,
+    a_class,
+    a_pool,
+    a_service,
+    a_world,
+    make_valid_object,
+    read_world,
+    seed_world,
+)
 
 from lattice.kinds.infrastructure import StaticInfrastructure
 from lattice.kinds.meta.base import Kind
@@ -76,7 +85,7 @@ def test_seed_budget_figures() -> None:
 # --- the second document: many clouds and a data center ---
 
 MULTI = EXAMPLES / "seeds" / "001-multi-cloud"
-TPU = made(LatticeNodeClass, "tpu", {
+TPU = make_valid_object(LatticeNodeClass, "tpu", {
     "providers": {"gcp": {}}, "resources": {"cores": 96, "memoryGi": 200, "extended": {"google.com/tpu": 4}}, "costPerHour": {"gcp": 12.88},
 })  # fmt: skip
 CLASSES = (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from build.node_tables import a_spread, nodes
-from build.oracle import can_take, is_allowed, is_usable, term_matches, where
+from build.oracle import can_take, is_allowed, is_usable, nodes_of_matching, term_matches
 from build.property_settings import PROPERTY_TIMEOUT_S, large
 from build.random_clusters import (
     BYTES,
@@ -345,7 +345,7 @@ def place_spread(world: World, key: str, skew: int, count: int) -> bool:
         domain = {name: facts.labels.get(key) for name, facts in history.oracle.nodes.items()}
         taken = [
             domain[name]
-            for name in where(
+            for name in nodes_of_matching(
                 list(history.oracle.placed.values()), wanted.namespace, LabelSelector({"app": "a"})
             )
         ]

@@ -27,14 +27,14 @@ class MemoryRecords:
         self.records.pop(which, None)
 
 
-def a_machine(behaviour: Behaviour, seed: int = 1) -> tuple[FakeMachine, VirtualClock]:
+def a_fake_machine(behaviour: Behaviour, seed: int = 1) -> tuple[FakeMachine, VirtualClock]:
     clock = VirtualClock()
     return FakeMachine(clock, random.Random(seed), {"": behaviour}), clock
 
 
 async def states(behaviour: Behaviour, *at: float) -> list[str]:
     """The states of an instance at these times after its start."""
-    machine, clock = a_machine(behaviour)
+    machine, clock = a_fake_machine(behaviour)
     runtime, seen = FakeRuntime(machine, MemoryRecords()), []
     await runtime.start(a_spec("x"))
     for time in at:
@@ -57,7 +57,7 @@ async def test_instance_follows_its_behaviour(behaviour: Behaviour, expected: li
 
 
 async def test_starts_fail_the_given_number_of_times() -> None:
-    machine, _ = a_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
+    machine, _ = a_fake_machine(Behaviour(start_fails=BROKEN, failing_starts=2))
     runtime = FakeRuntime(machine, MemoryRecords())
     assert [(await runtime.start(a_spec("x", attempt=n))).failure for n in range(4)] == [
         BROKEN,
@@ -68,7 +68,7 @@ async def test_starts_fail_the_given_number_of_times() -> None:
 
 
 async def crash_times(seed: int) -> list[float]:
-    machine, clock = a_machine(Behaviour(exits_after=3, jitter=1, exit_code=1), seed)
+    machine, clock = a_fake_machine(Behaviour(exits_after=3, jitter=1, exit_code=1), seed)
     runtime = FakeRuntime(machine, MemoryRecords())
     for attempt in range(5):
         await runtime.start(a_spec("x", attempt=attempt))
@@ -85,7 +85,7 @@ async def test_crash_loop_is_deterministic_per_seed() -> None:
 
 
 async def test_fake_watchdog_stops_at_exact_deadline() -> None:
-    machine, clock = a_machine(Behaviour())
+    machine, clock = a_fake_machine(Behaviour())
     records = MemoryRecords()
     runtime = FakeRuntime(machine, records)
     await runtime.record_contact(clock.monotonic())
@@ -105,7 +105,7 @@ async def test_fake_watchdog_stops_at_exact_deadline() -> None:
 
 
 async def test_power_loss_keeps_only_the_state_file() -> None:
-    machine, clock = a_machine(Behaviour())
+    machine, clock = a_fake_machine(Behaviour())
     records = MemoryRecords()
     await FakeRuntime(machine, records).start(a_spec("x"))
     await clock.advance(5)
@@ -117,7 +117,7 @@ async def test_power_loss_keeps_only_the_state_file() -> None:
 
 
 async def test_probes_follow_the_behaviour() -> None:
-    machine, clock = a_machine(Behaviour(ready_after=5, unhealthy_after=20))
+    machine, clock = a_fake_machine(Behaviour(ready_after=5, unhealthy_after=20))
     runtime, probe, heard = FakeRuntime(machine, MemoryRecords()), Probe(tcp=TcpProbe(port=1)), []
     await runtime.start(a_spec("x"))
     for _ in range(3):

@@ -13,12 +13,12 @@ DRAINING = {"key": "lattice.dev/draining", "effect": "NoExecute"}
 OTHER = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
 
-def a_node(name="n1", labels=None, **spec):
+def a_listed_node(name="n1", labels=None, **spec):
     metadata = {"name": name} | ({"labels": labels} if labels else {})
     return {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", "metadata": metadata, "spec": spec}
 
 
-def a_workload(name="web-0", node="n1"):
+def a_listed_workload(name="web-0", node="n1"):
     metadata = {"name": name, "namespace": "shop"}
     return {
         "kind": "LatticeWorkload",
@@ -73,7 +73,7 @@ def test_cordon_uncordon_and_drain_write_the_spec(change, before, after):
 
 
 def test_cordon_retries_on_conflict(server, lattice):
-    server.put(N1, a_node(pool="a"))
+    server.put(N1, a_listed_node(pool="a"))
     server.answers[("PUT", N1)] = [
         (409, {}, {"kind": "Status", "reason": "Conflict", "message": "modified", "code": 409})
     ]
@@ -83,8 +83,8 @@ def test_cordon_retries_on_conflict(server, lattice):
 
 
 def test_nodes_by_label(server, lattice):
-    server.put(N1, a_node(labels={"zone": "a"}))
-    server.put(f"{HOME}/latticenodes/n2", a_node("n2", labels={"zone": "b"}))
+    server.put(N1, a_listed_node(labels={"zone": "a"}))
+    server.put(f"{HOME}/latticenodes/n2", a_listed_node("n2", labels={"zone": "b"}))
     assert lattice("cordon", "-l", "zone=a").out == "node/n1 cordoned\n"
     assert lattice("drain", "-l", "zone=a", "--no-wait").out == "node/n1 draining\n"
     assert "unschedulable" not in server.objects[f"{HOME}/latticenodes/n2"]["spec"]
@@ -95,17 +95,19 @@ def test_nodes_by_label(server, lattice):
     ("flag", "told"), [("--dry-run=client", " (dry run)"), ("--dry-run", " (server dry run)")]
 )
 def test_a_dry_run_changes_nothing(flag, told, server, lattice):
-    server.put(N1, a_node())
-    server.put(WEB, a_workload())
+    server.put(N1, a_listed_node())
+    server.put(WEB, a_listed_workload())
     assert lattice("cordon", "n1", flag) == (0, f"node/n1 cordoned{told}\n", "")
     assert lattice("drain", "n1", flag).out.startswith(f"node/n1 draining{told}\n")
     assert server.objects[N1]["spec"] == {}
 
 
 def test_drain_dry_run_lists_moves_and_possible_cost(server, lattice):
-    server.put(N1, a_node(pool="a"))
+    server.put(N1, a_listed_node(pool="a"))
     for number in range(5):
-        server.put(f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_workload(f"web-{number}"))
+        server.put(
+            f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_listed_workload(f"web-{number}")
+        )
     ran = lattice("drain", "n1", "--dry-run")
     assert ran.out.splitlines()[1:] == [
         "node/n1: would move shop/web-0, shop/web-1, shop/web-2, shop/web-3, shop/web-4"
@@ -116,13 +118,13 @@ def test_drain_dry_run_lists_moves_and_possible_cost(server, lattice):
 
 
 def test_drain_dry_run_of_an_empty_node_moves_nothing(server, lattice):
-    server.put(N1, a_node(pool="a"))
+    server.put(N1, a_listed_node(pool="a"))
     ran = lattice("drain", "n1", "--dry-run")
     assert (ran.out.splitlines()[1:], ran.err) == (["node/n1: no workloads, nothing would move"], "")
 
 
 def test_cordon_continues_after_a_missing_node(server, lattice):
-    server.put(N1, a_node())
+    server.put(N1, a_listed_node())
     ran = lattice("cordon", "nope", "n1")
     assert (ran.code, ran.out) == (1, "node/n1 cordoned\n")
     assert "nope" in ran.err
@@ -130,9 +132,9 @@ def test_cordon_continues_after_a_missing_node(server, lattice):
 
 def test_drain_waits_until_the_node_is_empty(server, lattice, monkeypatch):
     monkeypatch.setattr(draining, "PROGRESS_INTERVAL_S", 0.0)
-    monkeypatch.setattr(draining.time, "sleep", lambda _: server.put(WEB, a_workload(node="")))
-    server.put(N1, a_node())
-    server.put(WEB, a_workload())
+    monkeypatch.setattr(draining.time, "sleep", lambda _: server.put(WEB, a_listed_workload(node="")))
+    server.put(N1, a_listed_node())
+    server.put(WEB, a_listed_workload())
     ran = lattice("drain", "n1")
     assert (ran.code, ran.out) == (0, "node/n1 draining\nnode/n1 drained\n")
     assert ran.err == "waiting for node/n1: shop/web-0\n"
@@ -142,9 +144,11 @@ def test_drain_timeout_lists_the_remaining_workloads(server, lattice, monkeypatc
     times = iter(range(100))
     monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
     monkeypatch.setattr(draining.time, "sleep", lambda _: None)
-    server.put(N1, a_node())
+    server.put(N1, a_listed_node())
     for number in range(5):
-        server.put(f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_workload(f"web-{number}"))
+        server.put(
+            f"{HOME}/namespaces/shop/latticeworkloads/web-{number}", a_listed_workload(f"web-{number}")
+        )
     ran = lattice("drain", "n1", "--timeout", "3s")
     assert (ran.code, ran.out) == (3, "node/n1 draining\n")
     assert "node/n1 is not empty after 3 s: shop/web-0, shop/web-1, shop/web-2 and 2 more" in ran.err
@@ -154,7 +158,7 @@ WHY = "1 still here; shop/web-0: one more must run first, and no node takes it: 
 
 
 def is_stuck():
-    return a_node() | {
+    return a_listed_node() | {
         "kind": "LatticeNode",
         "status": {"conditions": [{"type": "Drained", "status": "False", "message": WHY}]},
     }
@@ -166,7 +170,7 @@ def test_blocked_drain_shows_the_reason(server, lattice, monkeypatch):
     monkeypatch.setattr(draining.time, "monotonic", lambda: float(next(times)))
     monkeypatch.setattr(draining.time, "sleep", lambda _: None)
     server.put(N1, is_stuck())
-    server.put(WEB, a_workload())
+    server.put(WEB, a_listed_workload())
     ran = lattice("drain", "n1", "--timeout", "5s")
     assert ran.code == 3
     assert f"waiting for node/n1: {WHY}\n" in ran.err
@@ -188,7 +192,7 @@ SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 def test_token_warns_of_missing_pool_and_existing_node(server, lattice):
     server.put(f"{SECRETS}/lattice-ca", {"metadata": {"name": "lattice-ca"}, "data": {"tls.crt": "eA=="}})
     server.answers["POST", SECRETS] = [(201, [], {"metadata": {}})] * 2
-    server.put(N1, a_node())
+    server.put(N1, a_listed_node())
     ran = lattice("tokens", "create", "--pool", "nope", "--cluster", "none", "--node", "n1")
     assert (ran.code, ran.out[:4]) == (0, "ljt-")
     assert ran.err == (
@@ -208,7 +212,7 @@ def test_missing_token_error_names_the_list_command(server, lattice):
 
 
 def test_retry_refuses_a_stopped_workload(server, lattice):
-    server.put(WEB, a_workload() | {"spec": {"desiredState": "Stopped"}})
+    server.put(WEB, a_listed_workload() | {"spec": {"desiredState": "Stopped"}})
     ran = lattice("retry", "web-0", "-n", "shop")
     assert (ran.code, ran.out) == (1, "")
     assert "workload/web-0 should not run" in ran.err

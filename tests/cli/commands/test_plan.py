@@ -15,7 +15,7 @@ from build.servers import running_server
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("no_server")]
 
 
-def a_service(name="web", cores=1, replicas=1, **placement):
+def a_planned_service(name="web", cores=1, replicas=1, **placement):
     wanted = {"resources": {"cores": cores, "memoryGi": 1}, **placement}
     containers = {"main": {"image": "web:1"}}
     return manifest(
@@ -88,8 +88,8 @@ def test_plan_of_a_pool_lists_every_affected_service(lattice, without_gdpr):
     ("change", "code", "told"),
     [
         pytest.param([], 0, "nothing changes", id="the same manifests again change nothing"),
-        pytest.param([a_service(replicas=2)], 1, "+ default/web", id="a service that fits is a change"),
-        pytest.param([a_service(compliance=["fedramp"])], 2, "without compliance fedramp", id="a service that fits nowhere"),
+        pytest.param([a_planned_service(replicas=2)], 1, "+ default/web", id="a service that fits is a change"),
+        pytest.param([a_planned_service(compliance=["fedramp"])], 2, "without compliance fedramp", id="a service that fits nowhere"),
         pytest.param(
             [manifest("LatticeNodeClass", "tiny", {"resources": {"cores": 1, "memoryGi": 1}})], 1, "1 declaration changed",
             id="a node class without an offer is declared",
@@ -152,7 +152,7 @@ def test_every_plan_error_exits_with_3_or_more(lattice, arguments, told):
 
 
 def test_invalid_manifest_is_reported_with_its_line(lattice, tmp_path):
-    wrong = a_service()
+    wrong = a_planned_service()
     wrong["spec"]["replicas"] = {"min": -2}
     wrong["spec"]["placement"]["complience"] = ["gdpr"]
     ran = lattice("plan", "--world", SEED_000, "-f", write(tmp_path / "wrong.yaml", wrong))
@@ -208,8 +208,8 @@ def test_partly_placed_service_shows_replicas_and_cost(lattice, tmp_path):
     objects = [
         manifest("LatticePool", "p", room),
         manifest("LatticeNodeClass", "m", small),
-        a_service(cores=3, replicas=3),
-        a_service("none", 9),
+        a_planned_service(cores=3, replicas=3),
+        a_planned_service("none", 9),
     ]
     world = write(tmp_path / "world.yaml", *objects)
     ran = lattice("plan", "--world", world)
@@ -238,14 +238,14 @@ def test_plan_id_depends_only_on_its_content(lattice, tmp_path):
     def planned(*arguments):
         return json.loads(lattice("plan", "--world", SEED_000, "-o", "json", *arguments).out)["id"]
 
-    one, two = (write(tmp_path / f"{n}.yaml", a_service(replicas=n)) for n in (1, 2))
+    one, two = (write(tmp_path / f"{n}.yaml", a_planned_service(replicas=n)) for n in (1, 2))
     assert planned("-f", one) == planned("-f", one)
     assert planned("-f", one) != planned("-f", two)
 
 
 def test_a_plan_of_files_points_to_no_apply(lattice, tmp_path):
     """A server may come to another plan, so it is the server that has to be asked."""
-    change = write(tmp_path / "my web.yaml", a_service())
+    change = write(tmp_path / "my web.yaml", a_planned_service())
     ran = lattice("plan", "--world", SEED_000, "-f", change, "-n", "shop")
     assert "+ shop/web" in ran.out
     assert "apply" not in ran.out
@@ -285,7 +285,7 @@ def test_file_prices_take_precedence_and_show_their_age(lattice, tmp_path):
 
 
 def test_estimated_latencies_are_labelled(lattice, tmp_path):
-    near = a_service("edge", latency={"database": {"maxMs": 300}}, requiredRegions=["ap-south"])
+    near = a_planned_service("edge", latency={"database": {"maxMs": 300}}, requiredRegions=["ap-south"])
     change = write(tmp_path / "edge.yaml", near)
     ran = lattice("plan", "--world", SEED_000, "-f", change)
     assert ran.code == 1, ran.out
@@ -297,7 +297,7 @@ def test_estimated_latencies_are_labelled(lattice, tmp_path):
 
 def test_unrelated_kinds_are_ignored(lattice, tmp_path):
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-    ran = lattice("plan", "--world", SEED_000, "-f", write(tmp_path / "all.yaml", space, a_service()))
+    ran = lattice("plan", "--world", SEED_000, "-f", write(tmp_path / "all.yaml", space, a_planned_service()))
     assert ran.code == 1
     assert "ignored 1 Namespace" in ran.err
 
@@ -338,7 +338,7 @@ def test_stale_plan_is_not_applied(real, tmp_path):
 
 
 def test_a_viewer_can_plan(real, tmp_path):
-    change = write(tmp_path / "web.yaml", a_service())
+    change = write(tmp_path / "web.yaml", a_planned_service())
     viewer = str(real.mint("ann", "lattice:viewers"))
     real.lattice("apply", "-f", SEED_000)
     ran = real.lattice("plan", "-f", change, "--kubeconfig", viewer)
@@ -347,7 +347,7 @@ def test_a_viewer_can_plan(real, tmp_path):
 
 
 def test_plan_prints_its_apply_command(real, tmp_path):
-    change = write(tmp_path / "my web.yaml", a_service())
+    change = write(tmp_path / "my web.yaml", a_planned_service())
     real.lattice("apply", "-f", SEED_000)
     ran = real.lattice("plan", "-f", change)
     assert f"apply with: lattice apply -f '{change}' --plan p-" in ran.stdout
@@ -355,12 +355,12 @@ def test_plan_prints_its_apply_command(real, tmp_path):
 
 def test_stale_plan_lists_only_the_differences(real, tmp_path):
     """Asked for by its id, or kept in a file: two services are planned, one of them comes out otherwise."""
-    change = write(tmp_path / "two.yaml", a_service("one"), a_service("two", replicas=2))
+    change = write(tmp_path / "two.yaml", a_planned_service("one"), a_planned_service("two", replicas=2))
     real.lattice("apply", "-f", SEED_000)
     planned = real.lattice("plan", "-f", change, "-o", "json")
     kept = tmp_path / "plan.json"
     kept.write_text(planned.stdout)
-    assert real.lattice("apply", "-f", "-", stdin=json.dumps(a_service("one"))).returncode == 0
+    assert real.lattice("apply", "-f", "-", stdin=json.dumps(a_planned_service("one"))).returncode == 0
     for plan in (json.loads(planned.stdout)["id"], str(kept)):
         for dry in ([], ["--dry-run=server"]):
             refused = real.lattice("apply", "-f", change, "--plan", plan, *dry)

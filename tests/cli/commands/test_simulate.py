@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from build.manifests import a_node, a_workload, changed, in_lines, in_yaml
+from build.manifests import a_node_manifest, a_workload_manifest, changed, in_lines, in_yaml
 
 from lattice.cli.commands.simulate import PROGRESS_MIN_WORKLOADS
 from lattice.cli.output.simulation_report import format_amount, report_lines
@@ -21,17 +21,28 @@ from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableG
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        pytest.param("all.yaml", in_yaml(a_node(), a_workload()), id="YAML of several documents"),
-        pytest.param("all.jsonl", in_lines(a_node(), a_workload()), id="an object a line"),
-        pytest.param("all.json", in_lines(a_node(), a_workload()), id="an object a line in a .json file"),
+        pytest.param(
+            "all.yaml", in_yaml(a_node_manifest(), a_workload_manifest()), id="YAML of several documents"
+        ),
+        pytest.param("all.jsonl", in_lines(a_node_manifest(), a_workload_manifest()), id="an object a line"),
         pytest.param(
             "all.json",
-            json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}, indent=2),
+            in_lines(a_node_manifest(), a_workload_manifest()),
+            id="an object a line in a .json file",
+        ),
+        pytest.param(
+            "all.json",
+            json.dumps(
+                {"apiVersion": "v1", "kind": "List", "items": [a_node_manifest(), a_workload_manifest()]},
+                indent=2,
+            ),
             id="a JSON list",
         ),
         pytest.param(
             "all.yaml",
-            json.dumps({"apiVersion": "v1", "kind": "List", "items": [a_node(), a_workload()]}),
+            json.dumps(
+                {"apiVersion": "v1", "kind": "List", "items": [a_node_manifest(), a_workload_manifest()]}
+            ),
             id="a list in YAML",
         ),
     ],
@@ -45,16 +56,19 @@ def test_every_manifest_format_is_read(lattice, write, name, text):
 
 
 def test_folders_are_read_recursively_only_with_flag(lattice, write, tmp_path):
-    write("nodes.yaml", in_yaml(a_node()))
-    write("workloads.jsonl", in_lines(a_workload("a"), a_workload("b")))
+    write("nodes.yaml", in_yaml(a_node_manifest()))
+    write("workloads.jsonl", in_lines(a_workload_manifest("a"), a_workload_manifest("b")))
     (tmp_path / "deeper").mkdir()
-    write("deeper/more.json", json.dumps(a_workload("c")))
+    write("deeper/more.json", json.dumps(a_workload_manifest("c")))
     assert "1 node: 2 placed" in lattice("simulate", "-f", ".").out
     assert "1 node: 3 placed" in lattice("simulate", "-R", "-f", ".").out
 
 
 def test_standard_input_is_read(lattice, write, monkeypatch):
-    for text in (in_yaml(a_node(), a_workload()), in_lines(a_node(), a_workload())):
+    for text in (
+        in_yaml(a_node_manifest(), a_workload_manifest()),
+        in_lines(a_node_manifest(), a_workload_manifest()),
+    ):
         with open(write("in", text)) as file:
             monkeypatch.setattr(sys, "stdin", file)
             assert "1 node: 1 placed" in lattice("simulate", "-f", "-").out
@@ -68,7 +82,10 @@ def test_unrelated_kinds_are_ignored_and_counted(lattice, write):
         "metadata": {"name": "p"},
         "spec": spec,
     }
-    for name, text in (("a.yaml", in_yaml(a_node(), pool)), ("a.jsonl", in_lines(a_node(), pool))):
+    for name, text in (
+        ("a.yaml", in_yaml(a_node_manifest(), pool)),
+        ("a.jsonl", in_lines(a_node_manifest(), pool)),
+    ):
         ran = lattice("simulate", "-f", write(name, text))
         assert (ran.code, ran.err.splitlines()[0]) == (
             0,
@@ -77,7 +94,9 @@ def test_unrelated_kinds_are_ignored_and_counted(lattice, write):
 
 
 def test_unplaced_workloads_show_reasons_and_optional_exit_code(lattice, write):
-    file = write("a.yaml", in_yaml(a_node(), *(a_workload(f"w{i}", cpu="3") for i in range(6))))
+    file = write(
+        "a.yaml", in_yaml(a_node_manifest(), *(a_workload_manifest(f"w{i}", cpu="3") for i in range(6)))
+    )
     ran = lattice("simulate", "-f", file)
     assert ran.code == 0
     assert "1 node: 1 placed, 5 not placed" in ran.out
@@ -87,15 +106,23 @@ def test_unplaced_workloads_show_reasons_and_optional_exit_code(lattice, write):
 
 
 def test_table_shows_utilisation(lattice, write):
-    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), a_workload(cpu="2"))))
+    ran = lattice(
+        "simulate",
+        "-f",
+        write("a.yaml", in_yaml(a_node_manifest("n1"), a_node_manifest("n2"), a_workload_manifest(cpu="2"))),
+    )
     line = next(line for line in ran.out.splitlines() if line.startswith("cpu "))
     assert line.split() == ["cpu", "8", "0", "(0.0%)", "2", "(25.0%)", "25.0%", "50.0%"]
 
 
 def test_wide_table_shows_qos_class_and_node_utilisation(lattice, write):
-    limited = a_workload("g", cpu="2", limits={"cpu": "2", "memory": "1Gi"})
+    limited = a_workload_manifest("g", cpu="2", limits={"cpu": "2", "memory": "1Gi"})
     out = lattice(
-        "simulate", "-f", write("a.yaml", in_yaml(a_node("n1"), a_node("n2"), limited)), "-o", "wide"
+        "simulate",
+        "-f",
+        write("a.yaml", in_yaml(a_node_manifest("n1"), a_node_manifest("n2"), limited)),
+        "-o",
+        "wide",
     ).out
     assert "QoS classes: 1 Guaranteed\n" in out
     assert ["shop/g", "Guaranteed"] in [line.split()[::2] for line in out.splitlines()]
@@ -104,7 +131,12 @@ def test_wide_table_shows_qos_class_and_node_utilisation(lattice, write):
 
 def test_many_placements_are_counted_per_node(lattice, write):
     file = write(
-        "a.jsonl", in_lines(a_node("n1"), a_node("n2"), *(a_workload(f"w{i}", cpu="10m") for i in range(60)))
+        "a.jsonl",
+        in_lines(
+            a_node_manifest("n1"),
+            a_node_manifest("n2"),
+            *(a_workload_manifest(f"w{i}", cpu="10m") for i in range(60)),
+        ),
     )
     assert "NODE   PLACED\n" in lattice("simulate", "-f", file).out
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
@@ -114,14 +146,19 @@ def test_many_reasons_are_cut_unless_wide(lattice, write):
     labels = [{"nodeSelector": {"rack": f"r{i}"}} for i in range(60)]
     file = write(
         "a.jsonl",
-        in_lines(a_node(), *(a_workload(f"w{i}", constraints=each) for i, each in enumerate(labels))),
+        in_lines(
+            a_node_manifest(),
+            *(a_workload_manifest(f"w{i}", constraints=each) for i, each in enumerate(labels)),
+        ),
     )
     assert "and 10 more workloads; -o wide lists all\n" in lattice("simulate", "-f", file).out
     assert lattice("simulate", "-f", file, "-o", "wide").out.count("shop/w") == 60
 
 
 def test_json_output_is_complete(lattice, write):
-    file = write("a.yaml", in_yaml(a_node(), a_workload("a"), a_workload("b", cpu="9")))
+    file = write(
+        "a.yaml", in_yaml(a_node_manifest(), a_workload_manifest("a"), a_workload_manifest("b", cpu="9"))
+    )
     value = json.loads(
         lattice("simulate", "-f", file, "-o", "json", "--seed", "7", "--explain", "shop/b").out
     )
@@ -148,10 +185,10 @@ def test_explain_shows_scores_and_every_rejection(lattice, write):
     file = write(
         "a.yaml",
         in_yaml(
-            a_node("n1"),
-            a_node("n2", cpu=100),
-            a_node("n3", unschedulable=True),
-            a_workload(namespace="default"),
+            a_node_manifest("n1"),
+            a_node_manifest("n2", cpu=100),
+            a_node_manifest("n3", unschedulable=True),
+            a_workload_manifest(namespace="default"),
         ),
     )
     out = lattice("simulate", "-f", file, "--explain", "w1").out
@@ -163,7 +200,10 @@ def test_explain_shows_scores_and_every_rejection(lattice, write):
 
 def test_the_same_input_gives_the_same_output(lattice, write):
     file = write(
-        "a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15)))
+        "a.jsonl",
+        in_lines(
+            *(a_node_manifest(f"n{i}") for i in range(20)), *(a_workload_manifest(f"w{i}") for i in range(15))
+        ),
     )
     first, second, other = (lattice("simulate", "-f", file, "--seed", seed).out for seed in ("1", "1", "2"))
     assert first == second
@@ -171,17 +211,22 @@ def test_the_same_input_gives_the_same_output(lattice, write):
 
 
 def test_equal_names_in_two_namespaces_are_distinct(lattice, write):
-    file = write("a.yaml", in_yaml(a_node(), a_workload(namespace="a"), a_workload(namespace="b")))
+    file = write(
+        "a.yaml",
+        in_yaml(a_node_manifest(), a_workload_manifest(namespace="a"), a_workload_manifest(namespace="b")),
+    )
     assert "2 placed" in lattice("simulate", "-f", file).out
 
 
 def test_gangs_and_priorities_are_honoured(lattice, write):
-    gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
-    bound = {**a_workload("old", cpu="4"), "status": {"binding": {"node": "n1"}}}
-    value = json.loads(lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "-o", "json").out)
+    gang = [a_workload_manifest(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
+    bound = {**a_workload_manifest("old", cpu="4"), "status": {"binding": {"node": "n1"}}}
+    value = json.loads(
+        lattice("simulate", "-f", write("a.yaml", in_yaml(a_node_manifest(), *gang)), "-o", "json").out
+    )
     assert value["placements"] == {}
     assert "minMember is 3" in value["unplaced"][0]["reason"]
-    file = write("b.yaml", in_yaml(a_node(), bound, a_workload("new", cpu="2", priority=5)))
+    file = write("b.yaml", in_yaml(a_node_manifest(), bound, a_workload_manifest("new", cpu="2", priority=5)))
     value = json.loads(lattice("simulate", "-f", file, "-o", "json").out)
     assert (value["placements"], value["displaced"]) == (
         {"shop/new": "n1"},
@@ -191,7 +236,10 @@ def test_gangs_and_priorities_are_honoured(lattice, write):
 
 
 def test_reasons_beyond_the_list_are_summed_by_kind(lattice, write):
-    file = write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=f"{5001 + i}m") for i in range(60))))
+    file = write(
+        "a.jsonl",
+        in_lines(a_node_manifest(), *(a_workload_manifest(f"w{i}", cpu=f"{5001 + i}m") for i in range(60))),
+    )
     out = lattice("simulate", "-f", file).out
     assert "1            shop/w49                          0 of 1 node: 1 without 5050m cpu free\n" in out
     assert "10           shop/w50, shop/w51, shop/w52, …   without … cpu free\n" in out
@@ -202,14 +250,19 @@ def test_only_equal_reasons_share_a_line(lattice, write):
     out = lattice(
         "simulate",
         "-f",
-        write("a.jsonl", in_lines(a_node(), *(a_workload(f"w{i}", cpu=cpu) for i, cpu in enumerate("966")))),
+        write(
+            "a.jsonl",
+            in_lines(
+                a_node_manifest(), *(a_workload_manifest(f"w{i}", cpu=cpu) for i, cpu in enumerate("966"))
+            ),
+        ),
     ).out
     assert "2            shop/w1, shop/w2   0 of 1 node: 1 without 6 cpu free\n" in out
     assert "1            shop/w0            0 of 1 node: 1 without 9 cpu free\n" in out
 
 
 def test_equal_runs_give_equal_json(lattice, write):
-    file = write("a.yaml", in_yaml(a_node(), a_workload()))
+    file = write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest()))
     first, second = (lattice("simulate", "-f", file, "-o", "json").out for _ in range(2))
     assert first == second
     assert "seconds" not in json.loads(first)
@@ -217,7 +270,10 @@ def test_equal_runs_give_equal_json(lattice, write):
 
 def test_profile_may_set_the_seed(lattice, write):
     file = write(
-        "a.jsonl", in_lines(*(a_node(f"n{i}") for i in range(20)), *(a_workload(f"w{i}") for i in range(15)))
+        "a.jsonl",
+        in_lines(
+            *(a_node_manifest(f"n{i}") for i in range(20)), *(a_workload_manifest(f"w{i}") for i in range(15))
+        ),
     )
     mine = write("mine.yaml", "scores: {BinPacking: 1}\nseed: 5\ntieBreaker: random\n")
     found = [
@@ -232,14 +288,17 @@ def test_profile_may_set_the_seed(lattice, write):
 
 
 def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
-    node = a_node()
+    node = a_node_manifest()
     node["status"]["gpus"] = [{"model": "t4"}]
     bound = [
-        {**a_workload(f"b{i}", requests={"cpu": "3", "gpu": 1}), "status": {"binding": {"node": "n1"}}}
+        {
+            **a_workload_manifest(f"b{i}", requests={"cpu": "3", "gpu": 1}),
+            "status": {"binding": {"node": "n1"}},
+        }
         for i in range(2)
     ]
-    cpu = [{**a_workload("b2", cpu="3"), "status": {"binding": {"node": "n1"}}}]
-    counted = changed(a_node("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
+    cpu = [{**a_workload_manifest("b2", cpu="3"), "status": {"binding": {"node": "n1"}}}]
+    counted = changed(a_node_manifest("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
     assert ran.code == 0, ran.err
     assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
@@ -255,7 +314,10 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
 def test_progress_is_shown_on_a_terminal_only(lattice, write):
     file = write(
         "a.jsonl",
-        in_lines(a_node(cpu=10**7), *(a_workload(f"w{i}", cpu="1m") for i in range(PROGRESS_MIN_WORKLOADS))),
+        in_lines(
+            a_node_manifest(cpu=10**7),
+            *(a_workload_manifest(f"w{i}", cpu="1m") for i in range(PROGRESS_MIN_WORKLOADS)),
+        ),
     )
     command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", file]
     ours, theirs = pty.openpty()
@@ -268,13 +330,18 @@ def test_progress_is_shown_on_a_terminal_only(lattice, write):
 
 
 def test_a_json_list_needs_no_kind(lattice, write):
-    for text in (json.dumps([a_node(), a_workload()]), json.dumps([a_node(), a_workload()], indent=2)):
+    for text in (
+        json.dumps([a_node_manifest(), a_workload_manifest()]),
+        json.dumps([a_node_manifest(), a_workload_manifest()], indent=2),
+    ):
         assert "1 node: 1 placed" in lattice("simulate", "-f", write("all.json", text)).out
 
 
 def test_explain_of_a_gang_member_counts_the_other_members(lattice, write):
-    gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
-    out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "--explain", "shop/g0").out
+    gang = [a_workload_manifest(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
+    out = lattice(
+        "simulate", "-f", write("a.yaml", in_yaml(a_node_manifest(), *gang)), "--explain", "shop/g0"
+    ).out
     assert "nodes are shown with the 2 others of its group that fit in place\n" in out
     assert "n1         cpu: need 2, have 0, missing 2\n" in out
 
@@ -305,7 +372,7 @@ def test_sums_are_written_as_numbers():
 
 def test_guide_names_every_option_and_output_field(lattice, write):
     guide = (Path(__file__).parents[3] / "docs" / "guides" / "simulate.md").read_text()
-    file = write("a.yaml", in_yaml(a_node(), a_workload()))
+    file = write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest()))
     found = json.loads(lattice("simulate", "-f", file, "-o", "json", "--explain", "shop/w1").out)
     for name in (*PRESETS, *FILTERS, *SCORES, *TieBreaker, *found, *found["explained"]):
         assert f"`{name}`" in guide, name

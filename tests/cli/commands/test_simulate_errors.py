@@ -6,54 +6,64 @@ import sys
 
 import pytest
 import yaml
-from build.manifests import a_node, a_workload, changed, in_lines, in_yaml
+from build.manifests import a_node_manifest, a_workload_manifest, changed, in_lines, in_yaml
 
 BAD = [
     pytest.param(
-        changed(a_workload(), "spec.requests.cpu", "-1"), "must be 0 or more", id="a negative request"
+        changed(a_workload_manifest(), "spec.requests.cpu", "-1"),
+        "must be 0 or more",
+        id="a negative request",
     ),
     pytest.param(
-        changed(a_workload(), "spec.requests.memory", "99999Ei"),
+        changed(a_workload_manifest(), "spec.requests.memory", "99999Ei"),
         "is more than the maximum (2^63 - 1)",
         id="an absurd request",
     ),
     pytest.param(
-        changed(a_workload(), "spec.requests.memory", "5Ei"),
+        changed(a_workload_manifest(), "spec.requests.memory", "5Ei"),
         "more than any node has",
         id="more than any node can have",
     ),
     pytest.param(
-        changed(a_workload(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"
+        changed(a_workload_manifest(), "spec.requests.cpu", "lots"), "must be 0 or more", id="not a quantity"
     ),
     pytest.param(
-        a_workload(limits={"cpu": "500m"}),
+        a_workload_manifest(limits={"cpu": "500m"}),
         "must be at most the limit (500m), got 1",
         id="a request over its limit",
     ),
-    pytest.param(a_workload(colour="red"), 'unknown field "spec.colour"', id="an unknown field"),
-    pytest.param(a_workload(name="No Name"), "metadata.name", id="a name that is none"),
-    pytest.param(a_workload(labels={"a b": "c"}), "metadata.labels", id="a label that is none"),
-    pytest.param(a_workload(priority="high"), "spec.priority", id="a priority that is no number"),
-    pytest.param(a_workload(containers={}), "must have at least one container", id="nothing to run"),
+    pytest.param(a_workload_manifest(colour="red"), 'unknown field "spec.colour"', id="an unknown field"),
+    pytest.param(a_workload_manifest(name="No Name"), "metadata.name", id="a name that is none"),
+    pytest.param(a_workload_manifest(labels={"a b": "c"}), "metadata.labels", id="a label that is none"),
+    pytest.param(a_workload_manifest(priority="high"), "spec.priority", id="a priority that is no number"),
+    pytest.param(a_workload_manifest(containers={}), "must have at least one container", id="nothing to run"),
     pytest.param(
-        a_workload(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}),
+        a_workload_manifest(constraints={"spread": [{"topologyKey": "zone", "maxSkew": 0}]}),
         "spec.constraints.spread[0].maxSkew",
         id="no skew",
     ),
     pytest.param(
-        a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
+        a_workload_manifest(constraints={"spread": [{"topologyKey": "zone"}]}),
         "spec.constraints.spread[0].selector: is required",
         id="spread constraint without a selector",
     ),
     pytest.param(
-        a_node(cpu=-4000), "status.capacity.cpu: must be from 0 to 2^53, got -4000", id="negative capacity"
+        a_node_manifest(cpu=-4000),
+        "status.capacity.cpu: must be from 0 to 2^53, got -4000",
+        id="negative capacity",
     ),
     pytest.param(
-        a_node(memory=1 << 62), "status.capacity.memory: must be from 0 to 2^53", id="absurd capacity"
+        a_node_manifest(memory=1 << 62),
+        "status.capacity.memory: must be from 0 to 2^53",
+        id="absurd capacity",
     ),
-    pytest.param(changed(a_node(), "kind", "LatticeNod"), "did you mean LatticeNode?", id="an unknown kind"),
     pytest.param(
-        changed(a_node(), "apiVersion", "v1"), "use apiVersion: lattice.dev/v1alpha1", id="a wrong version"
+        changed(a_node_manifest(), "kind", "LatticeNod"), "did you mean LatticeNode?", id="an unknown kind"
+    ),
+    pytest.param(
+        changed(a_node_manifest(), "apiVersion", "v1"),
+        "use apiVersion: lattice.dev/v1alpha1",
+        id="a wrong version",
     ),
 ]
 
@@ -63,7 +73,7 @@ DEEP = '{"x":' * 5000 + "1" + "}" * 5000
 @pytest.mark.parametrize("form", ["yaml", "jsonl"])
 @pytest.mark.parametrize(("value", "problem"), BAD)
 def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, problem):
-    good = a_workload("good")
+    good = a_workload_manifest("good")
     text = in_yaml(good, value) if form == "yaml" else in_lines(good, value)
     ran = lattice("simulate", "-f", write(f"bad.{form}", text))
     assert (ran.code, ran.out) == (1, "")
@@ -79,7 +89,7 @@ def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, pr
         pytest.param("[1, 2]", "bad.jsonl:2: a manifest is a mapping, got a list", id="a list"),
         pytest.param("{}", "bad.jsonl:2: apiVersion is missing", id="an empty object"),
         pytest.param(
-            json.dumps(a_workload()).replace('"kind"', '"kind": "x", "kind"'),
+            json.dumps(a_workload_manifest()).replace('"kind"', '"kind": "x", "kind"'),
             'the key "kind" appears twice',
             id="a key twice",
         ),
@@ -91,14 +101,16 @@ def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, pr
     ],
 )
 def test_bad_lines_are_refused_with_their_number(lattice, write, line, problem):
-    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(a_node()) + line + "\n"))
+    ran = lattice("simulate", "-f", write("bad.jsonl", in_lines(a_node_manifest()) + line + "\n"))
     assert (ran.code, ran.out) == (1, "")
     assert problem in ran.err
 
 
 @pytest.mark.parametrize("form", ["yaml", "jsonl"])
 @pytest.mark.parametrize(
-    ("value", "what"), [(a_node(), "node n1"), (a_workload(), "workload shop/w1")], ids=["nodes", "workloads"]
+    ("value", "what"),
+    [(a_node_manifest(), "node n1"), (a_workload_manifest(), "workload shop/w1")],
+    ids=["nodes", "workloads"],
 )
 def test_duplicate_names_are_refused(lattice, write, form, value, what):
     first = write(f"first.{form}", (in_yaml if form == "yaml" else in_lines)(value))
@@ -127,7 +139,9 @@ def test_duplicate_names_are_refused(lattice, write, form, value, what):
 )
 def test_metadata_is_validated_for_cached_specs(lattice, write, metadata, problem):
     ran = lattice(
-        "simulate", "-f", write("bad.jsonl", in_lines(a_node("n1"), {**a_node(), "metadata": metadata}))
+        "simulate",
+        "-f",
+        write("bad.jsonl", in_lines(a_node_manifest("n1"), {**a_node_manifest(), "metadata": metadata})),
     )
     assert (ran.code, ran.out) == (1, "")
     assert problem in ran.err
@@ -136,7 +150,7 @@ def test_metadata_is_validated_for_cached_specs(lattice, write, metadata, proble
 
 def test_problems_are_listed_up_to_a_limit(lattice, write):
     ran = lattice(
-        "simulate", "-f", write("bad.jsonl", in_lines(*(a_node(f"n{i}", cpu=-1) for i in range(50))))
+        "simulate", "-f", write("bad.jsonl", in_lines(*(a_node_manifest(f"n{i}", cpu=-1) for i in range(50))))
     )
     assert ran.err.count("error: ") == 20
     assert "stopped after 20 problems" in ran.err
@@ -170,7 +184,7 @@ def test_problems_are_listed_up_to_a_limit(lattice, write):
     ],
 )
 def test_profiles_are_files_too(lattice, write, text, problem):
-    world = write("a.yaml", in_yaml(a_node(), a_workload()))
+    world = write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest()))
     ran = lattice("simulate", "-f", world, "--profile", write("mine.yaml", text))
     assert ran.code == (1 if problem else 0), ran.err
     assert problem in ran.err
@@ -178,7 +192,9 @@ def test_profiles_are_files_too(lattice, write, text, problem):
 
 def test_profile_errors_are_in_line_order(lattice, write):
     text = "scores:\n  Price: -1\nseed: x\nmagic: 1\ntieBreaker: coin\nname: 3\n"
-    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node())), "--profile", write("mine.yaml", text))
+    ran = lattice(
+        "simulate", "-f", write("a.yaml", in_yaml(a_node_manifest())), "--profile", write("mine.yaml", text)
+    )
     assert re.findall(r"mine.yaml:(\d): (\S+):", ran.err) == [
         ("2", "scores.Price"),
         ("3", "seed"),
@@ -189,7 +205,13 @@ def test_profile_errors_are_in_line_order(lattice, write):
 
 
 def test_unknown_profile_lists_the_existing_ones(lattice, write):
-    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "--profile", "magic")
+    ran = lattice(
+        "simulate",
+        "-f",
+        write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest())),
+        "--profile",
+        "magic",
+    )
     assert ran.code == 1
     assert 'no profile "magic"' in ran.err
     assert "resource-efficiency" in ran.err
@@ -240,7 +262,7 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
     ],
 )
 def test_missing_input_is_reported(lattice, write, tmp_path, arguments, problem):
-    write("a.yaml", in_yaml(a_node(), a_workload()))
+    write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest()))
     write("nothing.json", "")
     write("list.yaml", "[1, 2]")
     (tmp_path / "empty").mkdir()
@@ -250,15 +272,15 @@ def test_missing_input_is_reported(lattice, write, tmp_path, arguments, problem)
 
 
 def test_binding_to_an_unknown_node_names_its_line(lattice, write):
-    bound = {**a_workload("b"), "status": {"binding": {"node": "gone"}}}
-    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), bound)))
+    bound = {**a_workload_manifest("b"), "status": {"binding": {"node": "gone"}}}
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node_manifest(), bound)))
     assert ran.code == 1
     assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not among those given\n" in ran.err
 
 
 def test_gang_members_must_agree_on_min_member(lattice, write):
-    members = [a_workload(f"g{least}", group={"name": "g", "minMember": least}) for least in (2, 3)]
-    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node(), *members)))
+    members = [a_workload_manifest(f"g{least}", group={"name": "g", "minMember": least}) for least in (2, 3)]
+    ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node_manifest(), *members)))
     assert ran.code == 1
     assert (
         "a.jsonl:3: spec.group.minMember: must be the same for all of group shop/g: 3 here, 2 at a.jsonl:2"
@@ -273,9 +295,9 @@ def test_gang_members_must_agree_on_min_member(lattice, write):
         pytest.param("a.json", f"\n[{DEEP}]", 2, id="in a list"),
         pytest.param("a.json", '{"kind": "List", "items": [\n' + DEEP + "]}", 2, id="in a List"),
         pytest.param("a.json", f"{{}}\n{DEEP}", 2, id="in a line of a .json file"),
-        pytest.param("a.jsonl", in_lines(a_node()) + DEEP, 2, id="in a line"),
+        pytest.param("a.jsonl", in_lines(a_node_manifest()) + DEEP, 2, id="in a line"),
         pytest.param(
-            "a.jsonl", in_lines(a_node()).replace('"spec": {}', f'"spec": {DEEP}'), 1, id="in a spec"
+            "a.jsonl", in_lines(a_node_manifest()).replace('"spec": {}', f'"spec": {DEEP}'), 1, id="in a spec"
         ),
         pytest.param("a.json", "[" * 5000 + "]" * 5000, 1, id="in lists"),
     ],
@@ -298,7 +320,7 @@ def test_nesting_limit_error_names_its_line(lattice, write, monkeypatch, name, t
         pytest.param("a.json", '{"kind": "LatticeNode",\n "spec": }', 2, id="no value"),
         pytest.param("a.json", '[{"kind": "LatticeNode"},\n', 2, id="a list cut short"),
         pytest.param("a.json", "kind: LatticeNode\n", 1, id="YAML"),
-        pytest.param("a.json", in_lines(a_node()) + '{"kind": \n', 2, id="a line of several"),
+        pytest.param("a.json", in_lines(a_node_manifest()) + '{"kind": \n', 2, id="a line of several"),
     ],
 )
 def test_broken_json_file_is_reported_as_json(lattice, write, monkeypatch, name, text, line):
@@ -326,10 +348,15 @@ def test_binary_file_is_one_error(lattice, write, tmp_path):
     ("name", "text", "lines"),
     [
         pytest.param(
-            "a.yaml", "---\n".join(yaml.safe_dump(each) for each in (a_node(), a_node())), (1, 11), id="YAML"
+            "a.yaml",
+            "---\n".join(yaml.safe_dump(each) for each in (a_node_manifest(), a_node_manifest())),
+            (1, 11),
+            id="YAML",
         ),
-        pytest.param("a.json", json.dumps([a_node(), a_node()], indent=2), (2, 16), id="a JSON list"),
-        pytest.param("a.jsonl", in_lines(a_node(), a_node()), (1, 2), id="lines"),
+        pytest.param(
+            "a.json", json.dumps([a_node_manifest(), a_node_manifest()], indent=2), (2, 16), id="a JSON list"
+        ),
+        pytest.param("a.jsonl", in_lines(a_node_manifest(), a_node_manifest()), (1, 2), id="lines"),
     ],
 )
 def test_duplicate_object_error_names_both_lines(lattice, write, name, text, lines):
@@ -350,7 +377,9 @@ def test_duplicate_object_error_names_both_lines(lattice, write, name, text, lin
     ],
 )
 def test_file_given_twice_is_one_error(lattice, write, again, told):
-    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), a_workload())), "-f", again)
+    ran = lattice(
+        "simulate", "-f", write("a.yaml", in_yaml(a_node_manifest(), a_workload_manifest())), "-f", again
+    )
     assert (ran.code, ran.err.count("error:")) == (1, 1)
     assert f"error: {told}" in ran.err
 
@@ -372,7 +401,7 @@ def test_file_given_twice_is_one_error(lattice, write, again, told):
     ],
 )
 def test_node_amount_in_a_wrong_unit_is_reported(lattice, write, resource, given, told):
-    node = changed(a_node(), "status.capacity", {resource: given})
+    node = changed(a_node_manifest(), "status.capacity", {resource: given})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node)))
     assert ran.code == 1
     assert f"  a.jsonl:1: status.capacity.{resource}: " in ran.err
@@ -380,7 +409,7 @@ def test_node_amount_in_a_wrong_unit_is_reported(lattice, write, resource, given
 
 
 def test_offline_error_has_an_offline_fix(lattice, write):
-    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(colour="red"))))
+    ran = lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload_manifest(colour="red"))))
     assert "fix: `lattice crds latticeworkloads` lists the fields" in ran.err
     assert "did you mean" not in ran.err
     assert lattice("crds", "latticeworkloads").code == 0
@@ -407,11 +436,11 @@ def test_offline_error_has_an_offline_fix(lattice, write):
     ],
 )
 def test_unknown_field_suggests_the_nearest(lattice, write, change, told):
-    assert told in lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload(**change)))).err
+    assert told in lattice("simulate", "-f", write("a.yaml", in_yaml(a_workload_manifest(**change)))).err
 
 
 def test_json_lines_in_another_file_type_suggest_a_rename(lattice, write):
-    ran = lattice("simulate", "-f", write("all.txt", in_lines(a_node(), a_workload())))
+    ran = lattice("simulate", "-f", write("all.txt", in_lines(a_node_manifest(), a_workload_manifest())))
     assert ran.code == 1
     assert "rename the file" in ran.err
 

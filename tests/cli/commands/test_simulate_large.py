@@ -17,7 +17,7 @@ NOWHERE = 50  # every so manieth service wants a disk that no node has
 ZONES = 5
 
 
-def a_node(number: int) -> dict[str, object]:
+def a_numbered_node(number: int) -> dict[str, object]:
     spec, capacity = {"zone": f"z{number % ZONES}"}, {"cpu": CPU, "memory": MEMORY << 30}
     head = {
         "apiVersion": "lattice.dev/v1alpha1",
@@ -27,7 +27,7 @@ def a_node(number: int) -> dict[str, object]:
     return {**head, "spec": spec, "status": {"capacity": capacity}}
 
 
-def a_workload(number: int) -> dict[str, object]:
+def a_numbered_workload(number: int) -> dict[str, object]:
     """A hundred replicas of each service; some services have to be spread over zones, others apart from themselves."""
     service, (cpu, memory) = number // 100, REQUESTS[number // 100 % len(REQUESTS)]
     constraints: dict[str, object] = {}
@@ -59,7 +59,7 @@ def a_workload(number: int) -> dict[str, object]:
 def test_ten_thousand_nodes_and_a_hundred_thousand_workloads(tmp_path: Path) -> None:
     world = tmp_path / "world.jsonl"
     with world.open("w") as file:
-        for made in (*map(a_node, range(NODES)), *map(a_workload, range(WORKLOADS))):
+        for made in (*map(a_numbered_node, range(NODES)), *map(a_numbered_workload, range(WORKLOADS))):
             file.write(json.dumps(made) + "\n")
     command = [sys.executable, "-m", "lattice.cli.main", "simulate", "-f", str(world), "-o", "json"]
     ran = subprocess.run(

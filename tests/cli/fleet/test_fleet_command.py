@@ -202,7 +202,7 @@ def test_optimise_reports_the_optimality_gap(lattice):
     assert "no placement costs less than $12.88/h: the gap is at most 0.00 %" in ran.out
 
 
-def a_pool(name, provider):
+def a_pool_manifest(name, provider):
     spec = {
         "provider": {"type": provider, "region": f"r-{name}"},
         "capacity": {"maxNodes": 100},
@@ -221,7 +221,7 @@ def running(tmp_path):
     }
     objects = [
         {"apiVersion": API, "kind": "LatticeNodeClass", "metadata": {"name": "medium"}, "spec": sizes},
-        a_pool("dear", "aws"),
+        a_pool_manifest("dear", "aws"),
     ]
     cluster = {"pool": "dear", "nodes": {"medium": 4}, "minNodes": 1, "maxNodes": 20}
     objects.append(
@@ -241,7 +241,7 @@ def running(tmp_path):
             }
         )
     (tmp_path / "running.json").write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}))
-    (tmp_path / "cheap.json").write_text(json.dumps(a_pool("cheap", "gcp")))
+    (tmp_path / "cheap.json").write_text(json.dumps(a_pool_manifest("cheap", "gcp")))
     return "running.json"
 
 

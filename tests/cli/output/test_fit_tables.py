@@ -21,7 +21,7 @@ def a_folder(path: Path, *objects: tuple[str, str, dict]) -> str:
     return str(path)
 
 
-def a_pool(name: str, **spec: object) -> tuple[str, str, dict]:
+def pool_document(name: str, **spec: object) -> tuple[str, str, dict]:
     return (
         "LatticePool",
         name,
@@ -29,19 +29,24 @@ def a_pool(name: str, **spec: object) -> tuple[str, str, dict]:
     )
 
 
-def a_policy(name: str, **requirements: object) -> tuple[str, str, dict]:
+def policy_document(name: str, **requirements: object) -> tuple[str, str, dict]:
     return ("LatticePlacementPolicy", name, {"requirements": requirements})
 
 
-def a_service(name: str) -> tuple[str, str, dict]:
+def service_document(name: str) -> tuple[str, str, dict]:
     placement = {"resources": {"cores": 3, "memoryGi": 1}}
     return ("LatticeService", name, {"containers": {"main": {"image": "a:1"}}, "placement": placement})
 
 
 def test_fit_names_services_placed_first(lattice, tmp_path):
-    full = a_pool("p1", capacity={"maxNodes": 1})
+    full = pool_document("p1", capacity={"maxNodes": 1})
     world = a_folder(
-        tmp_path, CLASS, full, a_policy("rules", compliance=["gdpr"]), a_service("aaa"), a_service("api")
+        tmp_path,
+        CLASS,
+        full,
+        policy_document("rules", compliance=["gdpr"]),
+        service_document("aaa"),
+        service_document("api"),
     )
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0
@@ -52,12 +57,15 @@ def test_fit_names_services_placed_first(lattice, tmp_path):
 @pytest.mark.parametrize("command", ["why", "fit"])
 def test_conflicting_policies_are_named(lattice, tmp_path, command):
     east, west = (
-        a_pool("east", labels={"compliance": ["gdpr"]}),
-        a_pool("west", labels={"compliance": ["fedramp"]}),
+        pool_document("east", labels={"compliance": ["gdpr"]}),
+        pool_document("west", labels={"compliance": ["fedramp"]}),
     )
-    rules = a_policy("europe", compliance=["gdpr"]), a_policy("state", compliance=["fedramp"])
+    rules = policy_document("europe", compliance=["gdpr"]), policy_document("state", compliance=["fedramp"])
     ran = lattice(
-        command, "service/api", "--world", a_folder(tmp_path, CLASS, east, west, *rules, a_service("api"))
+        command,
+        "service/api",
+        "--world",
+        a_folder(tmp_path, CLASS, east, west, *rules, service_document("api")),
     )
     words = " ".join(ran.out.split())
     assert (
@@ -72,7 +80,9 @@ def test_unknown_price_is_reported_with_a_fix(lattice, tmp_path):
         "why",
         "service/api",
         "--world",
-        a_folder(tmp_path, unpriced, a_pool("p1", budget={"maxMonthlyCost": 100}), a_service("api")),
+        a_folder(
+            tmp_path, unpriced, pool_document("p1", budget={"maxMonthlyCost": 100}), service_document("api")
+        ),
     )
     words = " ".join(ran.out.split())
     assert "NoPrice. 0 of 1 pool: 1 without a known price" in words

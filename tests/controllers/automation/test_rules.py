@@ -182,7 +182,7 @@ async def test_rule_retries_and_stops_workload() -> None:
         assert found.metadata.generation == 2
 
 
-def a_ledger(rate: int) -> LatticeLedger:
+def a_ledger_at_rate(rate: int) -> LatticeLedger:
     spec = {"budget": {"kind": "LatticePool", "name": "p"}, "limitMicros": 744_000_000, "hard": True}
     lots = {"c": [{"nodeClass": "m", "count": 1, "micros": rate}]}
     status = {
@@ -196,10 +196,10 @@ def a_ledger(rate: int) -> LatticeLedger:
 
 async def test_budget_above_threshold_fires_rule() -> None:
     async with running_rules(a_rule({"budget": {"above": 0.9}}, HOOK, ALERT)) as world:
-        await world.plane.put(a_ledger(800_000))
+        await world.plane.put(a_ledger_at_rate(800_000))
         await world.advance(1)
         assert world.receiver.calls == []
-        await world.plane.put(a_ledger(950_000))
+        await world.plane.put(a_ledger_at_rate(950_000))
         await world.advance(1)
         assert [call["object"] for call in world.receiver.calls] == ["latticeledger/pool.p"]
         assert "95.0 % of the budget" in world.receiver.calls[0]["message"]

@@ -23,7 +23,7 @@ async def leading() -> AsyncIterator[tuple[Leader, VirtualClock]]:
         yield leader, clock
 
 
-async def names(leader: Leader) -> list[str]:
+async def secret_names(leader: Leader) -> list[str]:
     return [entry.key.name for entry in (await leader.store.list("secrets")).entries]
 
 
@@ -45,15 +45,15 @@ async def test_expired_tokens_are_removed_and_other_secrets_stay() -> None:
         await clock.advance(1)
         await store_token(leader.store, clock, a_token(number=2), ttl=6000)
         await clock.advance(600)
-        assert len(await names(leader)) == 5, "a late agent still gets the reason"
+        assert len(await secret_names(leader)) == 5, "a late agent still gets the reason"
         await clock.advance(3600)
         others = ["damaged", "lattice-ca", "of-another-namespace"]
-        assert sorted(await names(leader)) == sorted(["join-000000000002", *others])
+        assert sorted(await secret_names(leader)) == sorted(["join-000000000002", *others])
         revision = await leader.store.revision()
         await clock.advance(300)
         assert await leader.store.revision() == revision
         await clock.advance(6000)
-        assert sorted(await names(leader)) == others
+        assert sorted(await secret_names(leader)) == others
         loop.cancel()
 
 
@@ -65,4 +65,4 @@ async def test_former_leader_removes_no_token() -> None:
         assert await leader.store.campaign("controllers", "another", 15.0) is not None
         with pytest.raises(Fenced):
             await JoinTokenController(leader.context).reconcile("lattice-system/join-000000000001")
-        assert await names(leader) == ["join-000000000001"]
+        assert await secret_names(leader) == ["join-000000000001"]

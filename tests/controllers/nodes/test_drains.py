@@ -4,7 +4,16 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import BROKEN, DRAIN, World, a_node, a_service, a_workload, obj, running_world
+from build.workload_world import (
+    BROKEN,
+    DRAIN,
+    World,
+    a_joining_node,
+    a_service_with_minimum,
+    a_workload,
+    make_object,
+    running_world,
+)
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
@@ -17,7 +26,7 @@ from lattice.kinds.workload import LatticeWorkload
 async def spread_out(world: World, least: int, nodes: int) -> list[int]:
     """Run one replica of `web` on each node. Returns a list that receives the number of ready replicas with
     every change."""
-    await world.add(a_service("web", least))
+    await world.add(a_service_with_minimum("web", least))
     for number in range(1, nodes + 1):
         await world.join(f"n{number}")
         await world.add(a_workload(f"web-{number}", service="web", slot=number))
@@ -116,8 +125,8 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.set_taints("n1", DRAIN)
         await world.run(5)
         pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
-        await world.add(obj(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
-        await world.add(obj(LatticeCluster, "south-001", {"pool": "south"}))
+        await world.add(make_object(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
+        await world.add(make_object(LatticeCluster, "south-001", {"pool": "south"}))
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
         await world.run(1)
         message = "0 of 2 nodes: 1 cordoned; 1 drained"
@@ -136,7 +145,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
             "Leaving",
             "one more must run first",
         ), "its cluster may be about to grow"
-        await world.add(a_node("late", cluster="south-001"))
+        await world.add(a_joining_node("late", cluster="south-001"))
         await world.run(45)
         condition = world.condition("n1", "Drained")
         assert condition is not None

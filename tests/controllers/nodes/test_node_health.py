@@ -6,7 +6,7 @@ from build.workload_world import (
     BROKEN,
     DRAIN,
     World,
-    a_service,
+    a_service_with_minimum,
     a_workload,
     disconnect_most_of_a_zone,
     remove_node_of_workload,
@@ -329,7 +329,7 @@ async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
 async def test_drain_keeps_budget_and_requests_surge_replica() -> None:
     async with running_world() as world:
         await world.join("n1")
-        await world.add(a_service("web", 2))
+        await world.add(a_service_with_minimum("web", 2))
         for slot in (0, 1):
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
         await world.run(2)

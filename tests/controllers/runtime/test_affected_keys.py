@@ -30,7 +30,7 @@ READY = (Condition(type="Ready", status="True", reason="Heartbeat"),)
 replace = msgspec.structs.replace
 
 
-def made(kind: type[Any], **parts: Any) -> Any:
+def make_unnamed(kind: type[Any], **parts: Any) -> Any:
     namespace = "default" if kind.resource.namespaced else ""
     return kind(
         api_version=kind.resource.api_version,
@@ -41,14 +41,14 @@ def made(kind: type[Any], **parts: Any) -> Any:
 
 
 def workload(**status: Any) -> LatticeWorkload:
-    found: LatticeWorkload = made(
+    found: LatticeWorkload = make_unnamed(
         LatticeWorkload, spec=WorkloadSpec(containers=CONTAINERS), status=WorkloadStatus(**status)
     )
     return found
 
 
 def node(taints: tuple[Taint, ...] = (), **status: Any) -> LatticeNode:
-    found: LatticeNode = made(
+    found: LatticeNode = make_unnamed(
         LatticeNode, spec=NodeSpec(taints=taints), status=NodeStatus(conditions=READY, **status)
     )
     return found
@@ -56,7 +56,7 @@ def node(taints: tuple[Taint, ...] = (), **status: Any) -> LatticeNode:
 
 def service(replicas: int = 1, **status: Any) -> LatticeService:
     placed = (ServicePlacement(pool="p", cluster="c", node="small", replicas=replicas),)
-    found: LatticeService = made(
+    found: LatticeService = make_unnamed(
         LatticeService,
         spec=ServiceSpec(containers=CONTAINERS),
         status=ServiceStatus(placements=placed, **status),

@@ -13,7 +13,7 @@ from lattice.kinds.core import Namespace
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put
 
 
-def puts(count: int) -> list[list[Put]]:
+def namespace_puts(count: int) -> list[list[Put]]:
     return [
         [put_new(make_object(Namespace, f"n{number}"), uid=f"u{number}", now="2026-01-01T00:00:00Z")]
         for number in range(count)
@@ -42,7 +42,7 @@ async def test_commit_all_bounds_concurrent_commits(writes: int, commits: int) -
         return await commit(*words, **more)
 
     context.store.commit = slow  # type: ignore[method-assign]
-    newest = await context.commit_groups_concurrently(puts(writes))
+    newest = await context.commit_groups_concurrently(namespace_puts(writes))
     assert (begun, most) == (commits, min(commits, MAX_CONCURRENT_COMMITS))
     assert len(await plane.all(Namespace)) == writes
     assert newest == (await plane.store.revision() if writes else 0)
@@ -71,6 +71,6 @@ async def test_commit_all_raises_after_other_commits_end(fatal: int, error: Exce
 
     context.store.commit = failing  # type: ignore[method-assign]
     with pytest.raises(type(error)):
-        await context.commit_groups_concurrently(puts(11 * MAX_COMMIT_OPERATIONS))
+        await context.commit_groups_concurrently(namespace_puts(11 * MAX_COMMIT_OPERATIONS))
     assert under_way == 0
     assert begun < fatal + MAX_CONCURRENT_COMMITS + 1

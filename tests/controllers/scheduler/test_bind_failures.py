@@ -44,7 +44,7 @@ class ContestedStore(MemoryStore):
         return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
 
-def a_world() -> tuple[World, ContestedStore, VirtualClock]:
+def a_contested_world() -> tuple[World, ContestedStore, VirtualClock]:
     clock = VirtualClock()
     store = ContestedStore(clock)
     return World(store, clock), store, clock
@@ -63,7 +63,7 @@ def a_world() -> tuple[World, ContestedStore, VirtualClock]:
     ],
 )
 async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> None:
-    world, store, clock = a_world()
+    world, store, clock = a_contested_world()
     await world.add(a_node("n1"), a_workload("w"))
 
     async def writes() -> None:
@@ -84,7 +84,7 @@ async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> No
 
 
 async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
-    world, store, clock = a_world()
+    world, store, clock = a_contested_world()
     await world.add(a_node("n1"), a_workload("w"))
     number = 0
 
@@ -112,7 +112,7 @@ async def test_repeated_lost_races_are_reported_once_a_minute() -> None:
 
 
 async def test_many_lost_races_are_reported_in_batched_commits() -> None:
-    world, store, clock = a_world()
+    world, store, clock = a_contested_world()
     await world.add(a_node("n1", 100_000), *(a_workload(f"w{number}", 100) for number in range(130)))
     async with running_scheduler(store, clock) as scheduler:
         store.rival = lambda: world.set_status(LatticeNode, "n1", workloads=1)

@@ -14,7 +14,7 @@ from lattice.scheduling.cycle.reservations import Reservation
 TABLE = nodes(1000)
 
 
-def placed(name: str, node: str) -> ScheduledWorkload:
+def a_scheduled_workload(name: str, node: str) -> ScheduledWorkload:
     return ScheduledWorkload(ask(TABLE, name, 1), node, Reservation(name, f"default/{name}", node, (), 0.0))
 
 
@@ -25,10 +25,12 @@ def placed(name: str, node: str) -> ScheduledWorkload:
 def test_commits_respect_limits_and_waves_repeat_no_node(
     singly: list[tuple[int, int]], gangs: list[list[int]]
 ) -> None:
-    alone = [placed(f"w{number}", f"n{node}") for number, (node, _) in enumerate(singly)]
+    alone = [a_scheduled_workload(f"w{number}", f"n{node}") for number, (node, _) in enumerate(singly)]
     sizes = {each.ask.name: size for each, (_, size) in zip(alone, singly, strict=True)}
     together = [
-        make_unit([placed(f"g{number}-{place}", f"n{node}") for place, node in enumerate(gang)], 1)
+        make_unit(
+            [a_scheduled_workload(f"g{number}-{place}", f"n{node}") for place, node in enumerate(gang)], 1
+        )
         for number, gang in enumerate(gangs)
     ]
     made = pack_waves([*together, *node_units(alone, sizes)])

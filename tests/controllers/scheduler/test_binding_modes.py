@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_profile, a_workload, running_scheduler
+from build.scheduling_world import World, a_node, a_scheduling_profile, a_workload, running_scheduler
 from build.stored_forms import STORED_FORMS
 from build.virtual import VirtualClock
 
@@ -113,7 +113,7 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
             a_node("n2", 2000),
             *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
         )
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(world.store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
             assert scheduler.controller.binding_cycle.binder.mode is mode
             await scheduler.run_cycle()
             revision_before = await world.revision()
@@ -131,7 +131,9 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
 async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: bool) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 100_000), *(a_group("g", LARGE, LARGE) if large else [a_workload("w")]))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             await scheduler.caught_up()
             await clock.advance(20)
             assert await world.store.campaign("leader", "another", 15.0)
@@ -166,7 +168,9 @@ async def test_workload_changed_after_decision_is_rescheduled(
 ) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 2000), a_workload("w"))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             await scheduler.caught_up()
             await scheduler.controller._apply_changes()
             decided = scheduler.controller._decide()
@@ -185,7 +189,9 @@ async def test_workload_changed_after_decision_is_rescheduled(
 async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
     async with open_world() as (world, clock):
         await world.add(a_node("n1", 300), a_node("n2", 300), *a_group("fits", 4, 4), *a_group("large", 4, 4))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             await scheduler.run_cycle()
             bound = await world.bindings()
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
@@ -262,12 +268,14 @@ async def test_locks_of_earlier_term_are_released_despite_clock_skew(
     async with open_world() as (world, clock):
         assert isinstance(world.store, DyingStore)
         await world.add(a_node("n1"), a_workload("w"))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as dying:
+        async with running_scheduler(world.store, clock, a_scheduling_profile(binding=mode.value)) as dying:
             world.store.left = 1
             await asyncio.gather(dying.run_cycle(), return_exceptions=True)
         world.store.left = None
         assert await world.bindings() == {}
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as following:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as following:
             for _ in range(3):
                 await following.run_cycle()
         assert await world.bindings() == {"w": "n1"}
@@ -313,7 +321,9 @@ async def test_unavailable_store_only_delays_binding(mode: BindingMode, away: in
         await world.add(
             a_node("n1", 2000), *(a_workload(f"w{number}", ports=("http",)) for number in range(3))
         )
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             world.store.away = away
             for _ in range(30):
                 await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
@@ -336,7 +346,9 @@ async def test_binding_survives_lost_response(mode: BindingMode, members: int) -
             a_node("n2", 100_000),
             *(a_group("g", members, members) if members else [a_workload("w")]),
         )
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             await asyncio.gather(scheduler.run_cycle(), return_exceptions=True)
             first = await world.bindings()
             assert len(first) == (members or 1)
@@ -388,7 +400,9 @@ async def test_binding_after_lost_reservation_is_in_table_again(mode: BindingMod
     async with open_world(ContestedStore) as (world, clock):
         assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w"))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
 
             async def forget() -> None:
                 scheduler.controller.table.forget("default/w")
@@ -408,7 +422,9 @@ async def test_slow_bind_keeps_capacity_after_reservation_expires(
     async with open_world(ContestedStore) as (world, clock):
         assert isinstance(world.store, ContestedStore)
         await world.add(a_node("n1", 1000), a_workload("w", 1000))
-        async with running_scheduler(world.store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             control = scheduler.controller
             later: list[str] = []
 

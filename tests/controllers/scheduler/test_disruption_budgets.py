@@ -12,8 +12,8 @@ from build.scheduling_world import (
     World,
     a_context,
     a_node,
+    a_virtual_world,
     a_workload,
-    a_world,
     running_scheduler,
 )
 from build.virtual import VirtualClock
@@ -31,7 +31,7 @@ from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS
 HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 
 
-def a_service(least: int, placed: int) -> LatticeService:
+def a_budgeted_service(least: int, placed: int) -> LatticeService:
     spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
     made = msgspec.convert(
         {**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService
@@ -49,9 +49,14 @@ async def a_full_cluster(
     least: int, placed: int, **more: Any
 ) -> AsyncIterator[tuple[World, VirtualClock, RunningScheduler]]:
     """Three full nodes, each with one ready replica of `web`."""
-    async with a_world() as (world, clock), running_scheduler(world.store, clock, **more) as scheduler:
+    async with (
+        a_virtual_world() as (world, clock),
+        running_scheduler(world.store, clock, **more) as scheduler,
+    ):
         feed = asyncio.create_task(scheduler.context.cache(LatticeService).run())
-        await world.add(a_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3)))
+        await world.add(
+            a_budgeted_service(least, placed), *(a_node(f"n{number}", 1000) for number in range(3))
+        )
         for slot in range(3):
             await world.add(a_workload(f"web-{slot}", service="web", slot=slot))
         await scheduler.run_cycle()
@@ -246,7 +251,7 @@ async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
 
 
 async def test_standalone_workloads_have_no_budget() -> None:
-    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+    async with a_virtual_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         await world.add(a_node("n1", 1000), a_workload("low"))
         await scheduler.run_cycle()
         await world.add(a_workload("high", priority=10))

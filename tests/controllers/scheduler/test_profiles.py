@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
+from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.app.leadership import build_dependencies
@@ -24,7 +24,7 @@ async def bound(plain: ProfileSpec | None, *workloads: Any) -> tuple[dict[str, s
     """The node and the profile of each workload, with a half-full node in the cluster."""
     found: tuple[dict[str, str], dict[str, str]] = ({}, {})
     async with (
-        a_world() as (world, clock),
+        a_virtual_world() as (world, clock),
         running_scheduler(world.store, clock, FULLEST, plain=plain) as scheduler,
     ):
         await world.add(a_node("full", 9000), a_workload("there", 4000))
@@ -64,7 +64,7 @@ async def test_single_profile_applies_to_all_workloads() -> None:
 
 async def test_rejection_names_profile_of_workload() -> None:
     async with (
-        a_world() as (world, clock),
+        a_virtual_world() as (world, clock),
         running_scheduler(world.store, clock, FULLEST, plain=EMPTIEST) as scheduler,
     ):
         await world.add(a_node("n1", 500), a_workload("bare"), a_workload("web-0", service="web"))

@@ -7,7 +7,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from build.scheduling_world import RunningScheduler, World, a_node, a_profile, a_workload, running_scheduler
+from build.scheduling_world import (
+    RunningScheduler,
+    World,
+    a_node,
+    a_scheduling_profile,
+    a_workload,
+    running_scheduler,
+)
 from build.virtual import VirtualClock, settle
 
 from lattice.controllers.runtime.object_writes import with_metadata
@@ -99,7 +106,7 @@ async def test_unconfirmed_binding_keeps_capacity_while_cache_lags() -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
         async with running_scheduler(
-            store, clock, a_profile(binding=BindingMode.TWO_PHASE.value)
+            store, clock, a_scheduling_profile(binding=BindingMode.TWO_PHASE.value)
         ) as scheduler:
             await scheduler.caught_up()
 
@@ -137,7 +144,7 @@ async def test_cancelled_bind_ends_though_caches_are_stalled(
 ) -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 600))
-        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
             await scheduler.caught_up()
             task = asyncio.create_task(scheduler.controller.reconcile(NODE_TABLE_KEY))
 
@@ -158,7 +165,7 @@ async def test_deletion_during_bind_wakes_unschedulable_workload(
 ) -> None:
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 1000, priority=5), a_workload("y", 1000))
-        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
 
             async def gone() -> None:
                 await world.delete(LatticeWorkload, "x")
@@ -208,7 +215,7 @@ async def test_grown_request_invalidates_unwritten_decision(
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 3000, labels={"k": "1"}), a_node("n2", 30000, labels={"k": "2"}))
         await world.add(a_workload("stays", 1000, **on("1")))
-        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
             await scheduler.run_cycle()
             await world.add(
                 a_workload("a", 1000, priority=9, **on("1")), a_workload("x", 1000, priority=8, **on("1"))
@@ -252,7 +259,7 @@ async def test_confirmed_binding_counts_current_request(mode: BindingMode) -> No
     """The response is lost, and the workload grows before the scheduler reads it again."""
     async with open_world() as (world, store, clock):
         await world.add(a_node("n1", 1000), a_workload("x", 300))
-        async with running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
             store.after_all = lambda: world.resize("x", 900)
             with suppress(ExceptionGroup):
                 await scheduler.run_cycle()
@@ -269,7 +276,7 @@ async def test_preempted_waiter_does_not_block_preemptor(mode: BindingMode) -> N
     meanwhile, is preempted."""
     async with (
         open_world() as (world, store, clock),
-        running_scheduler(store, clock, a_profile(binding=mode.value)) as scheduler,
+        running_scheduler(store, clock, a_scheduling_profile(binding=mode.value)) as scheduler,
     ):
         await world.add(a_node("n1", 1000), *(a_workload(name, 500, priority=5) for name in ("v1", "v2")))
         await scheduler.run_cycle()

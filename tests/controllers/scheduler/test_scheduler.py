@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import a_node, a_workload, a_world, running_scheduler
+from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
 from build.virtual import settle
 
 from lattice.controllers.runtime.loop import run_all
@@ -22,7 +22,7 @@ def condition(workload: LatticeWorkload, kind: str) -> Condition | None:
 
 
 async def test_workload_is_bound_with_recorded_decision() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_node("n2", 500), a_workload("w", ports=("http", ("admin", 9000))))
         async with running_scheduler(world.store, clock) as scheduler:
             assert await scheduler.run_cycle() is None
@@ -41,7 +41,7 @@ async def test_workload_is_bound_with_recorded_decision() -> None:
 
 
 async def test_equal_workloads_record_decision_of_their_own_node() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(
             *(a_node(f"n{number}") for number in range(6)),
             *(a_workload(f"w{number}") for number in range(24)),
@@ -55,7 +55,7 @@ async def test_equal_workloads_record_decision_of_their_own_node() -> None:
 
 
 async def test_second_reconcile_writes_nothing() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), *(a_workload(f"w{number}") for number in range(3)))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -67,7 +67,7 @@ async def test_second_reconcile_writes_nothing() -> None:
 
 
 async def test_written_nodes_are_kept_only_until_cached() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -89,7 +89,7 @@ async def test_written_nodes_are_kept_only_until_cached() -> None:
     ],
 )
 async def test_workload_without_need_gets_no_node(workload: LatticeWorkload, status: dict[str, Any]) -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), workload)
         await world.set_status(LatticeWorkload, "w", **status)
         async with running_scheduler(world.store, clock) as scheduler:
@@ -98,7 +98,7 @@ async def test_workload_without_need_gets_no_node(workload: LatticeWorkload, sta
 
 
 async def test_failed_workload_is_bound_after_back_off() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w", revision="0" * 24))
         retry = Retry(attempts=1, max=5, next_at="2026-01-01T00:00:05Z", revision="0" * 24)
         await world.set_status(LatticeWorkload, "w", retry=retry)
@@ -113,7 +113,7 @@ async def test_failed_workload_is_bound_after_back_off() -> None:
 
 
 async def test_unschedulable_workload_waits_for_added_node() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -144,7 +144,7 @@ async def test_unschedulable_workload_waits_for_added_node() -> None:
 
 
 async def test_repeated_rejection_is_reported_once() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 500), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             for number in range(3):
@@ -164,7 +164,7 @@ async def test_repeated_rejection_is_reported_once() -> None:
 
 
 async def test_unready_cordoned_and_terminating_nodes_are_skipped() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(
             a_node("silent", status={"conditions": [{"type": "Ready", "status": "Unknown"}]}),
             a_node("joined-just-now", status={"conditions": []}),
@@ -182,7 +182,7 @@ async def test_unready_cordoned_and_terminating_nodes_are_skipped() -> None:
 
 
 async def test_rival_binding_is_applied_before_next_bind() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"), a_workload("rival"))
         async with (
             running_scheduler(world.store, clock, role="a") as scheduler,
@@ -201,7 +201,7 @@ async def test_rival_binding_is_applied_before_next_bind() -> None:
 
 
 async def test_decision_older_than_rival_binding_is_not_written() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.caught_up()
@@ -222,7 +222,7 @@ async def test_decision_older_than_rival_binding_is_not_written() -> None:
 
 
 async def test_node_deleted_after_decision_gets_no_binding() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.caught_up()
@@ -238,7 +238,7 @@ async def test_node_deleted_after_decision_gets_no_binding() -> None:
 
 
 async def test_fenced_scheduler_writes_nothing() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1"), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.caught_up()
@@ -252,7 +252,7 @@ async def test_fenced_scheduler_writes_nothing() -> None:
 
 
 async def test_new_controller_counts_existing_bindings() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(
             a_node("n1", 2000),
             a_node("n2", 2000),
@@ -277,7 +277,7 @@ async def test_new_controller_counts_existing_bindings() -> None:
 
 
 async def test_scheduler_state_is_carried_over_terms() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         gpus = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
         await world.add(*(a_node(f"n{number}", status=gpus) for number in range(30)))
         await world.add(*(a_workload(f"w{number}", 10) for number in range(40)))
@@ -296,7 +296,7 @@ async def test_scheduler_state_is_carried_over_terms() -> None:
 
 
 async def test_new_controller_counts_allocated_ports() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", ports=(30000, 30003)), a_workload("first", ports=("http",)))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -311,7 +311,7 @@ async def test_new_controller_counts_allocated_ports() -> None:
 
 
 async def test_deleted_or_unbound_workload_frees_capacity() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("first"), a_workload("second", desiredState="Stopped"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -328,7 +328,7 @@ async def test_deleted_or_unbound_workload_frees_capacity() -> None:
 
 
 async def test_bindings_to_former_node_do_not_count_on_successor() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("old"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -339,7 +339,7 @@ async def test_bindings_to_former_node_do_not_count_on_successor() -> None:
 
 
 async def test_victim_is_marked_before_it_is_replaced() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -363,7 +363,7 @@ async def test_victim_is_marked_before_it_is_replaced() -> None:
 
 
 async def test_victim_stays_marked_after_restart() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("low"))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
@@ -381,7 +381,7 @@ async def test_victim_stays_marked_after_restart() -> None:
 
 
 async def test_running_loop_follows_changes() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 2000))
         async with running_scheduler(world.store, clock) as scheduler:
             running = asyncio.create_task(run_all([scheduler.controller.loop()]))

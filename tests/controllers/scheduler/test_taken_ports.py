@@ -4,7 +4,7 @@ and a fixed port fails permanently."""
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from build.scheduling_world import a_node, a_world, running_scheduler
+from build.scheduling_world import a_node, a_virtual_world, running_scheduler
 from build.scheduling_world import a_workload as an_ask
 from build.workload_world import a_workload, running_world
 
@@ -57,7 +57,7 @@ async def test_taken_fixed_port_is_permanent_failure() -> None:
 
 
 async def test_taken_port_is_excluded_until_it_expires() -> None:
-    async with a_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
+    async with a_virtual_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
         await world.add(
             a_node("n1", ports=(30000, 30001), **taken),

@@ -14,15 +14,15 @@ from lattice.kinds.workload import LatticeWorkload
 MAIN = {"main": {"command": ["true"]}}
 
 
-def a_service(name: str, resources: dict[str, Any]) -> LatticeService:
+def a_caller_or_callee(name: str, resources: dict[str, Any]) -> LatticeService:
     return make_object(LatticeService, name, "default", spec={"containers": MAIN, "resources": resources})
 
 
-WEB = a_service("web", {"api": {"type": "Service"}})
-API = a_service("api", {"web": {"type": "Service", "direction": "inbound"}})
+WEB = a_caller_or_callee("web", {"api": {"type": "Service"}})
+API = a_caller_or_callee("api", {"web": {"type": "Service", "direction": "inbound"}})
 
 
-def a_replica(*, ready: bool) -> LatticeWorkload:
+def a_replica_of_api(*, ready: bool) -> LatticeWorkload:
     status = {"binding": {"node": "n1"}, "ready": ready, "allocatedPorts": {"http": 31000}}
     return make_object(
         LatticeWorkload, "api-0", "default", spec={"containers": MAIN, "service": "api"}, status=status
@@ -52,15 +52,15 @@ async def test_agreement_lifecycle() -> None:
         assert await seen() == (False, "callee", [])
         await plane.put(API)
         assert await seen() == (True, None, [])
-        await plane.put(a_replica(ready=False))
+        await plane.put(a_replica_of_api(ready=False))
         assert await seen() == (True, None, [])
-        await plane.put(a_replica(ready=True))
+        await plane.put(a_replica_of_api(ready=True))
         assert await seen() == (True, None, ["10.0.0.1"])
         first, *later = await revision_after(plane, [40, 40])
         assert set(later) == {first}, "nothing is written while nothing changes"
-        await plane.put(a_service("api", {}))
+        await plane.put(a_caller_or_callee("api", {}))
         assert await seen() == (False, "callee", [])
-        await plane.put(a_service("web", {}))
+        await plane.put(a_caller_or_callee("web", {}))
         assert await seen() is None
 
 

@@ -15,13 +15,13 @@ from lattice.kinds.service import LatticeService
 SPEC = {"containers": {"main": {"command": ["serve"]}}, "replicas": {"min": 2}}
 
 
-def a_service(name: str = "web", **status: Any) -> LatticeService:
+def a_service_with_status(name: str = "web", **status: Any) -> LatticeService:
     return make_object(LatticeService, name, "default", spec=SPEC, status=status)
 
 
 def refused(verdict: str, name: str = "web") -> LatticeService:
     said = [{"type": "Placed", "status": "False", "reason": "NoRoom"}]
-    return a_service(
+    return a_service_with_status(
         name,
         schedulerDecision={"verdict": verdict},
         placements=[{"pool": "north", "replicas": 1}],
@@ -32,11 +32,11 @@ def refused(verdict: str, name: str = "web") -> LatticeService:
 @pytest.mark.parametrize(
     ("service", "verdict"),
     [
-        pytest.param(a_service(), "Undecided", id="not placed yet"),
+        pytest.param(a_service_with_status(), "Undecided", id="not placed yet"),
         pytest.param(refused("OverBudget"), "OverBudget", id="one replica is placed, the other over budget"),
         pytest.param(refused("Placed"), "", id="placed"),
         pytest.param(
-            a_service(placements=[{"pool": "north", "replicas": 2}]),
+            a_service_with_status(placements=[{"pool": "north", "replicas": 2}]),
             "",
             id="placed, before verdicts were written",
         ),
@@ -57,7 +57,7 @@ def test_pending_reason_of_service(service: LatticeService, verdict: str) -> Non
     assert pending_verdict(service) == verdict
 
 
-def a_ledger() -> LatticeLedger:
+def the_ledger_of_north() -> LatticeLedger:
     budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 60_000_000, "hard": True}
     machines = {"north-001": [{"nodeClass": "nano", "count": 2, "micros": 50_000}]}
     month = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
@@ -80,7 +80,9 @@ async def test_fleet_metrics() -> None:
         LatticePool, "north", spec={"provider": {"type": "local"}}, status={"utilization": {"nodes": 0.5}}
     )
     waiting = refused("NotNow")
-    await plane.put(pool, a_ledger(), waiting, refused("NotNow", "api"), refused("Placed", "orders"))
+    await plane.put(
+        pool, the_ledger_of_north(), waiting, refused("NotNow", "api"), refused("Placed", "orders")
+    )
     figures = FleetMetricsController(await plane.new_term())
     async with running_loops(figures.context, figures.loop()):
         before, *after = await revision_after(plane, [1, 60, 60])

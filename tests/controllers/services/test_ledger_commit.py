@@ -80,7 +80,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Stores:
     return opened
 
 
-def obj(kind: type[Kind], name: str, spec: dict[str, Any]) -> bytes:
+def packed_object(kind: type[Kind], name: str, spec: dict[str, Any]) -> bytes:
     return pack(kind.resource, {"metadata": {"name": name}, "spec": spec})
 
 
@@ -88,27 +88,29 @@ def key(kind: type[Kind], name: str) -> Key:
     return Key(kind.resource.id, "", name)
 
 
-def a_pool(limit: float | None, name: str = "us-east") -> Put:
+def put_pool(limit: float | None, name: str = "us-east") -> Put:
     budget = {} if limit is None else {"budget": {"maxMonthlyCost": limit}}
-    return Put(key(LatticePool, name), obj(LatticePool, name, {"provider": {"type": "aws"}, **budget}))
+    return Put(
+        key(LatticePool, name), packed_object(LatticePool, name, {"provider": {"type": "aws"}, **budget})
+    )
 
 
-def a_cloud(limit: float, *, hard: bool = True, region: float | None = None) -> Put:
+def put_cloud(limit: float, *, hard: bool = True, region: float | None = None) -> Put:
     regions = {"us-east-1": {} if region is None else {"budget": {"monthly": region}}}
     spec = {"provider": "aws", "budget": {"monthly": limit, "hardLimit": hard}, "regions": regions}
-    return Put(key(CloudInfrastructure, "aws"), obj(CloudInfrastructure, "aws", spec))
+    return Put(key(CloudInfrastructure, "aws"), packed_object(CloudInfrastructure, "aws", spec))
 
 
-def a_static(limit: float) -> Put:
+def put_static(limit: float) -> Put:
     overflow = {"enabled": True, "target": "aws", "limits": {"maxMonthlySpend": limit}}
     spec = {"location": {"name": "dc"}, "capacity": {"nodes": 1}, "overflow": overflow}
-    return Put(key(StaticInfrastructure, "dc-east"), obj(StaticInfrastructure, "dc-east", spec))
+    return Put(key(StaticInfrastructure, "dc-east"), packed_object(StaticInfrastructure, "dc-east", spec))
 
 
-def a_cluster(name: str, count: int = 1, expect: int | None = ABSENT) -> Put:
+def put_cluster(name: str, count: int = 1, expect: int | None = ABSENT) -> Put:
     return Put(
         key(LatticeCluster, name),
-        obj(LatticeCluster, name, {"pool": "us-east", "nodes": {"medium": count}}),
+        packed_object(LatticeCluster, name, {"pool": "us-east", "nodes": {"medium": count}}),
         expect,
     )
 
@@ -122,7 +124,7 @@ def a_charge(cluster: str, dollars: float = 1, count: int = 1, *, to: Sequence[A
 def a_payment(
     cluster: str, dollars: float = 1, count: int = 1, *, to: Sequence[Account] = (POOL,)
 ) -> Payment:
-    return Payment([a_cluster(cluster, count)], [a_charge(cluster, dollars, count, to=to)])
+    return Payment([put_cluster(cluster, count)], [a_charge(cluster, dollars, count, to=to)])
 
 
 def read(entry: Entry | None) -> LatticeLedger:
@@ -159,7 +161,7 @@ async def history(store: Store, since: int, ledgers: int) -> list[tuple[int, Lat
     return found
 
 
-async def placed(store: Store, revision: int, dollars: dict[str, int]) -> int:
+async def cluster_cost_at(store: Store, revision: int, dollars: dict[str, int]) -> int:
     """The cost of all clusters written by that revision, in micro-dollars per hour."""
     page = await store.list(LatticeCluster.resource.id, revision=revision)
     clusters = [msgspec.json.decode(entry.value, type=LatticeCluster) for entry in page.entries]
@@ -183,7 +185,7 @@ async def test_of_64_equal_payments_exactly_the_affordable_win(stores: Stores, l
     fitting = min(64, limit // 720)
 
     async with stores() as there:
-        begin = await there[0].commit([a_pool(limit)])
+        begin = await there[0].commit([put_pool(limit)])
         answers = await compete(there, [a_payment(f"c{number:02}") for number in range(64)])
         won = [number for number, answer in enumerate(answers) if isinstance(answer, CommittedPayment)]
         assert len(won) == fitting
@@ -197,7 +199,7 @@ async def test_of_64_equal_payments_exactly_the_affordable_win(stores: Stores, l
         for revision, state in states:
             assert list(state.problems()) == []
             assert state.status.committed_micros * 720 <= limit * 1_000_000
-            assert state.status.committed_micros == await placed(
+            assert state.status.committed_micros == await cluster_cost_at(
                 there[0], revision, {f"c{number:02}": 1_000_000 for number in range(64)}
             )
         assert set(states[-1][1].status.machines) == {f"c{number:02}" for number in won}
@@ -213,7 +215,7 @@ async def test_nested_budgets_refuse_no_affordable_payment(
 
     async with stores() as there:
         begin = await there[0].commit(
-            [a_cloud(limits[CLOUD], region=limits[REGION]), a_static(limits[OVERFLOW])]
+            [put_cloud(limits[CLOUD], region=limits[REGION]), put_static(limits[OVERFLOW])]
         )
         payments = [
             a_payment(name, price / 1_000_000, to=accounts[number % 4])
@@ -235,7 +237,7 @@ async def test_nested_budgets_refuse_no_affordable_payment(
             assert last[account].status.committed_micros == sum(mine)
         for revision, state in states:
             if state.spec.budget == CLOUD:  # the ledger that pays for every cluster
-                assert state.status.committed_micros == await placed(there[0], revision, prices)
+                assert state.status.committed_micros == await cluster_cost_at(there[0], revision, prices)
         for payment, answer in zip(payments, answers, strict=True):
             if isinstance(answer, OverBudget):
                 full = [
@@ -264,7 +266,7 @@ async def test_spending_survives_restart_and_end_of_month(tmp_path: Path) -> Non
             await store.close()
 
     store = await SqliteStore.open(tmp_path / "state.db", SystemClock())
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await store.close()
     last = datetime(2026, 11, 30, 20, tzinfo=UTC)
     first = await spend(last, a_payment("a"))
@@ -287,7 +289,7 @@ async def test_spending_survives_restart_and_end_of_month(tmp_path: Path) -> Non
 
 async def test_first_machine_creates_ledger() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(10_000)])
+    await store.commit([put_pool(10_000)])
     paid = await ledgers.commit_with_charges(a_payment("a", 0.192, 3))
     assert isinstance(paid, CommittedPayment)
     assert paid.warnings == ()
@@ -306,7 +308,7 @@ async def test_first_machine_creates_ledger() -> None:
 
 async def test_refusal_writes_nothing_and_names_every_budget() -> None:
     store, ledgers, _ = memory_ledger()
-    before = await store.commit([a_cloud(720, region=360), a_static(72_000)])
+    before = await store.commit([put_cloud(720, region=360), put_static(72_000)])
     answer = await ledgers.commit_with_charges(a_payment("a", 2, to=[CLOUD, REGION, OVERFLOW]))
     assert isinstance(answer, OverBudget)
     assert str(answer) == (
@@ -318,7 +320,7 @@ async def test_refusal_writes_nothing_and_names_every_budget() -> None:
 
 async def test_soft_limit_warns_and_allows() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_cloud(720, hard=False)])
+    await store.commit([put_cloud(720, hard=False)])
     first = await ledgers.commit_with_charges(a_payment("a", 1, to=[CLOUD]))
     second = await ledgers.commit_with_charges(a_payment("b", 1, to=[CLOUD]))
     assert isinstance(first, CommittedPayment)
@@ -328,7 +330,7 @@ async def test_soft_limit_warns_and_allows() -> None:
 
 async def test_ledger_outlives_its_pool() -> None:
     store, ledgers, clock = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     await store.commit([Delete(key(LatticePool, "us-east"))])
     clock.date += HOUR
@@ -337,7 +339,7 @@ async def test_ledger_outlives_its_pool() -> None:
         await ledgers.commit_with_charges(a_payment("b", 1))
     gone = Payment([Delete(key(LatticeCluster, "a"))], releases=[a_charge("a", 2)])
     assert isinstance(await ledgers.commit_with_charges(gone), CommittedPayment)
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     clock.date += HOUR
     assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), CommittedPayment)
     assert (await ledger(store)).status.spent_micros == 2_000_000
@@ -345,12 +347,12 @@ async def test_ledger_outlives_its_pool() -> None:
 
 async def test_limit_holds_from_the_commit_that_changes_it() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
-    await store.commit([a_pool(720)])
+    await store.commit([put_pool(720)])
     assert isinstance(await ledgers.commit_with_charges(a_payment("b", 1)), OverBudget)
     assert isinstance(
-        await ledgers.commit_with_charges(Payment([a_cluster("free")], [a_charge("free", 0)])),
+        await ledgers.commit_with_charges(Payment([put_cluster("free")], [a_charge("free", 0)])),
         CommittedPayment,
     )  # costs nothing
     after = await ledger(store)
@@ -372,11 +374,11 @@ async def test_limit_lowered_between_read_and_write_is_applied() -> None:
         ) -> int:
             if checks and not self.lowered:
                 self.lowered = True
-                await super().commit([a_pool(719)])
+                await super().commit([put_pool(719)])
             return await super().commit(writes, checks=checks, fence=fence, request_id=request_id)
 
     store = Busy(SystemClock())
-    await store.commit([a_pool(720)])
+    await store.commit([put_pool(720)])
     assert isinstance(
         await LedgerCommitter(store, Calendar()).commit_with_charges(a_payment("a", 1)), OverBudget
     )
@@ -403,7 +405,7 @@ async def test_payment_losing_every_race_raises_conflict() -> None:
             assert 0 < seconds <= 0.2
 
     store = Crowded(SystemClock())
-    await store.commit([a_pool(720_000)])
+    await store.commit([put_pool(720_000)])
     with pytest.raises(Conflict, match="latticeledger/pool.us-east: others were first 64 times in a row"):
         await LedgerCommitter(store, Hurried()).commit_with_charges(
             replace(a_payment("a"), request_id="ours")
@@ -413,7 +415,7 @@ async def test_payment_losing_every_race_raises_conflict() -> None:
 
 async def test_release_requires_paid_machines() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
     revision_before = await store.revision()
     with pytest.raises(
@@ -421,14 +423,14 @@ async def test_release_requires_paid_machines() -> None:
         match=r"latticeledger/pool.us-east: pays for 1 medium at \$1.00/h in cluster a, cannot release 2",
     ):
         await ledgers.commit_with_charges(
-            Payment([a_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)])
+            Payment([put_cluster("a", expect=None)], releases=[a_charge("a", 1, 2)])
         )
     assert await store.revision() == revision_before
 
 
 async def test_conflict_of_callers_writes_is_raised() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 1))
     revision_before = await store.revision()
     with pytest.raises(RevisionConflict, match="latticeclusters.lattice.dev/a"):
@@ -443,15 +445,15 @@ async def test_conflict_of_callers_writes_is_raised() -> None:
 async def test_pool_may_be_written_with_payment() -> None:
     """As when the pool gives the next number to a cluster; a stale revision of it is a conflict."""
     store, ledgers, _ = memory_ledger()
-    revision = await store.commit([a_pool(7200)])
-    payment = replace(a_payment("a"), writes=[a_cluster("a"), replace_expect(a_pool(7200), revision)])
+    revision = await store.commit([put_pool(7200)])
+    payment = replace(a_payment("a"), writes=[put_cluster("a"), replace_expect(put_pool(7200), revision)])
     assert isinstance(await ledgers.commit_with_charges(payment), CommittedPayment)
     with pytest.raises(RevisionConflict, match="latticepools.lattice.dev/us-east"):
         await ledgers.commit_with_charges(
-            replace(payment, writes=[a_cluster("b"), replace_expect(a_pool(7200), revision)])
+            replace(payment, writes=[put_cluster("b"), replace_expect(put_pool(7200), revision)])
         )
     with pytest.raises(Malformed, match="expect the revision that was read"):
-        await ledgers.commit_with_charges(replace(payment, writes=[a_cluster("b"), a_pool(7200)]))
+        await ledgers.commit_with_charges(replace(payment, writes=[put_cluster("b"), put_pool(7200)]))
 
 
 def replace_expect(write: Put, expect: int) -> Put:
@@ -460,7 +462,7 @@ def replace_expect(write: Put, expect: int) -> Put:
 
 async def test_former_leader_cannot_spend() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     old = await store.campaign("controllers", "a", 15)
     assert isinstance(old, Term)
     await store.resign(old)
@@ -489,7 +491,7 @@ async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
 
     store = Mute(SystemClock())
     ledgers = LedgerCommitter(store, Calendar())
-    await store.commit([a_pool(720)])
+    await store.commit([put_pool(720)])
     if stage == "release":
         await ledgers.commit_with_charges(a_payment("a", 1))
         asked = Payment([], releases=[a_charge("a", 1)], request_id="r1")
@@ -509,7 +511,7 @@ async def test_request_with_lost_response_is_paid_once(stage: str) -> None:
 
 async def test_inconsistent_ledger_pays_nothing() -> None:
     store, ledgers, _ = memory_ledger()
-    await store.commit([a_pool(7200)])
+    await store.commit([put_pool(7200)])
     await ledgers.commit_with_charges(a_payment("a", 2))
     entry = await store.get(Key(LEDGERS, "", POOL.ledger_name))
     assert entry is not None
@@ -523,5 +525,5 @@ async def test_inconsistent_ledger_pays_nothing() -> None:
 async def test_free_commit_needs_no_ledger() -> None:
     """Replicas on machines that are already paid."""
     store, ledgers, _ = memory_ledger()
-    assert isinstance(await ledgers.commit_with_charges(Payment([a_cluster("a")])), CommittedPayment)
+    assert isinstance(await ledgers.commit_with_charges(Payment([put_cluster("a")])), CommittedPayment)
     assert (await store.list(LEDGERS)).entries == []

@@ -26,7 +26,7 @@ from lattice.store.memory import MemoryStore
 PLAIN = (LatticeService, LatticeCluster, LatticeLedger, LatticeWorkload)
 
 
-def stored(world: World) -> list[Kind]:
+def stored_objects(world: World) -> list[Kind]:
     return [*world.objects.values()]
 
 
@@ -71,7 +71,7 @@ def test_committed_placements_match_plan(world: World) -> None:
         clock = VirtualClock()
         planned = converge(replace(world, now=clock.now()))
         async with running_fleet(
-            *stored(world), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+            *stored_objects(world), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
         ) as fleet:
             await fleet.services.reconcile(FLEET_KEY)
             await fleet.wait_for_caches()
@@ -96,7 +96,7 @@ def test_added_service_matches_plan_and_cost(world: World) -> None:
     async def script() -> None:
         clock = VirtualClock()
         late = world.services["default/web"]
-        rest = [each for each in stored(world) if each is not late]
+        rest = [each for each in stored_objects(world) if each is not late]
         async with running_fleet(
             *rest, clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
         ) as fleet:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 from build.service_world import RunningFleet, running_fleet
-from build.worlds import a_class, a_pool, a_service, made
+from build.worlds import a_class, a_pool, a_service, make_valid_object
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
 from lattice.controllers.services.services import FLEET_KEY
@@ -35,7 +35,7 @@ async def going(fleet: RunningFleet) -> None:
     """A standalone workload is terminating, and its node has not released it."""
     await fleet.bind()
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": "2"}, "desiredState": "Deleted"}
-    await fleet.apply(made(LatticeWorkload, "bare", spec, namespace="default"))
+    await fleet.apply(make_valid_object(LatticeWorkload, "bare", spec, namespace="default"))
     (found,) = [replica for replica in fleet.all(LatticeWorkload) if not replica.spec.service]
     await fleet.change(found, binding=Binding(node=fleet.all(LatticeNode)[0].metadata.name))
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from build.service_world import contents, puts, running_fleet
 from build.virtual import VirtualClock
-from build.worlds import a_class, a_pool, a_service, made
+from build.worlds import a_class, a_pool, a_service, make_valid_object
 
 from lattice.controllers.services.services import FLEET_KEY
 from lattice.errors import Fenced
@@ -38,7 +38,7 @@ def detailed() -> LatticeService:
         "disconnect": {"policy": "stop", "stopAfter": "60s"},
         "spread": [{"topologyKey": "node"}, {"topologyKey": "region", "whenUnsatisfiable": "ScheduleAnyway"}],
     }
-    return made(LatticeService, "api", spec, {"team": "blue"}, "default")
+    return make_valid_object(LatticeService, "api", spec, {"team": "blue"}, "default")
 
 
 async def test_workload_carries_every_field_of_service() -> None:

@@ -86,7 +86,7 @@ class Site:
                 for _ in range(-surplus):
                     name = f"{cluster.metadata.name}-{next(_numbers)}"
                     await self.fleet.store.commit(
-                        [put_new(a_machine(cluster, name, kind), uid=name, now=NOW)]
+                        [put_new(a_joined_node(cluster, name, kind), uid=name, now=NOW)]
                     )
         await self.fleet.wait_for_caches()
 
@@ -148,7 +148,7 @@ class Site:
         return sum(any(each != "prod" for each in labels[node.spec.cluster]) for node in nodes)
 
 
-def a_machine(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
+def a_joined_node(cluster: LatticeCluster, name: str, kind: str) -> LatticeNode:
     node = build_node(cluster, name, None, kind)
     status = msgspec.structs.replace(
         node.status,

@@ -14,7 +14,7 @@ from lattice.placement.status.service_status import status_with_health
 MAIN = {"main": {"command": ["true"]}}
 
 
-def a_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
+def a_web_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
     status = {
         "placements": [{"pool": "north", "replicas": placed}] if placed else [],
         **more.pop("status", {}),
@@ -29,7 +29,7 @@ def a_service(placed: int = 2, wanted: int = 2, **more: Any) -> LatticeService:
     )
 
 
-def a_replica(slot: int, state: str = "Running", ready: bool = True, **more: Any) -> LatticeWorkload:
+def a_replica_of_web(slot: int, state: str = "Running", ready: bool = True, **more: Any) -> LatticeWorkload:
     status = {"actualState": state, "ready": ready, **more.pop("status", {})}
     return make_object(
         LatticeWorkload,
@@ -44,48 +44,61 @@ def a_replica(slot: int, state: str = "Running", ready: bool = True, **more: Any
 GOING = {"meta": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}
 NOT_PLACED = {"status": {"schedulerDecision": {"verdict": "NotHere"}}}
 CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
-    "all ready": (a_service(), [a_replica(0), a_replica(1)], "Running", "2 of 2 replicas are ready"),
+    "all ready": (
+        a_web_service(),
+        [a_replica_of_web(0), a_replica_of_web(1)],
+        "Running",
+        "2 of 2 replicas are ready",
+    ),
     "one starts": (
-        a_service(),
-        [a_replica(0), a_replica(1, "Starting", False)],
+        a_web_service(),
+        [a_replica_of_web(0), a_replica_of_web(1, "Starting", False)],
         "Progressing",
         "1 of 2 replicas are ready",
     ),
     "one is not ready": (
-        a_service(),
-        [a_replica(0), a_replica(1, ready=False)],
+        a_web_service(),
+        [a_replica_of_web(0), a_replica_of_web(1, ready=False)],
         "Progressing",
         "1 of 2 replicas are ready",
     ),
     "one more than wanted": (
-        a_service(),
-        [a_replica(0), a_replica(1), a_replica(2)],
+        a_web_service(),
+        [a_replica_of_web(0), a_replica_of_web(1), a_replica_of_web(2)],
         "Running",
         "3 of 2 replicas are ready",
     ),
     "one goes": (
-        a_service(),
-        [a_replica(0), a_replica(1, **GOING)],
+        a_web_service(),
+        [a_replica_of_web(0), a_replica_of_web(1, **GOING)],
         "Progressing",
         "1 of 2 replicas are ready",
     ),
     "one failed": (
-        a_service(),
-        [a_replica(0), a_replica(1, "Failed", False, status={"failureReason": "INVALID_IMAGE"})],
+        a_web_service(),
+        [
+            a_replica_of_web(0),
+            a_replica_of_web(1, "Failed", False, status={"failureReason": "INVALID_IMAGE"}),
+        ],
         "Degraded",
         "1 of 2 replicas are ready; web-1 failed: INVALID_IMAGE",
     ),
     "all failed": (
-        a_service(1, 1),
-        [a_replica(0, "Failed", False)],
+        a_web_service(1, 1),
+        [a_replica_of_web(0, "Failed", False)],
         "Failed",
         "0 of 1 replicas are ready; web-0 failed: no reason was told",
     ),
-    "placed in part": (a_service(1, 2), [a_replica(0)], "Progressing", "1 of 2 replicas are ready"),
-    "not placed yet": (a_service(0), [], "Pending", "0 of 2 replicas are ready"),
-    "not to be placed": (a_service(0, **NOT_PLACED), [], "Unschedulable", "0 of 2 replicas are ready"),
-    "scaled to none": (a_service(0, 0), [], "Running", "0 of 0 replicas are ready"),
-    "being deleted": (a_service(**GOING), [a_replica(0)], "Deleting", "1 of 2 replicas are ready"),
+    "placed in part": (
+        a_web_service(1, 2),
+        [a_replica_of_web(0)],
+        "Progressing",
+        "1 of 2 replicas are ready",
+    ),
+    "not placed yet": (a_web_service(0), [], "Pending", "0 of 2 replicas are ready"),
+    "not to be placed": (a_web_service(0, **NOT_PLACED), [], "Unschedulable", "0 of 2 replicas are ready"),
+    "scaled to none": (a_web_service(0, 0), [], "Running", "0 of 0 replicas are ready"),
+    "being deleted": (a_web_service(**GOING), [a_replica_of_web(0)], "Deleting", "1 of 2 replicas are ready"),
 }
 
 
@@ -113,12 +126,12 @@ def test_cost_is_the_sum_of_parts() -> None:
 
 async def test_burst_of_starts_makes_few_status_writes() -> None:
     plane = ControlPlane()
-    await plane.put(a_service(50, 50))
+    await plane.put(a_web_service(50, 50))
     controller = ServiceStatusController(await plane.new_term())
     async with running_loops(controller.context, controller.loop()):
         revision_before = await plane.store.revision()
         for slot in range(50):
-            await plane.put(a_replica(slot))
+            await plane.put(a_replica_of_web(slot))
             await plane.clock.advance(0.01)
         await plane.clock.advance(2)
         service = await plane.get(LatticeService, "web", "default")

@@ -30,7 +30,7 @@ NANO = make_object(
 )
 
 
-def a_pool(provider: str = "local", **spec: Any) -> LatticePool:
+def the_north_pool(provider: str = "local", **spec: Any) -> LatticePool:
     place = {"type": provider, "region": "north", **spec.pop("login", {})}
     return make_object(LatticePool, "north", spec={"provider": place, "nodeClasses": ["nano"], **spec})
 
@@ -53,19 +53,25 @@ CLOUD = make_object(
 DATA_CENTER = {"provider": "local", "location": {"name": "dc", "region": "dc"}, "capacity": {"nodes": 4}}
 
 CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
-    "usable": ([a_pool(), NANO], "Ready", "True", "Usable", ""),
+    "usable": ([the_north_pool(), NANO], "Ready", "True", "Usable", ""),
     "no adapter": (
-        [a_pool("gcp"), NANO],
+        [the_north_pool("gcp"), NANO],
         "Ready",
         "False",
         "ProviderUnavailable",
         "no adapter here makes machines of provider gcp",
     ),
-    "a class that is not there": ([a_pool()], "ReferencesResolved", "False", "NodeClassNotFound", "nano"),
-    "all resolved": ([a_pool(), NANO], "ReferencesResolved", "True", "Resolved", ""),
-    "needs no login": ([a_pool(), NANO], "CredentialsValid", "True", "NotNeeded", ""),
+    "a class that is not there": (
+        [the_north_pool()],
+        "ReferencesResolved",
+        "False",
+        "NodeClassNotFound",
+        "nano",
+    ),
+    "all resolved": ([the_north_pool(), NANO], "ReferencesResolved", "True", "Resolved", ""),
+    "needs no login": ([the_north_pool(), NANO], "CredentialsValid", "True", "NotNeeded", ""),
     "no such secret": (
-        [a_pool("aws", **LOGIN), NANO],
+        [the_north_pool("aws", **LOGIN), NANO],
         "CredentialsValid",
         "False",
         "SecretNotFound",
@@ -73,7 +79,7 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
     ),
     "secret without the keys": (
         [
-            a_pool("aws", **LOGIN),
+            the_north_pool("aws", **LOGIN),
             NANO,
             make_object(Secret, "keys", "lattice-system", data={"AWS_ACCESS_KEY_ID": "YQ=="}),
         ],
@@ -83,35 +89,35 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
         "lacks AWS_SECRET_ACCESS_KEY",
     ),
     "secret with the keys": (
-        [a_pool("aws", **LOGIN), NANO, KEYS],
+        [the_north_pool("aws", **LOGIN), NANO, KEYS],
         "CredentialsValid",
         "True",
         "KeysFound",
         "",
     ),
     "nearly full": (
-        [a_pool(capacity={"maxNodes": 5}), NANO, a_cluster(4)],
+        [the_north_pool(capacity={"maxNodes": 5}), NANO, a_cluster(4)],
         "CapacityPressure",
         "True",
         "NearlyFull",
         "20% capacity available",
     ),
     "room left": (
-        [a_pool(capacity={"maxNodes": 5}), NANO, a_cluster(3)],
+        [the_north_pool(capacity={"maxNodes": 5}), NANO, a_cluster(3)],
         "CapacityPressure",
         "False",
         "RoomLeft",
         "40%",
     ),
     "within budget": (
-        [a_pool(budget={"maxMonthlyCost": 1000}), NANO, a_cluster(1)],
+        [the_north_pool(budget={"maxMonthlyCost": 1000}), NANO, a_cluster(1)],
         "BudgetExceeded",
         "False",
         "WithinBudget",
         "",
     ),
     "over budget": (
-        [a_pool(budget={"maxMonthlyCost": 10}), NANO, a_cluster(1)],
+        [the_north_pool(budget={"maxMonthlyCost": 10}), NANO, a_cluster(1)],
         "BudgetExceeded",
         "True",
         "HardLimit",
@@ -178,7 +184,7 @@ async def test_usage_and_cost_of_pools_clouds_and_data_centers() -> None:
     }
     await plane.put(
         NANO,
-        a_pool(capacity={"maxNodes": 8}),
+        the_north_pool(capacity={"maxNodes": 8}),
         a_cluster(2),
         make_object(LatticeWorkload, "web-0", "default", spec=workload),
     )
@@ -216,7 +222,7 @@ async def test_passing_time_and_accruing_cost_write_nothing() -> None:
         "hard": True,
     }
     ledger = make_object(LatticeLedger, "pool.north", spec=budget, status={**spending, "machines": machines})
-    await plane.put(NANO, a_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
+    await plane.put(NANO, the_north_pool(budget={"maxMonthlyCost": 1000}), a_cluster(1), ledger)
     supply = SupplyStatusController(await plane.new_term(), HERE, min_interval_s=0, run_in_background=at_once)
     async with running_loops(supply.context, supply.loop()):
         for _ in range(20):
@@ -233,7 +239,7 @@ async def test_passing_time_and_accruing_cost_write_nothing() -> None:
 
 async def test_one_slow_store_call_does_not_slow_polling() -> None:
     plane = ControlPlane()
-    await plane.put(NANO, a_pool(capacity={"maxNodes": 5}))
+    await plane.put(NANO, the_north_pool(capacity={"maxNodes": 5}))
     supply = SupplyStatusController(await plane.new_term(), HERE, run_in_background=at_once)
     commit = supply.context.store.commit
 
@@ -271,7 +277,7 @@ async def test_status_reveals_no_credentials() -> None:
         "aws",
         spec={"provider": "aws", "regions": {"us-east-1": {}}, "credentialsRef": {"name": "keys"}},
     )
-    await plane.put(a_pool("aws", **LOGIN), NANO, login, cloud)
+    await plane.put(the_north_pool("aws", **LOGIN), NANO, login, cloud)
     context = await plane.new_term()
     async with running_loops(
         context, SupplyStatusController(context, HERE, min_interval_s=0, run_in_background=at_once).loop()

@@ -1,7 +1,7 @@
 """Manifests given as text give the same plan as the same objects, and errors name the line."""
 
 import pytest
-from build.fleet_query_server import ADMIN, a_server, a_service
+from build.fleet_query_server import ADMIN, a_server, a_service_manifest
 
 PLACED = """
 # a comment
@@ -19,7 +19,7 @@ async def test_plan_of_yaml_text_equals_plan_of_objects() -> None:
     async with a_server() as server:
         as_text, as_objects = (
             await server.ask("plan", yaml=PLACED),
-            await server.ask("plan", manifests=[a_service()]),
+            await server.ask("plan", manifests=[a_service_manifest()]),
         )
         assert as_text == as_objects
         assert [each["name"] for each in as_text[1]["services"] if each["name"] == "default/web"]
@@ -30,7 +30,9 @@ async def test_plan_of_yaml_text_equals_plan_of_objects() -> None:
 async def test_yaml_text_errors_name_their_line() -> None:
     async with a_server() as server:
         _, told = await server.ask(
-            "plan", manifests=[a_service()], yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n"
+            "plan",
+            manifests=[a_service_manifest()],
+            yaml=PLACED.replace("web", "api") + "  replicas: {min: -1}\n",
         )
         assert [each["field"] for each in told["details"]["causes"]] == ["yaml:9 spec.replicas.min"]
         _, told = await server.ask("plan", yaml=PLACED + "  replicas: {min: -1}\n  placment: {}\n")
@@ -39,7 +41,7 @@ async def test_yaml_text_errors_name_their_line() -> None:
             "yaml:10 spec.placment",
         ]
         _, told = await server.ask(
-            "plan", manifests=[a_service(replicas={"min": -1})], yaml=PLACED.replace("web", "api")
+            "plan", manifests=[a_service_manifest(replicas={"min": -1})], yaml=PLACED.replace("web", "api")
         )
         assert [each["field"] for each in told["details"]["causes"]] == ["manifests[0].spec.replicas.min"]
         status, told = await server.ask("plan", yaml="a: b\n c: d\n")

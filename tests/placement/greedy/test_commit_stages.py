@@ -16,7 +16,7 @@ from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plan.plan import converge
 
 
-def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]]:
+def placements_by_service(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]]:
     return {name: placed_counts(fleet, name) for name in world.services}
 
 
@@ -24,7 +24,7 @@ def where(world: World, fleet: Fleet) -> dict[str, Counter[tuple[str, str, str]]
 @given(worlds())
 def test_stages_equal_plan(world: World) -> None:
     planned, decided = converge(world), decide_stages(world, ReplicaObservation())
-    assert where(world, decided.fleet) == where(world, planned.fleet)
+    assert placements_by_service(world, decided.fleet) == placements_by_service(world, planned.fleet)
     assert decided.desired_machines == planned.clusters
     assert {name: each.missing for name, each in decided.placements.items()} == {
         name: each.missing for name, each in planned.placements.items()

@@ -5,7 +5,17 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, arranged, made
+from build.worlds import (
+    a_class,
+    a_cloud,
+    a_policy,
+    a_pool,
+    a_service,
+    a_static,
+    a_world,
+    arranged,
+    make_valid_object,
+)
 
 from lattice.engine.explain import rejections_of
 from lattice.kinds.meta.base import Kind
@@ -18,7 +28,7 @@ from lattice.placement.plan.plan import converge
 API = "default/api"
 
 
-def where(*objects: Kind, of: str = "api") -> dict[str, int]:
+def converged_replicas(*objects: Kind, of: str = "api") -> dict[str, int]:
     found = converge(a_world(*objects)).replica_counts.get(f"default/{of}", {})
     totals: dict[str, int] = {}
     for (offer, _, _), count in found.items():
@@ -116,7 +126,7 @@ def test_each_rule_of_other_offers_rejects_with_shortfall(
 
 
 def test_label_list_matches_any_of_its_values() -> None:
-    assert where(
+    assert converged_replicas(
         a_pool(labels={"tier": ["test", "production"]}),
         a_service(pools={"matchLabels": {"tier": "production"}}),
     ) == {"p1": 1}
@@ -124,7 +134,9 @@ def test_label_list_matches_any_of_its_values() -> None:
 
 def test_labels_compare_case_insensitively() -> None:
     pool = a_pool(labels={"compliance": ["SoC2"], "capabilities": ["GPU"], "dataResidency": "EU"})
-    assert where(pool, a_service(compliance=["sOc2"], capabilities=["gpu"], dataResidency="eu")) == {"p1": 1}
+    assert converged_replicas(
+        pool, a_service(compliance=["sOc2"], capabilities=["gpu"], dataResidency="eu")
+    ) == {"p1": 1}
 
 
 # --- policies ---
@@ -137,7 +149,7 @@ def test_requirements_of_all_matching_policies_hold() -> None:
              a_pool("p3", labels={"compliance": ["soc2", "gdpr"]}, budget=144)]  # fmt: skip
     service = a_service(labels={"env": "prod"})
     both = [a_policy("a", compliance=["soc2"], selector={"env": "prod"}), a_policy("b", compliance=["gdpr"])]
-    assert where(*pools, service, *both) == {"p3": 1}
+    assert converged_replicas(*pools, service, *both) == {"p3": 1}
     assert (
         demand(
             *pools, service, *both, a_policy("c", compliance=["hipaa"], selector={"env": "test"})
@@ -174,14 +186,14 @@ def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, in
 ])  # fmt: skip
 def test_conflicting_policies_are_reported_and_place_nothing(objects: list[Kind], problem: str) -> None:
     assert demand(*TWO, *objects).rule_conflict == problem
-    assert bool(where(*TWO, *objects)) == (not problem)
+    assert bool(converged_replicas(*TWO, *objects)) == (not problem)
 
 
 def preferring(*wishes: tuple[str, str, int]) -> LatticePlacementPolicy:
     listed = [
         {"weight": weight, "preference": {"sortBy": sort, "order": order}} for sort, order, weight in wishes
     ]
-    return made(LatticePlacementPolicy, "wishes", {"preferences": listed})
+    return make_valid_object(LatticePlacementPolicy, "wishes", {"preferences": listed})
 
 
 CHEAP = [a_class(price=0.2), a_class("dear", price=0.4), a_pool("p1", capacity={"maxNodes": 2}), a_pool("p2", classes=["dear"], capacity={"maxNodes": 8}),
@@ -199,22 +211,24 @@ CHEAP = [a_class(price=0.2), a_class("dear", price=0.4), a_pool("p1", capacity={
     pytest.param([preferring(("cost", "descending", 0), ("availableCapacity", "ascending", 1))], "p1", id="a weight of 0 counts for nothing"),
 ])  # fmt: skip
 def test_preferences_rank_feasible_offers(policy: list[Kind], offer: str) -> None:
-    assert where(*CHEAP, a_service(cores=4), *policy) == {offer: 1}
+    assert converged_replicas(*CHEAP, a_service(cores=4), *policy) == {offer: 1}
 
 
 def test_preferences_of_all_policies_count() -> None:
-    against = made(
+    against = make_valid_object(
         LatticePlacementPolicy,
         "against",
         {"preferences": [{"weight": 100, "preference": {"sortBy": "cost", "order": "descending"}}]},
     )
-    assert where(*CHEAP, a_service(cores=4), preferring(("cost", "ascending", 10)), against) == {"p2": 1}
+    assert converged_replicas(*CHEAP, a_service(cores=4), preferring(("cost", "ascending", 10)), against) == {
+        "p2": 1
+    }
 
 
 def test_cheapest_order_is_used_if_preferred_exceeds_budget() -> None:
     """Placing on the dearest offer first would use the budget that the second replica needs."""
     pool = a_pool(classes=["m", "dear"], budget=300)
-    assert where(
+    assert converged_replicas(
         a_class(),
         a_class("dear", 4, 16, 0.4),
         pool,
@@ -239,7 +253,7 @@ THREE = [a_pool("p1", region="r1"), a_pool("p2", region="r2"), a_pool("p3", regi
                  id="an even spread"),
 ])  # fmt: skip
 def test_regions_and_spread(objects: list[Kind], found: dict[str, int]) -> None:
-    assert where(*THREE, *objects) == found
+    assert converged_replicas(*THREE, *objects) == found
 
 
 @pytest.mark.parametrize(("key", "skew", "most"), [
@@ -248,7 +262,7 @@ def test_regions_and_spread(objects: list[Kind], found: dict[str, int]) -> None:
     pytest.param("provider", 1, 5, id="one domain is always even"),
 ])  # fmt: skip
 def test_service_spread_keeps_max_skew(key: str, skew: int, most: int) -> None:
-    found = where(
+    found = converged_replicas(
         *THREE,
         a_service(
             replicas=5, spread=[{"topologyKey": key, "maxSkew": skew, "whenUnsatisfiable": "DoNotSchedule"}]
@@ -260,17 +274,17 @@ def test_service_spread_keeps_max_skew(key: str, skew: int, most: int) -> None:
 
 def test_two_pools_of_a_region_count_once() -> None:
     pools = [a_pool("p1", region="r"), a_pool("p2", region="r")]
-    assert where(*pools, a_service(), a_policy(minRegions=2)) == {}
+    assert converged_replicas(*pools, a_service(), a_policy(minRegions=2)) == {}
 
 
 def test_partial_placement_runs_what_fits() -> None:
-    assert where(a_pool(capacity={"maxNodes": 1}), a_service(cores=1, replicas=7)) == {"p1": 4}
+    assert converged_replicas(a_pool(capacity={"maxNodes": 1}), a_service(cores=1, replicas=7)) == {"p1": 4}
 
 
 def test_full_region_counts_for_skew() -> None:
     pools = [a_pool("p1", region="r1"), a_pool("p2", region="r2", capacity={"maxNodes": 1})]
     rule = a_policy(spreadConstraint={"topologyKey": "region", "maxSkew": 1})
-    assert where(*pools, a_service(cores=4, replicas=6), rule) == {"p1": 2, "p2": 1}
+    assert converged_replicas(*pools, a_service(cores=4, replicas=6), rule) == {"p1": 2, "p2": 1}
 
 
 def test_infeasible_region_does_not_count_for_skew() -> None:
@@ -310,7 +324,7 @@ def test_dependencies_attract_without_latency_limit(closed: list[str], offer: st
         labels={"anchor": "yes"},
         capacity={"maxNodes": 1 if "home" in closed else 9},
     )
-    found = where(
+    found = converged_replicas(
         anchored, *(each for each in only if each.metadata.name != "home"), db, a_service(cores=4, **CALLS)
     )
     assert found == {offer: 1}
@@ -334,11 +348,14 @@ FAR = [a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), a_poo
 
 def test_latency_is_measured_to_nearest_replica() -> None:
     db = a_service("db", requiredRegions=["us-east-1", "eu-west-1"])
-    found = where(
+    found = converged_replicas(
         *FAR, db, a_service(requiredRegions=["us-east-1", "eu-west-1"], latency={"db": {"maxMs": 5}})
     )
     assert found == {"p1": 1, "p2": 1}
-    assert where(*FAR, db, a_service(requiredRegions=["ap-south-1"], latency={"db": {"maxMs": 5}})) == {}
+    assert (
+        converged_replicas(*FAR, db, a_service(requiredRegions=["ap-south-1"], latency={"db": {"maxMs": 5}}))
+        == {}
+    )
 
 
 def test_latency_resolves_dependency_alias() -> None:
@@ -346,7 +363,7 @@ def test_latency_resolves_dependency_alias() -> None:
         latency={"store": {"maxMs": 5}},
         dependencies={"store": {"type": "service", "direction": "outbound", "id": "db"}},
     )
-    assert where(*FAR, a_service("db", requiredRegions=["p3"]), service) == {"p3": 1}
+    assert converged_replicas(*FAR, a_service("db", requiredRegions=["p3"]), service) == {"p3": 1}
 
 
 # --- static first ---
@@ -362,7 +379,7 @@ DC = a_static(nodes=1, cores=4, memory="16Gi")
     pytest.param([DC, a_cloud(), a_service("db", requiredRegions=["r1"]), a_service(**CALLS)], {"dc": 1}, id="the tier beats nearness"),
 ])  # fmt: skip
 def test_static_capacity_precedes_cloud(objects: list[Kind], found: dict[str, int]) -> None:
-    assert where(*objects) == found
+    assert converged_replicas(*objects) == found
 
 
 RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}
@@ -375,7 +392,7 @@ RESERVE = {"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "
 ])  # fmt: skip
 def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found: dict[str, int]) -> None:
     dc = a_static(nodes=3, cores=12, memory="48Gi", reservation=RESERVE)
-    assert where(dc, a_service(cores=4, replicas=4, labels=labels)) == found
+    assert converged_replicas(dc, a_service(cores=4, replicas=4, labels=labels)) == found
 
 
 # --- budgets ---
@@ -400,12 +417,12 @@ def test_reserved_capacity_is_for_matching_labels(labels: dict[str, str], found:
     pytest.param([a_pool(budget=0), a_service()], 0, id="a budget of nothing"),
 ])  # fmt: skip
 def test_budgets(objects: list[Kind], count: int) -> None:
-    assert sum(where(*objects).values()) == count
+    assert sum(converged_replicas(*objects).values()) == count
 
 
 def test_unknown_price_ranks_after_known_prices() -> None:
     pools = [a_class(), a_class("mystery", price=None), a_pool("p1", classes=["mystery"]), a_pool("p2")]
-    assert where(*pools, a_service()) == {"p2": 1}
+    assert converged_replicas(*pools, a_service()) == {"p2": 1}
     both = converge(
         a_world(a_class(), a_class("mystery", price=None), a_pool(classes=["m", "mystery"]), a_service())
     )

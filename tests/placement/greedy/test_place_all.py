@@ -30,7 +30,7 @@ def offers(settled: FleetState) -> dict[str, list[str]]:
     }
 
 
-def placed(*objects: Kind) -> dict[str, list[str]]:
+def services_by_offer(*objects: Kind) -> dict[str, list[str]]:
     return offers(converge(a_world(*objects)))
 
 
@@ -49,9 +49,9 @@ def test_services_are_ordered_by_priority_then_name() -> None:
 
 
 def test_higher_priority_gets_last_machine() -> None:
-    assert placed(one("p1", EAST), a_service("a", cores=4), a_service("z", cores=4, priority=5)) == {
-        "z": ["p1"]
-    }
+    assert services_by_offer(
+        one("p1", EAST), a_service("a", cores=4), a_service("z", cores=4, priority=5)
+    ) == {"z": ["p1"]}
 
 
 def test_latency_groups_list_dependencies_first() -> None:
@@ -74,7 +74,9 @@ def test_dependency_is_placed_before_its_dependent() -> None:
         a_class(),
         a_class("dear", price=0.9),
     ]
-    assert placed(*pools, a_service("api", **near(db=5)), a_service("db", requiredRegions=[EAST])) == {
+    assert services_by_offer(
+        *pools, a_service("api", **near(db=5)), a_service("db", requiredRegions=[EAST])
+    ) == {
         "api": ["p1"],
         "db": ["p1"],
     }
@@ -82,7 +84,9 @@ def test_dependency_is_placed_before_its_dependent() -> None:
 
 def test_latency_cycle_is_placed_together() -> None:
     pools = [one("p1", EAST), one("p2", WEST), one("p3", WEST)]
-    found = placed(*pools, a_service("a", cores=4, **near(b=5)), a_service("b", cores=4, **near(a=5)))
+    found = services_by_offer(
+        *pools, a_service("a", cores=4, **near(b=5)), a_service("b", cores=4, **near(a=5))
+    )
     assert sorted([*found["a"], *found["b"]]) == ["p2", "p3"]
 
 
@@ -96,7 +100,7 @@ def test_latency_cycle_of_three_is_placed_together() -> None:
         a_service("b", cores=4, **near(c=5)),
         a_service("c", cores=4, **near(a=5)),
     )
-    assert placed(*pools, *services) == {"a": ["p2"], "b": ["p2"], "c": ["p2"]}
+    assert services_by_offer(*pools, *services) == {"a": ["p2"], "b": ["p2"], "c": ["p2"]}
 
 
 def test_infeasible_latency_cycle_is_unplaced() -> None:
@@ -120,7 +124,7 @@ def test_group_gives_up_cheapest_pool_to_fit_together() -> None:
         one("p1", EAST),
         a_pool("p2", region=WEST, classes=["dear"]),
     ]
-    assert placed(*pools, a_service("db", cores=4), a_service("api", cores=4, **near(db=5))) == {
+    assert services_by_offer(*pools, a_service("db", cores=4), a_service("api", cores=4, **near(db=5))) == {
         "db": ["p2"],
         "api": ["p2"],
     }
@@ -144,7 +148,7 @@ def test_undefined_dependency_does_not_block_its_group() -> None:
 
 
 def test_service_may_have_latency_to_itself() -> None:
-    assert placed(a_pool(), a_service("api", replicas=2, **near(api=5))) == {"api": ["p1"]}
+    assert services_by_offer(a_pool(), a_service("api", replicas=2, **near(api=5))) == {"api": ["p1"]}
 
 
 def test_misplaced_replicas_are_reported_and_stay() -> None:

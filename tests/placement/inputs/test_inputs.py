@@ -5,7 +5,18 @@ from typing import Any
 
 import pytest
 from build.property_settings import LONG
-from build.worlds import KIND, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made, worlds
+from build.worlds import (
+    KIND,
+    a_class,
+    a_cloud,
+    a_policy,
+    a_pool,
+    a_service,
+    a_static,
+    a_world,
+    make_valid_object,
+    worlds,
+)
 from hypothesis import HealthCheck, given, settings
 
 from lattice.errors import Invalid
@@ -81,7 +92,7 @@ SPILL = {"enabled": True, "target": "b"}
     pytest.param([a_pool(), a_service(latency={"api": {"maxMs": 1}}, replicas=2)], id="a dependency on itself"),
     pytest.param([a_pool(), a_service(most=1), a_policy(minRegions=3)], id="policies that want more than is allowed"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 9}), a_policy("b", clusters={"maxNodes": 2}), a_service()], id="policies that contradict each other"),
-    pytest.param([made(LatticePool, "p1", {**POOL, "nodeClasses": ["m"], "budget": {"maxMonthlyCost": 9, "currency": "EUR"}}), a_pool("p2"), a_service()],
+    pytest.param([make_valid_object(LatticePool, "p1", {**POOL, "nodeClasses": ["m"], "budget": {"maxMonthlyCost": 9, "currency": "EUR"}}), a_pool("p2"), a_service()],
                  id="two currencies"),
     pytest.param([a_pool("same"), a_static("same"), a_service(replicas=30)], id="a pool and a data center of one name"),
     pytest.param([a_pool("cloud-r1"), a_cloud(), a_service("a", requiredRegions=["cloud-r1"]), a_service(requiredRegions=["r1"])],

@@ -36,7 +36,7 @@ rates = st.one_of(st.integers(0, 50), st.integers(0, 10**7), st.integers(0, 10**
 limits = st.one_of(st.integers(0, 10**5), st.integers(0, 10**11), st.integers(0, 10**15))
 
 
-def a_ledger(
+def a_charged_ledger(
     limit: int | None = None, *, hard: bool = True, committed: int = 0, at: datetime = START, spent: int = 0
 ) -> LatticeLedger:
     """A ledger with amounts in micro-dollars; one lot has the whole committed rate."""
@@ -59,20 +59,20 @@ def parts(ledger: LatticeLedger) -> Fraction:
 
 class TestSpending:
     def test_accrue_one_hour(self) -> None:
-        after = accrue(a_ledger(committed=192_000), START + timedelta(hours=1))
+        after = accrue(a_charged_ledger(committed=192_000), START + timedelta(hours=1))
         assert (after.status.spent_micros, after.status.remainder) == (192_000, 0)
         assert after.status.as_of == "2026-11-01T01:00:00.000000Z"
 
     def test_accrue_keeps_fractions_of_micro_dollars(self) -> None:
-        ledger = a_ledger(committed=1)
+        ledger = a_charged_ledger(committed=1)
         for second in range(1, 3601):
             ledger = accrue(ledger, START + timedelta(seconds=second))
             assert ledger.status.spent_micros == second // 3600
-        assert ledger == accrue(a_ledger(committed=1), START + timedelta(hours=1))
+        assert ledger == accrue(a_charged_ledger(committed=1), START + timedelta(hours=1))
 
     def test_accrual_splits_months_at_midnight_utc(self) -> None:
         east = timezone(timedelta(hours=-5))
-        ledger = a_ledger(committed=100, at=datetime(2026, 11, 30, 22, tzinfo=UTC))
+        ledger = a_charged_ledger(committed=100, at=datetime(2026, 11, 30, 22, tzinfo=UTC))
         after = accrue(ledger, datetime(2026, 11, 30, 22, tzinfo=east))  # 03:00 UTC
         assert (after.status.past, after.status.month, after.status.spent_micros) == (
             {"2026-11": 200},
@@ -82,7 +82,7 @@ class TestSpending:
 
     def test_midnight_belongs_to_the_new_month(self) -> None:
         midnight = datetime(2026, 12, 1, tzinfo=UTC)
-        after = accrue(a_ledger(committed=100), midnight)
+        after = accrue(a_charged_ledger(committed=100), midnight)
         assert (after.status.past, after.status.month, after.status.spent_micros) == (
             {"2026-11": 72_000},
             "2026-12",
@@ -92,7 +92,7 @@ class TestSpending:
         assert money.time_left_in_month(midnight - timedelta(microseconds=1)) == timedelta(microseconds=1)
 
     def test_accrual_keeps_thirteen_months(self) -> None:
-        after = accrue(a_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
+        after = accrue(a_charged_ledger(committed=1), datetime(2029, 3, 15, tzinfo=UTC))
         assert list(after.status.past) == [f"2028-{month:02}" for month in range(2, 13)] + [
             "2029-01",
             "2029-02",
@@ -101,7 +101,7 @@ class TestSpending:
         assert list(after.problems()) == []
 
     def test_clock_going_back_keeps_spend(self) -> None:
-        ahead = accrue(a_ledger(committed=100), START + timedelta(hours=2))
+        ahead = accrue(a_charged_ledger(committed=100), START + timedelta(hours=2))
         back = accrue(ahead, START + timedelta(hours=1))
         assert back == ahead
         more = charge(back, "c", a_lot(50), START + timedelta(hours=1))
@@ -110,14 +110,14 @@ class TestSpending:
 
     def test_time_without_zone_is_rejected(self) -> None:
         with pytest.raises(Invalid, match="does not say its zone"):
-            accrue(a_ledger(), datetime(2026, 12, 1))  # noqa: DTZ001
+            accrue(a_charged_ledger(), datetime(2026, 12, 1))  # noqa: DTZ001
 
     @MANY
     @given(rate=rates, begin=moments, stops=st.lists(moments, max_size=6))
     def test_accrual_is_independent_of_step_count(
         self, rate: int, begin: datetime, stops: list[datetime]
     ) -> None:
-        stepwise = start = a_ledger(committed=rate, at=begin)
+        stepwise = start = a_charged_ledger(committed=rate, at=begin)
         for stop in sorted(stops):
             stepwise = accrue(stepwise, stop)
         assert stepwise == accrue(start, max([begin, *stops]))
@@ -128,7 +128,12 @@ class TestSpending:
         self, begin: datetime, events: list[tuple[datetime, int]]
     ) -> None:
         """A time before the last accrual counts as the time of the last accrual."""
-        ledger, at, rate, owed = a_ledger(at=begin), begin, 0, dict.fromkeys(_months(begin), Fraction(0))
+        ledger, at, rate, owed = (
+            a_charged_ledger(at=begin),
+            begin,
+            0,
+            dict.fromkeys(_months(begin), Fraction(0)),
+        )
         for number, (when, more) in enumerate(events):
             ledger = charge(ledger, f"c{number}", a_lot(more), when)
             _spend(owed, at, when, rate)
@@ -168,7 +173,7 @@ def _spend(owed: dict[str, Fraction], at: datetime, until: datetime, rate: int) 
 
 class TestMachines:
     def test_lots_of_equal_price_are_merged(self) -> None:
-        ledger = charge(a_ledger(), "b", a_lot(192_000, 2), START)
+        ledger = charge(a_charged_ledger(), "b", a_lot(192_000, 2), START)
         ledger = charge(ledger, "b", a_lot(192_000, 1), START)
         ledger = charge(ledger, "b", a_lot(200_000, 1), START)
         ledger = charge(ledger, "a", a_lot(96_000, 1, "small"), START)
@@ -178,7 +183,7 @@ class TestMachines:
 
     def test_release_removes_lot_and_keeps_spend(self) -> None:
         later = START + timedelta(hours=10)
-        ledger = release(charge(a_ledger(), "a", a_lot(100, 2), START), "a", a_lot(100, 2), later)
+        ledger = release(charge(a_charged_ledger(), "a", a_lot(100, 2), START), "a", a_lot(100, 2), later)
         assert (ledger.status.machines, ledger.status.committed_micros, ledger.status.spent_micros) == (
             {},
             0,
@@ -197,7 +202,7 @@ class TestMachines:
         ],
     )
     def test_release_requires_a_charged_lot(self, cluster: str, lot: Lot) -> None:
-        ledger = charge(a_ledger(), "a", a_lot(100, 2), START)
+        ledger = charge(a_charged_ledger(), "a", a_lot(100, 2), START)
         with pytest.raises(
             Invalid, match=r"pays for \d .* in cluster . cannot release|pays for \d .*, cannot release"
         ):
@@ -210,7 +215,7 @@ class TestMachines:
     )
     def test_invalid_lot_is_rejected(self, lot: Lot) -> None:
         with pytest.raises(Invalid, match="cannot pay for"):
-            charge(a_ledger(), "a", lot, START)
+            charge(a_charged_ledger(), "a", lot, START)
 
     @MANY
     @given(
@@ -226,7 +231,7 @@ class TestMachines:
     )
     def test_lots_add_up_to_committed_rate(self, steps: list[tuple[str, str, int, int]]) -> None:
         ledger, counts = (
-            a_ledger(),
+            a_charged_ledger(),
             dict.fromkeys([(c, k, p) for c in "abc" for k in ("small", "large") for p in range(4)], 0),
         )
         for cluster, node_class, count, micros in steps:
@@ -253,46 +258,53 @@ class TestLimits:
         ("ledger", "now", "most"),
         [
             pytest.param(
-                a_ledger(720 * DOLLAR), START, DOLLAR, id="thirty days of it in a month of thirty days"
+                a_charged_ledger(720 * DOLLAR),
+                START,
+                DOLLAR,
+                id="thirty days of it in a month of thirty days",
             ),
             pytest.param(
-                a_ledger(744 * DOLLAR, at=START + timedelta(days=30)),
+                a_charged_ledger(744 * DOLLAR, at=START + timedelta(days=30)),
                 START + timedelta(days=30),
                 DOLLAR,
                 id="a month of 31 days holds less",
             ),
             pytest.param(
-                a_ledger(720 * DOLLAR),
+                a_charged_ledger(720 * DOLLAR),
                 START + timedelta(days=29),
                 DOLLAR,
                 id="near the end of the month the next ones count",
             ),
             pytest.param(
-                a_ledger(720 * DOLLAR, spent=719 * DOLLAR),
+                a_charged_ledger(720 * DOLLAR, spent=719 * DOLLAR),
                 START + timedelta(days=29),
                 DOLLAR // 24,
                 id="what is spent is spent",
             ),
-            pytest.param(a_ledger(720 * DOLLAR, spent=721 * DOLLAR), START, 0, id="more than that is spent"),
             pytest.param(
-                a_ledger(720 * DOLLAR, committed=DOLLAR // 4),
+                a_charged_ledger(720 * DOLLAR, spent=721 * DOLLAR), START, 0, id="more than that is spent"
+            ),
+            pytest.param(
+                a_charged_ledger(720 * DOLLAR, committed=DOLLAR // 4),
                 START,
                 DOLLAR * 3 // 4,
                 id="what is committed is taken",
             ),
-            pytest.param(a_ledger(719, committed=0), START, 0, id="less than a micro-dollar per hour"),
             pytest.param(
-                a_ledger(
+                a_charged_ledger(719, committed=0), START, 0, id="less than a micro-dollar per hour"
+            ),
+            pytest.param(
+                a_charged_ledger(
                     720 * DOLLAR, committed=1, spent=720 * DOLLAR - 10, at=NEARLY - timedelta(seconds=1)
                 ),
                 NEARLY,
                 8,
                 id="parts of a micro-dollar count",
             ),
-            pytest.param(a_ledger(0), START, 0, id="a budget of nothing"),
-            pytest.param(a_ledger(None), START, UNLIMITED_HEADROOM, id="no limit"),
+            pytest.param(a_charged_ledger(0), START, 0, id="a budget of nothing"),
+            pytest.param(a_charged_ledger(None), START, UNLIMITED_HEADROOM, id="no limit"),
             pytest.param(
-                a_ledger(0, hard=False), START, UNLIMITED_HEADROOM, id="a soft limit refuses nothing"
+                a_charged_ledger(0, hard=False), START, UNLIMITED_HEADROOM, id="a soft limit refuses nothing"
             ),
         ],
     )
@@ -325,7 +337,7 @@ class TestLimits:
         more: int,
     ) -> None:
         begin, now = min(times), max(times)
-        ledger = a_ledger(limit, hard=hard, committed=committed, at=begin, spent=spent)
+        ledger = a_charged_ledger(limit, hard=hard, committed=committed, at=begin, spent=spent)
         most = headroom(ledger, now)
         for asked in (
             0,
@@ -344,7 +356,7 @@ class TestLimits:
     def test_rejection_names_required_limit_increase(
         self, limit: int, spent: int, committed: int, now: datetime, more: int
     ) -> None:
-        ledger = a_ledger(limit, committed=committed, at=now, spent=spent)
+        ledger = a_charged_ledger(limit, committed=committed, at=now, spent=spent)
         answer = may_commit(ledger, more, now)
         if isinstance(answer, BudgetRejection):
             raised = [
@@ -366,7 +378,7 @@ class TestLimits:
         self, limit: int, begin: datetime, asks: list[tuple[datetime, int]]
     ) -> None:
         end = money.month_end(begin)
-        ledger = a_ledger(limit, at=begin)
+        ledger = a_charged_ledger(limit, at=begin)
         for number, (when, more) in enumerate(sorted(asks)):
             if when < end and isinstance(may_commit(ledger, more, when), BudgetApproval):
                 ledger = charge(ledger, f"c{number}", a_lot(more), when)
@@ -375,13 +387,13 @@ class TestLimits:
         assert money.rate_per_30_days(after.status.committed_micros) <= limit
 
     def test_rejection_names_budget_and_amounts(self) -> None:
-        ledger = a_ledger(10_000 * DOLLAR, committed=13_500_000)
+        ledger = a_charged_ledger(10_000 * DOLLAR, committed=13_500_000)
         assert str(may_commit(ledger, 576_000, START)) == (
             "latticepool/us-east: needs $0.576/h, has $0.388888/h left of $10,000.00/30d, missing $0.187112/h; raise the budget by $134.72/30d"
         )
 
     def test_release_restores_headroom(self) -> None:
-        ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
+        ledger = a_charged_ledger(720 * DOLLAR, committed=DOLLAR)
         old, new = (
             Charge((ledger.spec.budget,), cluster, a_lot(DOLLAR))
             for cluster in ("us-east-001", "us-east-002")
@@ -417,7 +429,7 @@ class TestStanding:
         ],
     )
     def test_budget_states(self, projected: int, hard: bool, state: BudgetState, warns: bool) -> None:
-        ledger = a_ledger(1000 * DOLLAR, hard=hard, spent=projected * DOLLAR)
+        ledger = a_charged_ledger(1000 * DOLLAR, hard=hard, spent=projected * DOLLAR)
         now = money.budget_status(ledger, START)
         assert (now.state, now.utilisation, now.projected) == (state, projected * 1000, projected * DOLLAR)
         answer = may_commit(ledger, 0, START)
@@ -427,7 +439,7 @@ class TestStanding:
 
     def test_soft_limit_warns_where_hard_limit_rejects(self) -> None:
         late = START + timedelta(days=29, hours=23)
-        ledger = a_ledger(720 * DOLLAR, hard=False, at=late)
+        ledger = a_charged_ledger(720 * DOLLAR, hard=False, at=late)
         answer = may_commit(ledger, DOLLAR + 1, late)
         assert isinstance(answer, BudgetApproval)
         assert (answer.is_over_soft_limit, answer.resulting_status.state) == (True, BudgetState.OK)
@@ -435,7 +447,7 @@ class TestStanding:
     def test_seed_pool_figures(self) -> None:
         """Seed 000: 4523.50 spent, 8200 projected of 10000 is 0.82, above the threshold of 0.8."""
         now = START + timedelta(hours=353)
-        ledger = a_ledger(10_000 * DOLLAR, committed=10_017_711, at=now, spent=4_523_500_000)
+        ledger = a_charged_ledger(10_000 * DOLLAR, committed=10_017_711, at=now, spent=4_523_500_000)
         found = money.budget_status(ledger, now)
         assert (found.spent, found.projected) == (4_523_500_000, 8_199_999_937)
         assert found.utilisation == 819_999
@@ -443,15 +455,15 @@ class TestStanding:
         assert money.projected_month_cost(ledger, now) == found.projected
 
     def test_no_limit_has_no_utilisation(self) -> None:
-        found = money.budget_status(a_ledger(None, committed=DOLLAR), START)
+        found = money.budget_status(a_charged_ledger(None, committed=DOLLAR), START)
         assert (found.utilisation, found.state, found.projected) == (None, BudgetState.OK, 720 * DOLLAR)
 
     def test_zero_budget_is_exhausted(self) -> None:
-        found = money.budget_status(a_ledger(0), START)
+        found = money.budget_status(a_charged_ledger(0), START)
         assert (found.utilisation, found.state) == (1_000_000, BudgetState.EXCEEDED)
 
     def test_lowered_budget_is_exceeded_and_rejects(self) -> None:
-        ledger = a_ledger(720 * DOLLAR, committed=DOLLAR)
+        ledger = a_charged_ledger(720 * DOLLAR, committed=DOLLAR)
         lower = open_ledger(msgspec.structs.replace(ledger.spec, limit_micros=DOLLAR), ledger, START)
         assert money.budget_status(lower, START).is_exceeded
         assert headroom(lower, START) == 0
@@ -462,18 +474,18 @@ class TestStanding:
     def test_thirty_day_budget_is_exceeded_in_month_of_31_days(self) -> None:
         """Nothing is provisioned beyond the budget, and running machines are not stopped."""
         december = datetime(2026, 12, 1, tzinfo=UTC)
-        found = money.budget_status(a_ledger(720 * DOLLAR, committed=DOLLAR), december)
+        found = money.budget_status(a_charged_ledger(720 * DOLLAR, committed=DOLLAR), december)
         assert (found.projected, found.state) == (744 * DOLLAR, BudgetState.EXCEEDED)
-        assert headroom(a_ledger(720 * DOLLAR, committed=DOLLAR), december) == 0
+        assert headroom(a_charged_ledger(720 * DOLLAR, committed=DOLLAR), december) == 0
 
     def test_budget_messages(self) -> None:
-        ledger = money.with_status_message(a_ledger(500 * DOLLAR, committed=576_000))
+        ledger = money.with_status_message(a_charged_ledger(500 * DOLLAR, committed=576_000))
         assert ledger.status.phase == "Alert"
         assert (
             ledger.status.message
             == "$0.576/h; $0.00 spent until 2026-11-01 00:00 UTC, $414.72 projected in 2026-11; $500.00/30d"
         )
         assert (
-            money.with_status_message(a_ledger()).status.message
+            money.with_status_message(a_charged_ledger()).status.message
             == "$0.00/h; $0.00 spent until 2026-11-01 00:00 UTC, $0.00 projected in 2026-11; no limit"
         )

@@ -17,7 +17,7 @@ EMPTY = PriceBook({})
 SKYPILOT = "InstanceType,AcceleratorName,AcceleratorCount,vCPUs,MemoryGiB,GpuInfo,Price,SpotPrice,Region,AvailabilityZone\n"
 
 
-def a_class(cost: dict[str, str] | None = None, **types: str) -> LatticeNodeClass:
+def a_priced_class(cost: dict[str, str] | None = None, **types: str) -> LatticeNodeClass:
     spec = NodeClassSpec(
         providers={provider: ProviderNodeClass(instance_type=name) for provider, name in types.items()},
         cost_per_hour={provider: Decimal(dollars) for provider, dollars in (cost or {}).items()},
@@ -39,27 +39,34 @@ def micros_in(book: PriceBook, provider: str, name: str, region: str) -> int | N
     ("node_class", "provider", "price"),
     [
         pytest.param(
-            a_class({"aws": "0.15"}, aws="m5.xlarge"),
+            a_priced_class({"aws": "0.15"}, aws="m5.xlarge"),
             "aws",
             Price(150_000, "costPerHour of class medium"),
             id="the class's own price wins over the table",
         ),
         pytest.param(
-            a_class({"aws": "0"}, aws="m5.xlarge"),
+            a_priced_class({"aws": "0"}, aws="m5.xlarge"),
             "aws",
             Price(0, "costPerHour of class medium"),
             id="a declared 0 is free, not absent",
         ),
         pytest.param(
-            a_class({"gcp": "0.15"}, aws="m5.xlarge"),
+            a_priced_class({"gcp": "0.15"}, aws="m5.xlarge"),
             "aws",
             Price(192_000, "built-in table", PRICES_AS_OF),
             id="a price on another provider does not count",
         ),
-        pytest.param(a_class(aws="x9.gigantic"), "aws", None, id="an unlisted type has no known price"),
-        pytest.param(a_class(aws=""), "aws", None, id="a class without a machine type has no known price"),
         pytest.param(
-            a_class(aws="m5.xlarge"), "gcp", None, id="a class that is not available there has no known price"
+            a_priced_class(aws="x9.gigantic"), "aws", None, id="an unlisted type has no known price"
+        ),
+        pytest.param(
+            a_priced_class(aws=""), "aws", None, id="a class without a machine type has no known price"
+        ),
+        pytest.param(
+            a_priced_class(aws="m5.xlarge"),
+            "gcp",
+            None,
+            id="a class that is not available there has no known price",
         ),
     ],
 )
@@ -337,7 +344,7 @@ def test_scale_applies_to_listed_and_declared_prices() -> None:
     assert dearer.list_price("aws", "m5.xlarge", "us-east-1") == Price(
         230_400, "built-in table × 1.2", PRICES_AS_OF
     )
-    assert price_of(a_class({"aws": "0.0000125"}), "aws", "anywhere", dearer) == Price(
+    assert price_of(a_priced_class({"aws": "0.0000125"}), "aws", "anywhere", dearer) == Price(
         16, "costPerHour of class medium × 1.2"
     )
     assert dearer.with_csv(OURS + "aws,r,m,1\n", "p.csv").list_price("aws", "m", "r") == Price(

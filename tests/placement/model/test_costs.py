@@ -19,7 +19,7 @@ MANY = settings(max_examples=500, deadline=None)
 ROOM = {"cpu": 4000, "memory": 16 << 30}
 
 
-def a_machine(
+def a_billed_machine(
     *tenants: HostedWorkload, micros: int = 192_000, pool: str = "us-east", room: dict[str, int] | None = None
 ) -> BilledMachine:
     return BilledMachine("m", pool, micros, ROOM if room is None else room, tenants)
@@ -76,7 +76,7 @@ def test_split_price(price: int, shares: dict[str, int], parts: dict[str, int]) 
 )
 def test_dominant_shares(tenant: HostedWorkload, share: Fraction) -> None:
     whole = a_tenant("whole", cpu=4000)
-    found = dominant_shares(a_machine(tenant, whole))
+    found = dominant_shares(a_billed_machine(tenant, whole))
     assert Fraction(found["a"], found["whole"]) == share
 
 
@@ -98,7 +98,7 @@ def test_replicas_alone_on_machines_pay_whole_machines() -> None:
 
 
 def test_empty_machine_is_overhead_of_its_pool() -> None:
-    found = allocate_costs([a_machine(), a_machine(a_tenant("x/bare", cpu=100))])
+    found = allocate_costs([a_billed_machine(), a_billed_machine(a_tenant("x/bare", cpu=100))])
     assert found == CostAllocation(
         384_000, {"x/bare": 192_000}, {}, {"us-east": 384_000}, {"us-east": 192_000}
     )

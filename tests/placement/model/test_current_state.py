@@ -4,7 +4,7 @@ plain loop predicts."""
 from typing import TypeVar
 
 import msgspec
-from build.worlds import a_class, a_pool, a_service, a_world, made
+from build.worlds import a_class, a_pool, a_service, a_world, make_valid_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,13 +23,13 @@ def world_with_cluster(nodes: list[tuple[int, bool]], replicas: int) -> World:
     """A world with one cluster, whose nodes have the given cores and readiness, and a service placed there."""
     service = a_service(replicas=replicas)
     placed = [{"pool": "p1", "cluster": "p1-001", "node": "m", "replicas": replicas}]
-    cluster = made(
+    cluster = make_valid_object(
         LatticeCluster,
         "p1-001",
         {"pool": "p1", "provider": "aws", "region": "p1-1", "nodes": {"m": len(nodes)}},
     )
     found = [
-        made(LatticeNode, f"n{number}", {"cluster": "p1-001", "nodeClass": "m"})
+        make_valid_object(LatticeNode, f"n{number}", {"cluster": "p1-001", "nodeClass": "m"})
         for number in range(len(nodes))
     ]
     ready = [

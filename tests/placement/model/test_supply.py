@@ -4,7 +4,7 @@ that closes as little as possible."""
 from typing import Any
 
 import pytest
-from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world, made
+from build.worlds import a_class, a_cloud, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node_class import LatticeNodeClass
@@ -39,7 +39,7 @@ def findings_of(*objects: Kind) -> list[tuple[str, str, str, str]]:
 def test_class_size_comes_from_provider_entry(
     providers: Any, provider: str, size: tuple[int, int] | None
 ) -> None:
-    node_class = made(
+    node_class = make_valid_object(
         LatticeNodeClass, "m", {"providers": providers, "resources": {"cores": 4, "memoryGi": 16}}
     )
     types = only(node_class, a_pool(provider=provider)).types
@@ -65,7 +65,9 @@ def test_pool_offer_has_labels_classes_and_limits() -> None:
 
 
 def test_pool_without_labels_uses_metadata_labels() -> None:
-    pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"]}, {"tier": "gold"})
+    pool = make_valid_object(
+        LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"]}, {"tier": "gold"}
+    )
     assert only(pool).labels["tier"] == ("gold",)
     assert "region" not in only(pool).labels
 
@@ -104,7 +106,7 @@ def test_cloud_offers_every_class_of_its_provider() -> None:
     pytest.param(a_static(nodes=0, cores=0, memory="0Gi"), [("static", 0, 0)], id="an empty data center"),
 ])  # fmt: skip
 def test_data_center_machine_types(static: Kind, classes: list[Any]) -> None:
-    own = made(
+    own = make_valid_object(
         LatticeNodeClass,
         "v",
         {"providers": {"vsphere": {"cores": 2, "memory": 4096}}, "resources": {"cores": 1, "memoryGi": 8}},
@@ -170,7 +172,7 @@ SHARED = {"credentialsRef": {"name": "login"}}
 
 
 def a_pool_with_login(name: str, region: str) -> LatticePool:
-    return made(
+    return make_valid_object(
         LatticePool,
         name,
         {
@@ -210,7 +212,9 @@ def test_similar_supply_is_not_an_overlap(other: Kind) -> None:
 
 def test_foreign_currency_budget_closes_the_pool() -> None:
     budget = {"maxMonthlyCost": 100, "currency": "EUR"}
-    pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
+    pool = make_valid_object(
+        LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget}
+    )
     assert only(pool).closed_reason == "budget is in EUR, prices are in USD"
     assert not converge(a_world(pool, a_service())).replica_counts
 

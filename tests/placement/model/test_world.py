@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.placed_worlds import a_bound_workload, a_node
+from build.placed_worlds import a_pool_node, a_replica_on_node
 from build.property_settings import LONG
 from build.random_worlds import random_world
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
@@ -275,10 +275,10 @@ def holds(fleet: Fleet) -> dict[str, dict[str, int]]:
 def test_bound_replicas_are_on_their_nodes() -> None:
     world = settled_world(a_pool(), a_service(replicas=6)).with_objects(
         [
-            a_node("n1"),
-            a_node("n2"),
-            *(a_bound_workload(f"api-{slot}", "n2", "api") for slot in range(4)),
-            a_bound_workload("api-4", "n1", "api"),
+            a_pool_node("n1"),
+            a_pool_node("n2"),
+            *(a_replica_on_node(f"api-{slot}", "n2", "api") for slot in range(4)),
+            a_replica_on_node("api-4", "n1", "api"),
         ],
         with_status=True,
     )
@@ -286,18 +286,18 @@ def test_bound_replicas_are_on_their_nodes() -> None:
 
 
 def test_pending_machines_are_counted() -> None:
-    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([a_node("n1")], with_status=True)
+    world = settled_world(a_pool(), a_service(replicas=8)).with_objects([a_pool_node("n1")], with_status=True)
     assert len(holds(world.build_fleet())) == len(converge(world).fleet.machines.machine_type) == 3
 
 
 @pytest.mark.parametrize("broken", [
-    pytest.param(a_node("n1", ready="False"), id="not ready"),
-    pytest.param(a_node("n1", ready="Unknown"), id="not heard of"),
-    pytest.param(a_node("n1", spec={"unschedulable": True}), id="cordoned"),
+    pytest.param(a_pool_node("n1", ready="False"), id="not ready"),
+    pytest.param(a_pool_node("n1", ready="Unknown"), id="not heard of"),
+    pytest.param(a_pool_node("n1", spec={"unschedulable": True}), id="cordoned"),
 ])  # fmt: skip
 def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [broken, a_bound_workload("api-0", "n1", "api")], with_status=True
+        [broken, a_replica_on_node("api-0", "n1", "api")], with_status=True
     )
     found = converge(world.with_objects([a_service(replicas=2)]))
     assert holds(found.fleet) == {"n1": {API: 1}, "p1-001/m/1": {API: 1}}
@@ -305,14 +305,14 @@ def test_unavailable_machine_takes_no_new_replicas(broken: LatticeNode) -> None:
 
 def test_machine_capacity_is_its_allocatable() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [a_node("n1", allocatable={"cpu": 1500})], with_status=True
+        [a_pool_node("n1", allocatable={"cpu": 1500})], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
 
 
 def test_bare_workloads_use_capacity_and_keep_machine() -> None:
     world = settled_world(a_pool(), a_service(replicas=1)).with_objects(
-        [a_node("n1"), a_bound_workload("mine", "n1", cores="3")], with_status=True
+        [a_pool_node("n1"), a_replica_on_node("mine", "n1", cores="3")], with_status=True
     )
     assert converge(world.with_objects([a_service(replicas=2)])).clusters == {"p1-001": {"m": 2}}
     gone = converge(world.with_objects([], [("LatticeService", "default", "api")]))
@@ -370,7 +370,7 @@ def test_changed_policies_update_demands() -> None:
     assert relabelled.with_objects([a_service(labels={"env": "dev"})]).demands[API].replicas == 1
 
 
-def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeLedger:
+def a_ledger_with_spending(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeLedger:
     document = {
         "apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeLedger", "metadata": {"name": "pool.p1"},
         "spec": {"budget": {"kind": "LatticePool", "name": "p1"}, "limitMicros": 300_000_000},
@@ -386,7 +386,9 @@ def a_ledger(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeL
 ])  # fmt: skip
 def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
     now = datetime(2026, 1, 16, tzinfo=UTC)
-    objects = a_world(a_pool(budget=300), a_ledger(spent), a_service(cores=4, replicas=3)).objects
+    objects = a_world(
+        a_pool(budget=300), a_ledger_with_spending(spent), a_service(cores=4, replicas=3)
+    ).objects
     found = converge(World(objects, now=now))
     assert found.replica_counts.get(API, {}) == ({("p1", "p1-001", "m"): count} if count else {})
 
@@ -397,7 +399,9 @@ def test_spend_of_the_month_reduces_budget(spent: int, count: int) -> None:
 ])  # fmt: skip
 def test_projection_starts_at_last_accrual(now: datetime) -> None:
     """An hour that is already spent is not projected again."""
-    objects = a_world(a_pool(budget=300), a_ledger(5_000_000, "2026-01-16T12:00:00.000000Z")).objects
+    objects = a_world(
+        a_pool(budget=300), a_ledger_with_spending(5_000_000, "2026-01-16T12:00:00.000000Z")
+    ).objects
     assert (
         World(objects, now=now).projected_spend("pool.p1", 100_000)
         == 5_000_000 + 100_000 * 15 * 24 + 100_000 * 12

@@ -7,7 +7,7 @@ from typing import Any
 
 from build.exhaustive_search import cheapest_fleet_cost, fleet_of
 from build.fleet_violations import new_violations
-from build.placed_worlds import a_bound_workload, a_node
+from build.placed_worlds import a_pool_node, a_replica_on_node
 from build.property_settings import LONG
 from build.worlds import REGIONS, a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, assume, given, settings
@@ -237,7 +237,7 @@ def test_zone_spread_is_kept() -> None:
 def test_capacity_beside_bare_workload_is_free() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(replicas=1))).resulting_world()
     world = World(applied.objects, applied.price_book).with_objects(
-        [a_node("n1"), a_bound_workload("mine", "n1", cores="1")], with_status=True
+        [a_pool_node("n1"), a_replica_on_node("mine", "n1", cores="1")], with_status=True
     )
     found = optimise(converge(world), OptimiserOptions(time_limit_s=TIME_LIMIT_S))
     assert (found.rate_after, found.bound, found.status) == (200_000, 200_000, "optimal")
@@ -245,7 +245,7 @@ def test_capacity_beside_bare_workload_is_free() -> None:
 
 def test_machine_larger_than_its_class_holds_more() -> None:
     applied = converge(a_world(a_class(), a_pool(), a_service(cores=4))).resulting_world()
-    big = a_node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
+    big = a_pool_node("n1", allocatable={"cpu": 8000, "memory": 64 << 30})
     settled = converge(
         World(applied.objects, applied.price_book)
         .with_objects([big], with_status=True)

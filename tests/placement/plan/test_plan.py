@@ -24,14 +24,14 @@ numbers = st.integers(0, 1 << 40)
 ELSEWHERE = (" in ", "latency", "skew", "regions", "reserve")
 
 
-def where(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
+def replicas_by_service(settled: FleetState) -> Mapping[str, Mapping[Any, int]]:
     return {name: dict(counts) for name, counts in settled.replica_counts.items()}
 
 
 def same(one: FleetState, other: FleetState) -> bool:
     """Equal placements, machines and rates, to the micro-dollar."""
-    return (where(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
-        where(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
+    return (replicas_by_service(one), one.offer_rates, one.clusters, dict(one.service_rates), set(one.unplaced)) == (
+        replicas_by_service(other), other.offer_rates, other.clusters, dict(other.service_rates), set(other.unplaced),
     )  # fmt: skip
 
 
@@ -117,7 +117,11 @@ def test_fleet_rebuilt_from_counts_keeps_replicas_and_cost(number: int) -> None:
     rebuilt = replace(once.resulting_world(), layout=EMPTY_LAYOUT)
     fleet = rebuilt.build_fleet()
     found = FleetState(rebuilt, fleet, {})
-    assert (where(found), found.offer_rates, found.clusters) == (where(once), once.offer_rates, once.clusters)
+    assert (replicas_by_service(found), found.offer_rates, found.clusters) == (
+        replicas_by_service(once),
+        once.offer_rates,
+        once.clusters,
+    )
 
 
 def test_plan_lists_added_changed_and_removed() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from build.placed_worlds import state_after
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.errors import NotFound
 from lattice.kinds import KINDS
@@ -45,7 +45,7 @@ OTHER = a_pool(classes=["n"], budget=300)
 NEW = a_service("b", cores=3)
 
 
-def a_ledger(*lots: tuple[str, int, int]) -> LatticeLedger:
+def a_ledger_with_lots(*lots: tuple[str, int, int]) -> LatticeLedger:
     account = Account(kind="LatticePool", name="p1")
     kept = tuple(Lot(node_class=name, count=count, micros=micros) for name, count, micros in lots)
     status = LedgerStatus(
@@ -71,9 +71,9 @@ def test_delisted_class_keeps_its_price() -> None:
 
 def test_ledger_rate_counts_for_deleted_class() -> None:
     gone = [object_key(M)]
-    enough = RUNNING.with_objects([a_ledger(("m", 1, 100_000), ("m", 1, 90_000))], with_status=True)
+    enough = RUNNING.with_objects([a_ledger_with_lots(("m", 1, 100_000), ("m", 1, 90_000))], with_status=True)
     assert plan(enough, [OTHER, NEW], gone).total[1] == 190_000 + 210_000
-    short = RUNNING.with_objects([a_ledger(("m", 2, 150_000))], with_status=True)
+    short = RUNNING.with_objects([a_ledger_with_lots(("m", 2, 150_000))], with_status=True)
     done = plan(short, [OTHER, NEW], gone)
     assert (done.total[1], done.unplaced) == (300_000, ("default/b",))
 
@@ -207,7 +207,9 @@ def test_running_replicas_stay_under_conflicting_policies() -> None:
 
 def test_foreign_currency_budget_has_no_dollar_limit() -> None:
     budget = {"maxMonthlyCost": 100, "currency": "EUR"}
-    pool = made(LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget})
+    pool = make_valid_object(
+        LatticePool, "p1", {"provider": {"type": "aws"}, "nodeClasses": ["m"], "budget": budget}
+    )
     start = converge(a_world(a_pool(region=""), a_service(replicas=2, cores=4))).resulting_world()
     done = plan(start, [pool])
     assert state_after(done).world.supply.budgets["pool.p1"].limit is None

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.errors import Invalid, NotFound
 from lattice.kinds.meta.base import Kind
@@ -94,7 +94,7 @@ def test_closed_pool_has_cause_and_fix() -> None:
         "nodeClasses": ["m"],
         "budget": {"maxMonthlyCost": 100, "currency": "EUR"},
     }
-    found = why(a_world(made(LatticePool, "p1", foreign), a_service()))
+    found = why(a_world(make_valid_object(LatticePool, "p1", foreign), a_service()))
     assert found["reason"] == "0 of 1 pool: 1 closed (state the budget in USD)"
     assert rejections_of_pool(found, "p1") == [
         ("open", "an open pool", "budget is in EUR, prices are in USD", "state the budget in USD")
@@ -103,8 +103,8 @@ def test_closed_pool_has_cause_and_fix() -> None:
 
 def test_closed_pools_are_counted_by_cause() -> None:
     login = {"type": "aws", "region": "r1", "credentials": {"secretRef": "login"}}
-    twin = made(LatticePool, "twin", {"provider": login, "nodeClasses": ["m"]})
-    foreign = made(
+    twin = make_valid_object(LatticePool, "twin", {"provider": login, "nodeClasses": ["m"]})
+    foreign = make_valid_object(
         LatticePool,
         "far",
         {"provider": {"type": "aws", "region": "r2"}, "nodeClasses": ["m"], "budget": {"currency": "EUR"}},

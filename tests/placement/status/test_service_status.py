@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, made
+from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, make_valid_object
 
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Condition, Kind
@@ -198,7 +198,9 @@ def test_exceeded_soft_budget_has_condition() -> None:
 
 
 def test_cloud_with_unusable_region_is_degraded() -> None:
-    twice = made(LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]})
+    twice = make_valid_object(
+        LatticePool, "a-pool", {"provider": {"type": "aws", "region": "r1"}, "nodeClasses": ["m"]}
+    )
     found = conditions_of(settled(twice, a_cloud(regions=["r1", "r2"])), "CloudInfrastructure", "cloud")
     assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
         "True",

@@ -9,7 +9,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.status.supply_status import ClusterUsage, usage_by_cluster
 
 
-def a_workload(
+def a_workload_in_cluster(
     name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = ""
 ) -> LatticeWorkload:
     container = {"resources": {"requests": {"cpu": cpu}}}
@@ -52,4 +52,4 @@ def a_workload(
     ],
 )
 def test_usage_by_cluster(workloads: list[tuple[Any, ...]], found: dict[str, ClusterUsage]) -> None:
-    assert usage_by_cluster(a_workload(*each) for each in workloads) == found
+    assert usage_by_cluster(a_workload_in_cluster(*each) for each in workloads) == found

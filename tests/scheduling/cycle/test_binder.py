@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from build.binding_store import SchedulerInstance, binding_store, interleave, scheduler_instance
 from build.property_settings import many
-from build.small_clusters import ask, check_capacity, where
+from build.small_clusters import ask, check_capacity, nodes_by_workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,7 +45,7 @@ async def test_expired_reservation_is_rejected_and_released(mode: BindingMode) -
     event = await one.binder.bind(reservation)
     assert (event.outcome, event.is_retriable) == ("failed", True)
     assert event.reason.startswith("reservation a-1 expired")
-    assert where(one.reservations.table) == {}
+    assert nodes_by_workload(one.reservations.table) == {}
     assert not one.store.bound
     assert one.events == [event]
 
@@ -89,7 +89,7 @@ async def test_written_binding_stays_when_reservation_is_lost(
     events = await one.binder.bind_gang([held], 1) if gang else [await one.binder.bind(held)]
     assert [each.outcome for each in events] == ["bound"]
     assert (list(one.store.bound), one.store.free["n0"]["cpu"]) == ([held.id], 700)
-    assert where(one.reservations.table) == ({"w": "n0"} if how == "expired" else {})
+    assert nodes_by_workload(one.reservations.table) == ({"w": "n0"} if how == "expired" else {})
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -98,7 +98,7 @@ async def test_changed_node_revision_is_a_conflict(mode: BindingMode) -> None:
     one.store.revisions["n0"] = 7
     event = await one.binder.bind(one.reserve("w", 300))
     assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
-    assert where(one.reservations.table) == {}
+    assert nodes_by_workload(one.reservations.table) == {}
     assert one.store.free["n0"]["cpu"] == 1000
 
 
@@ -140,7 +140,7 @@ async def test_unavailable_store_is_one_failed_event_without_trace(mode: Binding
     assert one.events == [event]
     is_bound = event.outcome == "bound"
     assert is_bound or "store is away" in event.reason
-    assert where(one.reservations.table) == ({"w": "n0"} if is_bound else {})
+    assert nodes_by_workload(one.reservations.table) == ({"w": "n0"} if is_bound else {})
     assert one.store.free["n0"]["cpu"] == (700 if is_bound else 1000)
     assert (len(one.store.bound), one.store.prepared) == (is_bound, {})
     assert is_bound == (step not in NEEDED[mode])
@@ -151,7 +151,7 @@ async def test_reservation_is_held_while_store_is_unavailable() -> None:
     one.store.fails = {"try_commit", "abort_all"}
     reservation = one.reserve("w", 300)
     assert (await one.binder.bind(reservation)).outcome == "failed"
-    assert where(one.reservations.table) == {"w": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"w": "n0"}
     assert one.reservations.expire(reservation.expires_at) == [reservation]
 
 
@@ -161,12 +161,20 @@ async def test_rollback_is_idempotent(mode: BindingMode) -> None:
     kept, undone = one.reserve("kept", 100), one.reserve("w", 300)
     await one.binder.bind(kept)
     assert await one.binder.rollback(undone)
-    before = (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table))
+    before = (dict(one.store.free["n0"]), dict(one.store.bound), nodes_by_workload(one.reservations.table))
     assert not await one.binder.rollback(undone)
-    assert (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table)) == before
+    assert (
+        dict(one.store.free["n0"]),
+        dict(one.store.bound),
+        nodes_by_workload(one.reservations.table),
+    ) == before
     assert before[2] == {"kept": "n0"}
     assert not await one.binder.rollback(kept), "what is bound stays bound"
-    assert (dict(one.store.free["n0"]), dict(one.store.bound), where(one.reservations.table)) == before
+    assert (
+        dict(one.store.free["n0"]),
+        dict(one.store.bound),
+        nodes_by_workload(one.reservations.table),
+    ) == before
 
 
 def state_of(one: SchedulerInstance) -> tuple[Any, ...]:
@@ -177,7 +185,7 @@ def state_of(one: SchedulerInstance) -> tuple[Any, ...]:
         dict(one.store.prepared),
         free,
         dict(one.store.revisions),
-        where(one.reservations.table),
+        nodes_by_workload(one.reservations.table),
     )
 
 
@@ -207,7 +215,12 @@ async def test_error_after_prepare_rolls_back(mode: BindingMode, step: str, gang
     assert [(each.outcome, each.reason, each.is_retriable) for each in events] == [
         ("failed", "OSError: connection reset", True)
     ]
-    assert (where(one.reservations.table), one.store.bound, one.store.prepared, one.store.locks) == (
+    assert (
+        nodes_by_workload(one.reservations.table),
+        one.store.bound,
+        one.store.prepared,
+        one.store.locks,
+    ) == (
         {},
         {},
         {},
@@ -225,7 +238,7 @@ async def test_error_after_commit_keeps_the_binding(mode: BindingMode, step: str
     events = await attempt_bind(one, [held], gang)
     assert one.events == events
     assert [(each.outcome, each.reason) for each in events] == [("bound", "")]
-    assert (where(one.reservations.table), list(one.store.bound), one.store.prepared) == (
+    assert (nodes_by_workload(one.reservations.table), list(one.store.bound), one.store.prepared) == (
         {"w": "n0"},
         [held.id],
         {},
@@ -241,7 +254,12 @@ async def test_cancellation_during_prepare_rolls_back(mode: BindingMode, step: s
     with pytest.raises(asyncio.CancelledError):
         await attempt_bind(one, held, gang)
     left = {} if gang else {"b": "n0"}
-    assert (where(one.reservations.table), one.store.bound, one.store.prepared, one.store.locks) == (
+    assert (
+        nodes_by_workload(one.reservations.table),
+        one.store.bound,
+        one.store.prepared,
+        one.store.locks,
+    ) == (
         left,
         {},
         {},
@@ -259,7 +277,7 @@ async def test_cancellation_after_commit_keeps_the_binding(mode: BindingMode, st
     one.store.breaks[step] = asyncio.CancelledError()
     with pytest.raises(asyncio.CancelledError):
         await attempt_bind(one, held, gang)
-    assert where(one.reservations.table) == {"a": "n0", "b": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"a": "n0", "b": "n0"}
     assert len(one.store.bound) == (2 if gang else 1)
     assert [each.outcome for each in one.events] == ["bound"] * (2 if gang else 1)
     assert not one.store.locks
@@ -291,12 +309,12 @@ async def test_in_flight_binding_keeps_its_capacity(mode: BindingMode) -> None:
         one.pass_time(99.0)
         one.reservations.withdraw(held.id)
         assert one.reservations.expire(one.time) == []
-        there.append(where(one.reservations.table))
+        there.append(nodes_by_workload(one.reservations.table))
 
     one.store.meanwhile = {"try_commit": lose, "commit_all": lose}
     assert (await one.binder.bind(held)).outcome == "bound"
     assert there == [{"w": "n0"}]
-    assert where(one.reservations.table) == {"w": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"w": "n0"}
     assert (one.reservations.expire(999.0), len(one.reservations)) == ([], 0)
 
 
@@ -307,10 +325,10 @@ def test_reservation_withdrawn_before_write_is_not_bound(mode: BindingMode) -> N
     attempt = one.binder.bind(held)
     attempt.send(None)
     one.reservations.withdraw(held.id)
-    assert where(one.reservations.table) == {"w": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"w": "n0"}
     event = interleave({"a": attempt}, lambda: "a")["a"]
     assert (event.outcome, event.reason) == ("failed", f"reservation {held.id} was withdrawn")
-    assert (where(one.reservations.table), one.store.bound, one.store.prepared) == ({}, {}, {})
+    assert (nodes_by_workload(one.reservations.table), one.store.bound, one.store.prepared) == ({}, {}, {})
 
 
 async def test_rollback_keeps_a_committed_binding() -> None:
@@ -321,7 +339,11 @@ async def test_rollback_keeps_a_committed_binding() -> None:
     assert (await one.binder.bind(held)).outcome == "failed"
     one.store.fails.clear()
     assert not await one.binder.rollback(held), "the answer was lost, and it is bound"
-    assert (where(one.reservations.table), len(one.reservations), one.reservations.expire(999.0)) == (
+    assert (
+        nodes_by_workload(one.reservations.table),
+        len(one.reservations),
+        one.reservations.expire(999.0),
+    ) == (
         {"w": "n0"},
         0,
         [],
@@ -333,7 +355,7 @@ def test_abandoned_attempt_holds_capacity_until_expiry() -> None:
     attempt = one.binder.bind(one.reserve("w", 300))
     attempt.send(None)
     attempt.close()
-    assert where(one.reservations.table) == {"w": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"w": "n0"}
     assert one.reservations.expire(1000.0)
 
 
@@ -365,7 +387,7 @@ def test_concurrent_bind_does_not_disturb_first_attempt(mode: BindingMode, ahead
     assert (events["a"].outcome, events["b"].outcome) == ("bound", "failed")
     assert list(one.store.bound) == ["a-1"]
     assert one.store.free["n0"]["cpu"] == 400
-    assert where(one.reservations.table) == {"w": "n0"}
+    assert nodes_by_workload(one.reservations.table) == {"w": "n0"}
 
 
 @many

@@ -2,7 +2,7 @@
 
 import pytest
 from build.binding_store import SchedulerInstance, interleave, scheduler_instance
-from build.small_clusters import where
+from build.small_clusters import nodes_by_workload
 
 from lattice.scheduling.cycle.binder import BindingMode
 from lattice.scheduling.cycle.reservations import Reservation
@@ -22,7 +22,7 @@ async def test_gang_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> 
     events = await one.binder.bind_gang(reservations, least)
     assert [event.outcome for event in events] == outcomes
     assert one.events == events
-    assert len(one.store.bound) == outcomes.count("bound") == len(where(one.reservations.table))
+    assert len(one.store.bound) == outcomes.count("bound") == len(nodes_by_workload(one.reservations.table))
     assert not one.store.prepared
     if least == 3:
         assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
@@ -38,7 +38,11 @@ async def test_gang_with_unanswered_commit_is_bound_whole(least: int) -> None:
     one.store.fails = {"after commit_all"}
     events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["bound"] * 3
-    assert (len(one.store.bound), len(where(one.reservations.table)), len(one.reservations)) == (3, 3, 0)
+    assert (len(one.store.bound), len(nodes_by_workload(one.reservations.table)), len(one.reservations)) == (
+        3,
+        3,
+        0,
+    )
 
 
 @pytest.mark.parametrize("least", [1, 2, 3])
@@ -48,7 +52,7 @@ async def test_gang_with_failed_commit_is_not_bound(least: int) -> None:
     events = await one.binder.bind_gang(gang_of(one, 3), least)
     assert [event.outcome for event in events] == ["failed"] * 3
     assert all("store is away" in event.reason and event.is_retriable for event in events)
-    assert (one.store.bound, one.store.prepared, where(one.reservations.table)) == ({}, {}, {})
+    assert (one.store.bound, one.store.prepared, nodes_by_workload(one.reservations.table)) == ({}, {}, {})
 
 
 @pytest.mark.parametrize("step", ["commit_all", "after commit_all"])
@@ -58,7 +62,7 @@ async def test_gang_is_whole_in_store_when_abort_fails(step: str) -> None:
     events = await one.binder.bind_gang(gang_of(one, 3), 3)
     assert [event.outcome for event in events] == ["failed"] * 3
     assert len(one.store.bound) in (0, 3)
-    assert len(where(one.reservations.table)) == 3, "the room stays held until it expires"
+    assert len(nodes_by_workload(one.reservations.table)) == 3, "the room stays held until it expires"
 
 
 @pytest.mark.parametrize(
@@ -91,7 +95,7 @@ def test_gang_member_lost_during_bind(lost: str, when: int, least: int, outcomes
         one.reservations.table.remove_node("n1")
     events = interleave({"a": step}, lambda: "a")["a"]
     assert [event.outcome for event in events] == outcomes
-    assert len(one.store.bound) == outcomes.count("bound") == len(where(one.reservations.table))
+    assert len(one.store.bound) == outcomes.count("bound") == len(nodes_by_workload(one.reservations.table))
     assert not one.store.prepared
     assert [left["cpu"] for left in one.store.free.values()] == [
         1000 - 300 * (outcome == "bound") for outcome in outcomes

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from build.binding_store import FakeBindingStore, binding_store
 from build.property_settings import many
-from build.small_clusters import ask, check_capacity, nodes, packing, put, spreading, where
+from build.small_clusters import ask, check_capacity, nodes, nodes_by_workload, packing, put, spreading
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -43,7 +43,7 @@ def scheduler(
     return CompositeScheduler(profile, Reservations(table), preemptor=preemptor)
 
 
-def placed(cycle: CycleResult) -> dict[str, str]:
+def scheduled_nodes(cycle: CycleResult) -> dict[str, str]:
     return {each.ask.name.removeprefix("default/"): each.node for each in cycle.scheduled}
 
 
@@ -54,7 +54,7 @@ def reasons(cycle: CycleResult) -> dict[str, str]:
 def test_batch_is_scheduled_and_reserved() -> None:
     table = nodes(1000, 500)
     cycle = scheduler(table).cycle([[ask(table, "a", 800)], [ask(table, "b", 400)]], now=10.0)
-    assert placed(cycle) == where(table) == {"a": "n0", "b": "n1"}
+    assert scheduled_nodes(cycle) == nodes_by_workload(table) == {"a": "n0", "b": "n1"}
     assert [each.reservation.expires_at for each in cycle.scheduled] == [40.0, 40.0]
     assert all(each.score is not None and 0 <= each.score <= 100 for each in cycle.scheduled)
 
@@ -77,7 +77,7 @@ def test_cycle_expires_reservations_first() -> None:
     one.cycle([[ask(table, "a", 1000)]], 0.0)
     assert reasons(one.cycle([[ask(table, "b", 1000)]], 29.0))
     late = one.cycle([[ask(table, "b", 1000)]], 30.0)
-    assert placed(late) == {"b": "n0"}
+    assert scheduled_nodes(late) == {"b": "n0"}
     assert [each.workload for each in late.expired] == ["default/a"]
 
 
@@ -86,7 +86,7 @@ def test_placed_workload_is_not_scheduled_again() -> None:
     put(table, "n0", [ask(table, "a")])
     cycle = scheduler(table).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
     assert reasons(cycle) == {"a": "it is on node n0 already"}
-    assert placed(cycle) == {"b": "n0"}
+    assert scheduled_nodes(cycle) == {"b": "n0"}
 
 
 def test_reservation_rejects_overcommit_of_lax_profile() -> None:
@@ -126,10 +126,10 @@ def test_victims_are_evicted_and_their_capacity_is_kept() -> None:
     cycle = scheduler(table, evicts=True).cycle(
         [[ask(table, "high", 700, 5)], [ask(table, "later", 400)]], 0.0
     )
-    assert placed(cycle) == {"high": "n0"}
+    assert scheduled_nodes(cycle) == {"high": "n0"}
     assert sorted(cycle.evictions) == [("default/low1", "default/high"), ("default/low2", "default/high")]
     assert list(reasons(cycle)) == ["later"]
-    assert where(table) == {"high": "n0"}
+    assert nodes_by_workload(table) == {"high": "n0"}
 
 
 async def test_later_workload_waits_for_terminating_victims() -> None:
@@ -189,7 +189,7 @@ def test_disruption_budget_blocks_preemption_until_eased() -> None:
     assert one.preemptor
     one.preemptor.disruptions_allowed["default/s"] = 1
     assert queue.wake(ClusterEvent.DISRUPTION_LIMITS_EASED, 2.0) == 1
-    assert placed(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
+    assert scheduled_nodes(one.cycle(queue.pop_batch(2.0, 9), 2.0)) == {"high": "n0"}
 
 
 def test_budget_is_no_wake_event_when_not_the_blocker() -> None:
@@ -205,7 +205,11 @@ def test_reservation_rejects_overcommitted_gang_whole() -> None:
     members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
     cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
     why = "1 of 2 would fit, minMember is 2; the next: node n0 has 400m cpu free, 600m needed"
-    assert (placed(cycle), reasons(cycle), where(table)) == ({}, {"m0": why, "m1": why}, {})
+    assert (scheduled_nodes(cycle), reasons(cycle), nodes_by_workload(table)) == (
+        {},
+        {"m0": why, "m1": why},
+        {},
+    )
 
 
 def test_no_eviction_without_preemptor() -> None:
@@ -270,7 +274,7 @@ async def test_next_cycle_reselects_after_conflict() -> None:
     first = one.cycle(queue.pop_batch(0.0, 9), 0.0)
     (event,) = await one.bind(first)
     assert (event.node, event.outcome, event.is_retriable) == ("n0", "failed", True)
-    assert where(table) == {}
+    assert nodes_by_workload(table) == {}
     queue.requeue_failed("default/mine", 0.0)
     put(table, "n0", [ask(table, "theirs", 900)])
     second = one.cycle(queue.pop_batch(1.0, 9), 1.0)
@@ -314,7 +318,7 @@ def test_grouped_scheduling_equals_one_at_a_time(
         ]
         cycle = one.cycle(batch if together else [[each] for run in batch for each in run], 0.0)
         check_capacity(table)
-        results.append((placed(cycle), reasons(cycle), cycle.evictions, where(table)))
+        results.append((scheduled_nodes(cycle), reasons(cycle), cycle.evictions, nodes_by_workload(table)))
     assert results[0] == results[1]
 
 

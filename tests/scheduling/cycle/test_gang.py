@@ -4,7 +4,7 @@ fit."""
 import pytest
 from build.binding_store import binding_store
 from build.property_settings import many
-from build.small_clusters import ask, check_capacity, nodes, packing, put, where
+from build.small_clusters import ask, check_capacity, nodes, nodes_by_workload, packing, put
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -61,7 +61,7 @@ def test_gang_is_assigned_all_or_nothing(sizes: list[int], least: int, seats: in
         fitting,
         len(sizes) - fitting,
     )
-    assert where(table) == {}
+    assert nodes_by_workload(table) == {}
 
 
 def test_first_unfit_member_has_a_reason() -> None:
@@ -82,10 +82,13 @@ def test_gang_assignment_leaves_table_unchanged(
     table = nodes(*free)
     if there and there <= free[0]:
         put(table, "n0", [ask(table, "there", there)])
-    before = (where(table), [table.allocated(number).tolist() for number in range(len(table.resources))])
+    before = (
+        nodes_by_workload(table),
+        [table.allocated(number).tolist() for number in range(len(table.resources))],
+    )
     together = assign(table, sizes, least)
     assert (
-        where(table),
+        nodes_by_workload(table),
         [table.allocated(number).tolist() for number in range(len(table.resources))],
     ) == before
     assert not together.assignments or len(together.assignments) >= least
@@ -115,7 +118,7 @@ def test_preempting_one_member_evicts_whole_gang() -> None:
     gang_of(table, 3, least=3)
     cycle = evicting(table).cycle([[ask(table, "high", 900, 5)]], 0.0)
     assert sorted(cycle.evictions) == [(f"default/g{number}", "default/high") for number in range(3)]
-    assert list(where(table)) == ["high"]
+    assert list(nodes_by_workload(table)) == ["high"]
     check_capacity(table)
 
 
@@ -163,7 +166,7 @@ def test_strong_member_preempts_after_weaker_one_fails(
         for number, priority in enumerate(priorities)
     ]
     cycle = evicting(table).cycle([gang], 0.0)
-    assert sorted(where(table).values()) == ["n0", "n1"]
+    assert sorted(nodes_by_workload(table).values()) == ["n0", "n1"]
     assert [name for name, _ in cycle.evictions] == ["default/there"]
 
 
@@ -173,12 +176,12 @@ def test_gang_preempts_lower_priority_gang() -> None:
     strong = [ask(table, f"s{number}", 700, 5, group="strong", least=3) for number in range(3)]
     one = evicting(table, **{"default/none": 0})
     cycle = one.cycle([strong], 0.0)
-    assert sorted(where(table)) == ["s0", "s1", "s2"]
+    assert sorted(nodes_by_workload(table)) == ["s0", "s1", "s2"]
     assert len(cycle.evictions) == 3
     assert all(each.waits_for for each in cycle.scheduled)
     weak = [ask(table, f"w{number}", 700, 5, group="weak", least=3) for number in range(3)]
     assert one.cycle([weak], 0.0).scheduled == []
-    assert sorted(where(table)) == ["s0", "s1", "s2"]
+    assert sorted(nodes_by_workload(table)) == ["s0", "s1", "s2"]
 
 
 MEMBER = st.tuples(

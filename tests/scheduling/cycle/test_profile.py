@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from build.node_tables import a_node, a_workload, ask, nodes, place
+from build.node_tables import a_node_info, ask, nodes, place, workload_demands
 
 from lattice.engine.decide import decide
 from lattice.errors import Invalid, NotFound
@@ -385,25 +385,28 @@ def test_preset_weights(name: str, weights: dict[str, float]) -> None:
     ],
 )
 def test_preset_choices_match_their_names(name: str, chosen: str) -> None:
-    table = nodes(a_node("n1"), a_node("n2"))
-    place(table, a_workload({"cpu": 1, "memory": "4Gi"}, service="s"), "n1")
+    table = nodes(a_node_info("n1"), a_node_info("n2"))
+    place(table, workload_demands({"cpu": 1, "memory": "4Gi"}, service="s"), "n1")
     assert (
         decide(
-            ask(table, a_workload({"cpu": 1, "memory": "4Gi"}, service="s")), table, compile_preset(name)
+            ask(table, workload_demands({"cpu": 1, "memory": "4Gi"}, service="s")),
+            table,
+            compile_preset(name),
         ).name
         == chosen
     )
 
 
 def test_weight_change_reorders_candidates() -> None:
-    table = nodes(a_node("cheap", price=1), a_node("full", price=2))
-    place(table, a_workload(), "full")
+    table = nodes(a_node_info("cheap", price=1), a_node_info("full", price=2))
+    place(table, workload_demands(), "full")
     for weights, chosen in (
         ({"Price": 1, "BinPacking": 0.1}, "cheap"),
         ({"Price": 0.1, "BinPacking": 1}, "full"),
     ):
         assert (
-            decide(ask(table, a_workload()), table, compile_profile(ProfileSpec("x", weights))).name == chosen
+            decide(ask(table, workload_demands()), table, compile_profile(ProfileSpec("x", weights))).name
+            == chosen
         )
 
 

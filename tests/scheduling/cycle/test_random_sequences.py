@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from build.binding_store import FakeBindingStore
-from build.node_tables import a_workload, nodes
+from build.node_tables import nodes, workload_demands
 from build.property_settings import PROPERTY_TIMEOUT_S, large
 from build.random_clusters import TOLERATE_ALL, Choices, facts_of, some_demands, some_node
 from build.small_clusters import check_sums
@@ -76,7 +76,7 @@ class Sequence:
         one = self.choices.one
         self.facts = {name: self._some_facts(name) for name in NAMES[: one((1, 2, 3, 4))]}
         self.table = nodes(*self.facts.values())
-        plain = a_workload(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=TOLERATE_ALL)
+        plain = workload_demands(one(({"cpu": 1}, {"memory": 1}, {"cpu": 2})), tolerations=TOLERATE_ALL)
         self.kinds = [*(some_demands(self.choices) for _ in range(one((0, 1, 2)))), plain, plain]
         self.store = FakeBindingStore({name: dict(AMPLE) for name in NAMES})
         self.reservations = Reservations(self.table, timeout=5.0)

@@ -2,7 +2,7 @@
 
 import pytest
 from build.property_settings import many
-from build.small_clusters import ask, check_capacity, nodes, where
+from build.small_clusters import ask, check_capacity, nodes, nodes_by_workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,7 +28,7 @@ def test_expiry_is_inclusive(now: float, expired: bool) -> None:
     reservation = held(book, "a", now=100.0)
     assert reservation.is_expired(now) is expired
     assert book.expire(now) == ([reservation] if expired else [])
-    assert where(book.table) == ({} if expired else {"a": "n0"})
+    assert nodes_by_workload(book.table) == ({} if expired else {"a": "n0"})
 
 
 def test_reservation_records_its_resources() -> None:
@@ -59,7 +59,7 @@ def test_confirm_after_expiry_is_rejected_and_released() -> None:
     assert book.confirm(reservation.id, 30.0) == ReservationRejection(
         "default/a", f"reservation {reservation.id} expired 0.0 s ago"
     )
-    assert where(book.table) == {}
+    assert nodes_by_workload(book.table) == {}
     assert "no reservation" in book.confirm(reservation.id, 0.0).reason  # type: ignore[union-attr]
 
 
@@ -69,7 +69,7 @@ def test_release_is_idempotent() -> None:
     assert book.release(reservation.id)
     again = held(book, "a", 600)
     assert not book.release(reservation.id)
-    assert where(book.table) == {"a": "n0"}
+    assert nodes_by_workload(book.table) == {"a": "n0"}
     assert book.get(again.id) == again
 
 
@@ -115,7 +115,7 @@ def test_expired_reservation_keeps_later_placement() -> None:
     book.table.forget("default/a")
     held(book, "a", now=20.0)
     assert book.expire(30.0) == [old]
-    assert where(book.table) == {"a": "n0"}
+    assert nodes_by_workload(book.table) == {"a": "n0"}
 
 
 STEPS = st.lists(

@@ -31,13 +31,13 @@ def queue(*asks: WorkloadAsk) -> SchedulingQueue:
     return made
 
 
-def names(batch: list[list[WorkloadAsk]]) -> list[list[str]]:
+def batch_names(batch: list[list[WorkloadAsk]]) -> list[list[str]]:
     return [[each.name.removeprefix("default/") for each in run] for run in batch]
 
 
 def test_queue_orders_by_priority_then_arrival() -> None:
     waiting = queue(an_ask("a"), an_ask("b", 5), an_ask("c"), an_ask("d", 5))
-    assert names(waiting.pop_batch(0.0, 9)) == [["b", "d"], ["a", "c"]]
+    assert batch_names(waiting.pop_batch(0.0, 9)) == [["b", "d"], ["a", "c"]]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_queue_orders_by_priority_then_arrival() -> None:
     ],
 )
 def test_pop_batch(asks: list[WorkloadAsk], most: int, runs: list[list[str]]) -> None:
-    assert names(queue(*asks).pop_batch(0.0, most)) == runs
+    assert batch_names(queue(*asks).pop_batch(0.0, most)) == runs
 
 
 def test_backoff_doubles_up_to_30_seconds() -> None:

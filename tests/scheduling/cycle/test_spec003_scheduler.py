@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from build.binding_store import SchedulerInstance, binding_store, scheduler_instance
-from build.node_tables import a_node, a_workload, near
+from build.node_tables import a_node_info, near, workload_demands
 from build.node_tables import nodes as table_of
-from build.small_clusters import ask, nodes, packing, put, where
+from build.small_clusters import ask, nodes, nodes_by_workload, packing, put
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.plugin import Profile
@@ -53,8 +53,8 @@ def test_selector_is_replaceable() -> None:
 
 
 def test_profile_filters_reject_nodes() -> None:
-    table = table_of(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
-    far = a_workload(labels={"app": "web"}, far=(near("zone", app="web"),))
+    table = table_of(a_node_info("a", zone="x"), a_node_info("b", zone="x"), a_node_info("c", zone="y"))
+    far = workload_demands(labels={"app": "web"}, far=(near("zone", app="web"),))
     asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
     cycle = CompositeScheduler(compile_preset(), Reservations(table)).cycle([asks], 0.0)
     assert (
@@ -67,10 +67,14 @@ def test_profile_filters_reject_nodes() -> None:
 
 def test_profile_scores_decide() -> None:
     table = table_of(
-        a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d", zone="y")
+        a_node_info("a", zone="x"),
+        a_node_info("b", zone="x"),
+        a_node_info("c", zone="y"),
+        a_node_info("d", zone="y"),
     )
     asks = [
-        table.make_ask(f"default/w{number}", a_workload({"cpu": "100m"}, service="s")) for number in range(4)
+        table.make_ask(f"default/w{number}", workload_demands({"cpu": "100m"}, service="s"))
+        for number in range(4)
     ]
     cycle = CompositeScheduler(compile_preset("high-availability"), Reservations(table)).cycle([asks], 0.0)
     assert sorted(each.node for each in cycle.scheduled) == ["a", "b", "c", "d"]
@@ -140,7 +144,7 @@ def test_equal_priority_is_never_preempted() -> None:
     one = CompositeScheduler(packing(), Reservations(table), preemptor=Preemptor(table, packing()))
     cycle = one.cycle([[ask(table, "new", 500, 5)]], 0.0)
     assert sorted(victim for victim, _ in cycle.evictions) == ["default/a", "default/b"]
-    assert where(table) == {"equal": "n0", "new": "n0"}
+    assert nodes_by_workload(table) == {"equal": "n0", "new": "n0"}
 
 
 def test_cycle_keeps_batch_order() -> None:

@@ -2,7 +2,16 @@
 
 import msgspec
 import pytest
-from build.simulation import GIB, a_node, a_workload, near, reasons, run_simulation, warnings_of, with_gpus
+from build.simulation import (
+    GIB,
+    an_offline_node,
+    an_offline_workload,
+    near,
+    reasons,
+    run_simulation,
+    warnings_of,
+    with_gpus,
+)
 
 from lattice.errors import NotFound
 from lattice.kinds.workload import LatticeWorkload
@@ -10,7 +19,9 @@ from lattice.scheduling.cycle.input_checks import node_problems, workload_proble
 
 
 def test_feasible_workloads_are_placed_and_counted():
-    report = run_simulation([a_node("n1"), a_node("n2")], [a_workload(f"w{i}") for i in range(4)])
+    report = run_simulation(
+        [an_offline_node("n1"), an_offline_node("n2")], [an_offline_workload(f"w{i}") for i in range(4)]
+    )
     assert sorted(report.placements) == [f"default/w{i}" for i in range(4)]
     assert sorted(report.placements.values()) == ["n1", "n1", "n2", "n2"], "balanced spreads"
     cpu = next(each for each in report.usage if each.resource == "cpu")
@@ -19,7 +30,9 @@ def test_feasible_workloads_are_placed_and_counted():
 
 
 def test_unschedulable_workloads_are_grouped_by_reason():
-    report = run_simulation([a_node("n1")], [a_workload(f"w{i}", cpu="3") for i in range(5)])
+    report = run_simulation(
+        [an_offline_node("n1")], [an_offline_workload(f"w{i}", cpu="3") for i in range(5)]
+    )
     assert len(report.placements) == 1
     (only,) = report.unschedulable
     assert len(only.names) == 4
@@ -27,24 +40,33 @@ def test_unschedulable_workloads_are_grouped_by_reason():
 
 
 def test_higher_priority_is_placed_first():
-    nodes = [a_node("n1", cpu=1000)]
+    nodes = [an_offline_node("n1", cpu=1000)]
     report = run_simulation(
-        nodes, [a_workload("low"), a_workload("high", priority=10), a_workload("middle", priority=5)]
+        nodes,
+        [
+            an_offline_workload("low"),
+            an_offline_workload("high", priority=10),
+            an_offline_workload("middle", priority=5),
+        ],
     )
     assert report.placements == {"default/high": "n1"}
 
 
 def test_usage_sums_are_exact_for_large_amounts():
-    many = [a_node(f"n{number}", memory=1 << 53) for number in range(1100)]
+    many = [an_offline_node(f"n{number}", memory=1 << 53) for number in range(1100)]
     report = run_simulation(
-        many, [a_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}") for number in range(1100)]
+        many,
+        [
+            an_offline_workload(f"w{number}", cpu="1m", memory="8Pi", on=f"n{number}")
+            for number in range(1100)
+        ],
     )
     usage = next(each for each in report.usage if each.resource == "memory")
     assert (usage.total, usage.used_after) == (1100 << 53, 1100 << 53)
 
 
 def test_ports_are_limited_by_port_range_of_node():
-    node = a_node(
+    node = an_offline_node(
         "n",
         status={
             "capacity": {"cpu": 4000, "memory": GIB * 32, "ports": 5},
@@ -52,7 +74,9 @@ def test_ports_are_limited_by_port_range_of_node():
         },
     )
     asking = [
-        a_workload(f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}})
+        an_offline_workload(
+            f"w{n}", cpu="1m", containers={"c": {"command": ["x"], "ports": [{"name": "http"}]}}
+        )
         for n in range(5)
     ]
     report = run_simulation([node], asking)
@@ -77,13 +101,18 @@ def test_ports_are_limited_by_port_range_of_node():
     ],
 )
 def test_workload_larger_than_any_node_is_warned_about(asked, told):
-    nodes = [a_node("broad", cpu=4000, memory=GIB), a_node("tall", cpu=1000, memory=32 * GIB)]
-    report = run_simulation(nodes, [a_workload(f"w{number}", *each) for number, each in enumerate(asked)])
+    nodes = [
+        an_offline_node("broad", cpu=4000, memory=GIB),
+        an_offline_node("tall", cpu=1000, memory=32 * GIB),
+    ]
+    report = run_simulation(
+        nodes, [an_offline_workload(f"w{number}", *each) for number, each in enumerate(asked)]
+    )
     assert warnings_of(report) == ([f"workload {told}"] if told else [])
 
 
 def needing(name, *others, **more):
-    return a_workload(
+    return an_offline_workload(
         name,
         labels={"app": name},
         constraints={
@@ -113,10 +142,10 @@ def needing(name, *others, **more):
             "default/a waits for default/b, which waits for default/c, which waits for it",
             id="three",
         ),
-        pytest.param([needing("a", "b"), a_workload("b", labels={"app": "b"})], "", id="no circle"),
+        pytest.param([needing("a", "b"), an_offline_workload("b", labels={"app": "b"})], "", id="no circle"),
         pytest.param([needing("a", "a")], "", id="the first of its kind may start"),
         pytest.param(
-            [needing("a", "b"), needing("b", "a"), a_workload("c", labels={"app": "b"})],
+            [needing("a", "b"), needing("b", "a"), an_offline_workload("c", labels={"app": "b"})],
             "",
             id="another workload satisfies the affinity",
         ),
@@ -127,7 +156,7 @@ def needing(name, *others, **more):
 )
 def test_affinity_cycle_is_warned_about(workloads, told):
     how = ": none can be the first; with the same spec.group they are placed together"
-    assert warnings_of(run_simulation([a_node("n1")], workloads)) == (
+    assert warnings_of(run_simulation([an_offline_node("n1")], workloads)) == (
         [f"workload {told}{how}"] if told else []
     )
 
@@ -135,18 +164,18 @@ def test_affinity_cycle_is_warned_about(workloads, told):
 def test_gang_resolves_affinity_cycle():
     group = {"group": {"name": "g", "minMember": 2}}
     assert not run_simulation(
-        [a_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
+        [an_offline_node("n1")], [needing("a", "b", **group), needing("b", "a", **group)]
     ).unschedulable
 
 
 def test_report_has_qos_classes_and_node_utilisation():
     limits = {"limits": {"cpu": "1", "memory": "1Gi"}}
     workloads = [
-        a_workload("g", on="n1", **limits),
-        a_workload("b", cpu="3", on="n2"),
-        a_workload("e", cpu="0", memory="0", on="n1"),
+        an_offline_workload("g", on="n1", **limits),
+        an_offline_workload("b", cpu="3", on="n2"),
+        an_offline_workload("e", cpu="0", memory="0", on="n1"),
     ]
-    report = run_simulation([a_node("n1"), a_node("n2"), a_node("n3")], workloads)
+    report = run_simulation([an_offline_node("n1"), an_offline_node("n2"), an_offline_node("n3")], workloads)
     assert {name: qos.name for name, qos in report.qos.items()} == {
         "default/g": "Guaranteed",
         "default/b": "Burstable",
@@ -156,13 +185,18 @@ def test_report_has_qos_classes_and_node_utilisation():
 
 
 def test_gpu_capacity_without_listed_gpus_is_warned_about():
-    (told,) = warnings_of(run_simulation([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
+    (told,) = warnings_of(
+        run_simulation([an_offline_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], [])
+    )
     assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
 
 
 def test_preempted_workload_names_its_preemptor():
-    workloads = [a_workload("low", cpu="4", on="n1"), a_workload("high", cpu="2", priority=100)]
-    report = run_simulation([a_node("n1")], workloads, explained_workload="default/high")
+    workloads = [
+        an_offline_workload("low", cpu="4", on="n1"),
+        an_offline_workload("high", cpu="2", priority=100),
+    ]
+    report = run_simulation([an_offline_node("n1")], workloads, explained_workload="default/high")
     assert {name: (each.node, each.preempted_by) for name, each in report.preempted.items()} == {
         "default/low": ("n1", "default/high")
     }
@@ -173,8 +207,10 @@ def test_preempted_workload_names_its_preemptor():
 
 
 def test_gang_member_explanation_includes_gang_outcome():
-    gang = [a_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)]
-    report = run_simulation([a_node("n1")], gang, explained_workload="default/g0")
+    gang = [
+        an_offline_workload(f"g{number}", cpu="3", group={"name": "g", "minMember": 2}) for number in range(2)
+    ]
+    report = run_simulation([an_offline_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
     assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
@@ -186,9 +222,13 @@ def test_gang_member_explanation_includes_gang_outcome():
 
 
 def test_gang_member_is_explained_beside_placed_members():
-    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)]
+    gang = [
+        an_offline_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}) for number in range(3)
+    ]
     report = run_simulation(
-        [a_node("n1"), a_node("n2", unschedulable=True)], gang, explained_workload="default/g2"
+        [an_offline_node("n1"), an_offline_node("n2", unschedulable=True)],
+        gang,
+        explained_workload="default/g2",
     )
     assert sorted(report.placements) == ["default/g0", "default/g1"]
     assert report.explanation["summary"] == "0 of 2 nodes: 1 cordoned; 1 without 2 cpu free"
@@ -196,14 +236,17 @@ def test_gang_member_is_explained_beside_placed_members():
 
 
 def test_preempted_workload_is_explained():
-    workloads = [a_workload("old", cpu="4", on="n1"), a_workload("high", cpu="4", priority=9)]
-    told = run_simulation([a_node("n1")], workloads, explained_workload="default/old").explanation
+    workloads = [
+        an_offline_workload("old", cpu="4", on="n1"),
+        an_offline_workload("high", cpu="4", priority=9),
+    ]
+    told = run_simulation([an_offline_node("n1")], workloads, explained_workload="default/old").explanation
     assert told["chosen"] is None
     assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
     elsewhere = run_simulation(
-        [a_node("n1"), a_node("n2", cpu=1000)],
-        [a_workload("old", on="n1"), workloads[1]],
+        [an_offline_node("n1"), an_offline_node("n2", cpu=1000)],
+        [an_offline_workload("old", on="n1"), workloads[1]],
         explained_workload="default/old",
     ).explanation
     assert elsewhere["chosen"] == "n2"
@@ -213,10 +256,13 @@ def test_preempted_workload_is_explained():
 
 def test_each_preemption_takes_fewest_victims():
     bound = [
-        a_workload("a", cpu="4", priority=1, on="n1"),
-        *(a_workload(name, cpu="2", on="n2") for name in "bc"),
+        an_offline_workload("a", cpu="4", priority=1, on="n1"),
+        *(an_offline_workload(name, cpu="2", on="n2") for name in "bc"),
     ]
-    report = run_simulation([a_node("n1"), a_node("n2")], [*bound, a_workload("high", cpu="4", priority=9)])
+    report = run_simulation(
+        [an_offline_node("n1"), an_offline_node("n2")],
+        [*bound, an_offline_workload("high", cpu="4", priority=9)],
+    )
     assert {name: each.preempted_by for name, each in report.preempted.items()} == {
         "default/a": "default/high",
         "default/b": "default/a",
@@ -226,27 +272,30 @@ def test_each_preemption_takes_fewest_victims():
 
 def test_gang_at_min_member_is_preempted_whole():
     gang = [
-        a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1") for number in range(2)
+        an_offline_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 2}, on="n1")
+        for number in range(2)
     ]
-    report = run_simulation([a_node("n1")], [*gang, a_workload("high", cpu="2", priority=9)])
+    report = run_simulation(
+        [an_offline_node("n1")], [*gang, an_offline_workload("high", cpu="2", priority=9)]
+    )
     assert sorted(report.preempted) == ["default/g0", "default/g1"]
 
 
 def test_equal_reasons_are_one_entry_in_input_order():
     workloads = [
-        a_workload("a", cpu="9"),
-        a_workload("b", cpu="5", memory="2Gi"),
-        a_workload("c", cpu="9", priority=3, labels={"x": "y"}),
+        an_offline_workload("a", cpu="9"),
+        an_offline_workload("b", cpu="5", memory="2Gi"),
+        an_offline_workload("c", cpu="9", priority=3, labels={"x": "y"}),
     ]
-    report = run_simulation([a_node("n1")], workloads)
+    report = run_simulation([an_offline_node("n1")], workloads)
     assert [each.names for each in report.unschedulable] == [("default/a", "default/c"), ("default/b",)]
 
 
 def test_nodes_without_gpu_and_with_busy_gpus_are_distinct():
-    nodes = [a_node("n1"), a_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
-    held = [a_workload("old", requests={"gpu": 1}, on="n3")]
+    nodes = [an_offline_node("n1"), an_offline_node("n2", cpu=500), with_gpus("n3"), with_gpus("n4")]
+    held = [an_offline_workload("old", requests={"gpu": 1}, on="n3")]
     report = run_simulation(
-        nodes, [*held, a_workload("new", requests={"gpu": 2})], explained_workload="default/new"
+        nodes, [*held, an_offline_workload("new", requests={"gpu": 2})], explained_workload="default/new"
     )
     assert reasons(report) == {"default/new": "0 of 4 nodes: 2 without a GPU; 2 without 2 gpu free"}
     assert report.explanation["reasons"][0] == {"plugin": "Gpu", "reason": "without a GPU", "count": 2}
@@ -279,11 +328,13 @@ def test_nodes_without_gpu_and_with_busy_gpus_are_distinct():
 )
 def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     ports = [{"name": f"p{number}"} for number in range(asked.pop("ports", 0))]
-    wanted = a_workload("w", containers={"main": {"command": ["run"], "ports": ports}}, **asked)
+    wanted = an_offline_workload("w", containers={"main": {"command": ["run"], "ports": ports}}, **asked)
     narrow = {"portRange": {"first": 30000, "last": 30000}}
-    gpus = a_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
-    others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
-    holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
+    gpus = an_offline_node("gpus", status={"gpus": [{"model": "t4"}] * 2, **narrow})
+    others = an_offline_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
+    holders = [
+        an_offline_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)
+    ]
     found = warnings_of(run_simulation([gpus, others], [*holders, wanted]))
     assert found == (
         [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
@@ -336,16 +387,21 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     ],
 )
 def test_implausible_node_figures_are_warned_about(status, told):
-    assert warnings_of(run_simulation([a_node("n1", status=status)], [])) == (
+    assert warnings_of(run_simulation([an_offline_node("n1", status=status)], [])) == (
         [f"node n1 {told}"] if told else []
     )
 
 
 def test_preemption_never_leaves_partial_gang():
-    gang = [a_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)]
-    others = [a_workload("high", cpu="2", priority=9), a_workload("huge", cpu="6", priority=8)]
+    gang = [
+        an_offline_workload(f"g{number}", cpu="2", group={"name": "g", "minMember": 3}) for number in range(3)
+    ]
+    others = [
+        an_offline_workload("high", cpu="2", priority=9),
+        an_offline_workload("huge", cpu="6", priority=8),
+    ]
     report = run_simulation(
-        [a_node("n1", cpu=6000)],
+        [an_offline_node("n1", cpu=6000)],
         [*(msgspec.structs.replace(each, status=on("n1")) for each in gang), *others],
     )
     assert report.placements == {"default/high": "n1"}
@@ -359,12 +415,16 @@ def test_preemption_never_leaves_partial_gang():
 def test_preempted_gang_is_replaced_together():
     rules = {"name": "g", "minMember": 2}
     gang = [
-        msgspec.structs.replace(a_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}"))
+        msgspec.structs.replace(an_offline_workload(f"g{n}", cpu="2", group=rules), status=on(f"n{n}"))
         for n in range(2)
     ]
-    late = a_workload("g2", cpu="4", group=rules)
-    machines = [a_node("n0", cpu=3000), a_node("n1", cpu=2000), a_node("n2", cpu=2000)]
-    report = run_simulation(machines, [*gang, late, a_workload("high", cpu="3", priority=9)])
+    late = an_offline_workload("g2", cpu="4", group=rules)
+    machines = [
+        an_offline_node("n0", cpu=3000),
+        an_offline_node("n1", cpu=2000),
+        an_offline_node("n2", cpu=2000),
+    ]
+    report = run_simulation(machines, [*gang, late, an_offline_workload("high", cpu="3", priority=9)])
     assert report.placements["default/high"] == "n0"
     assert {name: each.node for name, each in report.preempted.items()} == {
         "default/g0": "n0",
@@ -375,7 +435,7 @@ def test_preempted_gang_is_replaced_together():
 
 
 def on(node):
-    return msgspec.convert({"binding": {"node": node}}, type(a_workload("x").status))
+    return msgspec.convert({"binding": {"node": node}}, type(an_offline_workload("x").status))
 
 
 @pytest.mark.parametrize(
@@ -390,36 +450,44 @@ def on(node):
 )
 def test_gang_with_mutual_affinity_is_placed_together(needs, placed):
     gang = [
-        a_workload(
+        an_offline_workload(
             name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": len(needs)}
         )
         for name, other in needs.items()
     ]
-    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=3000)], gang, "resource-efficiency")
+    report = run_simulation(
+        [an_offline_node("n1", cpu=1000), an_offline_node("n2", cpu=3000)], gang, "resource-efficiency"
+    )
     assert set(report.placements.values()) == placed
     assert len(report.placements) in (0, len(needs))
 
 
 def test_infeasible_affinity_cycle_has_a_reason():
     gang = [
-        a_workload(name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2})
+        an_offline_workload(
+            name, labels={"app": name}, constraints=near(other), group={"name": "g", "minMember": 2}
+        )
         for name, other in (("x", "y"), ("y", "x"))
     ]
-    report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
+    report = run_simulation([an_offline_node("n1", cpu=1000), an_offline_node("n2", cpu=1000)], gang)
     assert "it must be near others of its own group" in reasons(report)["default/x"]
 
 
 def test_permanent_reasons_are_listed_before_capacity():
-    nodes = [a_node("n1", cpu=100), a_node("n2", cpu=100), a_node("n3", unschedulable=True)]
-    assert reasons(run_simulation(nodes, [a_workload("a")])) == {
+    nodes = [
+        an_offline_node("n1", cpu=100),
+        an_offline_node("n2", cpu=100),
+        an_offline_node("n3", unschedulable=True),
+    ]
+    assert reasons(run_simulation(nodes, [an_offline_workload("a")])) == {
         "default/a": "0 of 3 nodes: 1 cordoned; 2 without 1 cpu free"
     }
 
 
 def test_gpu_model_mismatch_is_listed_before_busy_gpus():
-    nodes = [with_gpus("n1"), with_gpus("n2"), a_node("n3")]
+    nodes = [with_gpus("n1"), with_gpus("n2"), an_offline_node("n3")]
     workloads = [
-        a_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
+        an_offline_workload(f"w{number}", requests={"gpu": 1}, constraints={"gpuModels": ["t4"]})
         for number in range(3)
     ]
     (reason,) = reasons(run_simulation(nodes, workloads)).values()
@@ -427,13 +495,15 @@ def test_gpu_model_mismatch_is_listed_before_busy_gpus():
 
 
 def test_stopped_workload_is_not_placed():
-    report = run_simulation([a_node("n1")], [a_workload("a", desiredState="Stopped")])
+    report = run_simulation([an_offline_node("n1")], [an_offline_workload("a", desiredState="Stopped")])
     assert (report.stopped_count, report.placements) == (1, {})
 
 
-@pytest.mark.parametrize("nodes", [[], [a_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"])
+@pytest.mark.parametrize(
+    "nodes", [[], [an_offline_node("n1", cpu=0)]], ids=["no nodes at all", "a node without room"]
+)
 def test_no_capacity_is_reported_not_raised(nodes):
-    report = run_simulation(nodes, [a_workload("a")])
+    report = run_simulation(nodes, [an_offline_workload("a")])
     assert report.placements == {}
     assert reasons(report)["default/a"].startswith(f"0 of {len(nodes)} node")
 
@@ -442,34 +512,34 @@ def test_no_capacity_is_reported_not_raised(nodes):
     ("workloads", "placed"),
     [
         pytest.param(
-            [a_workload("a", labels={"app": "a"}, constraints=near("b"))],
+            [an_offline_workload("a", labels={"app": "a"}, constraints=near("b"))],
             [],
             id="near something that is not there",
         ),
         pytest.param(
             [
-                a_workload("a", labels={"app": "a"}, constraints=near("b")),
-                a_workload("b", labels={"app": "b"}, constraints=near("a")),
+                an_offline_workload("a", labels={"app": "a"}, constraints=near("b")),
+                an_offline_workload("b", labels={"app": "b"}, constraints=near("a")),
             ],
             [],
             id="each near the other, and none is placed",
         ),
         pytest.param(
             [
-                a_workload("a", labels={"app": "a"}, constraints=near("b")),
-                a_workload("b", labels={"app": "b"}, constraints=near("a"), on="n1"),
+                an_offline_workload("a", labels={"app": "a"}, constraints=near("b")),
+                an_offline_workload("b", labels={"app": "b"}, constraints=near("a"), on="n1"),
             ],
             ["default/a"],
             id="each near the other, and one is there",
         ),
         pytest.param(
-            [a_workload("a", labels={"app": "a"}, constraints=near("a", "planet"))],
+            [an_offline_workload("a", labels={"app": "a"}, constraints=near("a", "planet"))],
             [],
             id="near over a topology key that no node has",
         ),
         pytest.param(
             [
-                a_workload(
+                an_offline_workload(
                     "a",
                     labels={"app": "a"},
                     constraints={
@@ -481,18 +551,18 @@ def test_no_capacity_is_reported_not_raised(nodes):
             id="spread over a topology key that no node has",
         ),
         pytest.param(
-            [a_workload("a", constraints={"nodeSelector": {"disk": "ssd"}})],
+            [an_offline_workload("a", constraints={"nodeSelector": {"disk": "ssd"}})],
             [],
             id="a label that no node has",
         ),
         pytest.param(
-            [a_workload("a", requests={"example.com/fpga": 1})], [], id="a resource that no node has"
+            [an_offline_workload("a", requests={"example.com/fpga": 1})], [], id="a resource that no node has"
         ),
-        pytest.param([a_workload("a", cpu="900k")], [], id="more than any node has"),
+        pytest.param([an_offline_workload("a", cpu="900k")], [], id="more than any node has"),
     ],
 )
 def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
-    report = run_simulation([a_node("n1", zone="z1"), a_node("n2", zone="z2")], workloads)
+    report = run_simulation([an_offline_node("n1", zone="z1"), an_offline_node("n2", zone="z2")], workloads)
     assert sorted(report.placements) == placed
     if placed:
         assert report.placements == {"default/a": "n1"}
@@ -505,31 +575,31 @@ def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
     ("node", "problem"),
     [
         pytest.param(
-            a_node("n", cpu=-1),
+            an_offline_node("n", cpu=-1),
             "status.capacity.cpu: must be from 0 to 2^53, got -1",
             id="room below nothing",
         ),
         pytest.param(
-            a_node("n", memory=1 << 61),
+            an_offline_node("n", memory=1 << 61),
             "status.capacity.memory: must be from 0 to 2^53",
             id="room beyond measure",
         ),
         pytest.param(
-            a_node("n", status={"reserved": {"cpu": -5}}),
+            an_offline_node("n", status={"reserved": {"cpu": -5}}),
             "status.reserved.cpu: must be from 0 to 2^53, got -5",
             id="less reserved",
         ),
         pytest.param(
-            a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
+            an_offline_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
             'must be dollars an hour such as 0.192, got "cheap"',
             id="no price",
         ),
         pytest.param(
-            a_node("n", labels={"lattice.dev/price-per-hour": "NaN"}),
+            an_offline_node("n", labels={"lattice.dev/price-per-hour": "NaN"}),
             'got "NaN"',
             id="a price that is not a number",
         ),
-        pytest.param(a_node("n"), "", id="an ordinary node"),
+        pytest.param(an_offline_node("n"), "", id="an ordinary node"),
     ],
 )
 def test_node_problems(node, problem):
@@ -539,25 +609,25 @@ def test_node_problems(node, problem):
 
 def test_container_requests_beyond_any_node_are_a_problem():
     half = {"command": ["run"], "resources": {"requests": {"memory": "0.8Ei"}}}
-    value = msgspec.to_builtins(a_workload("a"))
+    value = msgspec.to_builtins(an_offline_workload("a"))
     value["spec"] = {"containers": {"a": half, "b": half}}
     (problem,) = workload_problems(msgspec.convert(value, LatticeWorkload))
     assert "of memory all together, more than any node has" in str(problem)
 
 
 def test_node_order_is_irrelevant_and_seed_is_not():
-    nodes = [a_node(f"n{i}") for i in range(12)]
-    workloads = [a_workload(f"w{i}") for i in range(6)]
+    nodes = [an_offline_node(f"n{i}") for i in range(12)]
+    workloads = [an_offline_workload(f"w{i}") for i in range(6)]
     first = run_simulation(nodes, workloads).placements
     assert run_simulation(nodes[::-1], workloads).placements == first
     assert any(run_simulation(nodes, workloads, seed=seed).placements != first for seed in range(1, 5))
 
 
 def test_batched_workloads_are_placed_as_singly():
-    nodes = [a_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
-    together = run_simulation(nodes, [a_workload(f"w{i}", cpu="300m") for i in range(60)])
+    nodes = [an_offline_node(f"n{i}", cpu=1000 + 700 * i) for i in range(7)]
+    together = run_simulation(nodes, [an_offline_workload(f"w{i}", cpu="300m") for i in range(60)])
     labelled = [
-        a_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
+        an_offline_workload(f"w{i}", cpu="300m", labels={"number": str(i)}) for i in range(60)
     ]  # every shape is distinct
     alone = run_simulation(nodes, labelled)
     assert together.placements == alone.placements
@@ -567,8 +637,8 @@ def test_batched_workloads_are_placed_as_singly():
 
 
 def test_explanation_lists_every_node():
-    nodes = [a_node("n1", cpu=500), a_node("n2"), a_node("n3", unschedulable=True)]
-    report = run_simulation(nodes, [a_workload("a")], explained_workload="default/a")
+    nodes = [an_offline_node("n1", cpu=500), an_offline_node("n2"), an_offline_node("n3", unschedulable=True)]
+    report = run_simulation(nodes, [an_offline_workload("a")], explained_workload="default/a")
     assert report.explanation is not None
     assert [each["name"] for each in report.explanation["ranked"]] == ["n2"]
     assert report.explanation["ranked"][0]["parts"]
@@ -586,14 +656,16 @@ def test_explanation_lists_every_node():
 )
 def test_explaining_undecided_workload_is_not_found(name, problem):
     with pytest.raises(NotFound, match=problem):
-        run_simulation([a_node("n1")], [a_workload("old", on="n1")], explained_workload=name)
+        run_simulation(
+            [an_offline_node("n1")], [an_offline_workload("old", on="n1")], explained_workload=name
+        )
 
 
 def test_progress_and_duration_are_reported():
     told, ticks = [], iter(range(10))
     report = run_simulation(
-        [a_node("n1")],
-        [a_workload("a"), a_workload("b")],
+        [an_offline_node("n1")],
+        [an_offline_workload("a"), an_offline_workload("b")],
         on_progress=told.append,
         clock=lambda: float(next(ticks)),
     )
@@ -612,9 +684,9 @@ def test_progress_and_duration_are_reported():
     ],
 )
 def test_container_requests_override_workload_requests(containers, asked):
-    value = msgspec.to_builtins(a_workload("a", cpu="500m"))
+    value = msgspec.to_builtins(an_offline_workload("a", cpu="500m"))
     value["spec"]["containers"] = {
         f"c{number}": {"command": ["run"], "resources": each} for number, each in enumerate(containers)
     }
-    report = run_simulation([a_node("n1")], [msgspec.convert(value, LatticeWorkload)])
+    report = run_simulation([an_offline_node("n1")], [msgspec.convert(value, LatticeWorkload)])
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == asked

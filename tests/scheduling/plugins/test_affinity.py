@@ -2,15 +2,15 @@
 
 import pytest
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_spread,
-    a_workload,
     ask,
     near,
     nodes,
     place,
     ruled_out,
     scores,
+    workload_demands,
     workload_preference,
 )
 
@@ -23,19 +23,24 @@ from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
 from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
 from lattice.scheduling.table.node_table import NodeTable
 
-DB = a_workload(labels={"app": "db"})
-WEB = a_workload(labels={"app": "web"})
+DB = workload_demands(labels={"app": "db"})
+WEB = workload_demands(labels={"app": "web"})
 
 
 def two_zones() -> NodeTable:
     """Nodes a1 and a2 in zone a, b1 in zone b, c1 in no zone."""
-    return nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"), a_node("c1"))
+    return nodes(
+        a_node_info("a1", zone="a"),
+        a_node_info("a2", zone="a"),
+        a_node_info("b1", zone="b"),
+        a_node_info("c1"),
+    )
 
 
 def test_affinity_allows_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    found = ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))
+    found = ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("zone", app="db"),)))
     assert found == {
         "b1": ["without a workload app=db in the same zone"],
         "c1": ["without topology key zone"],
@@ -45,7 +50,7 @@ def test_affinity_allows_domain_of_match() -> None:
 def test_affinity_by_node_allows_only_that_node() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    assert set(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("node", app="db"),)))) == {
+    assert set(ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("node", app="db"),)))) == {
         "a2",
         "b1",
         "c1",
@@ -58,7 +63,9 @@ def test_affinity_requires_every_term() -> None:
     place(table, WEB, "b1")
     assert set(
         ruled_out(
-            WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"), near("zone", app="web")))
+            WorkloadAffinity(),
+            table,
+            workload_demands(near=(near("zone", app="db"), near("zone", app="web"))),
         )
     ) == {
         "a1",
@@ -70,12 +77,12 @@ def test_affinity_requires_every_term() -> None:
 
 def test_affinity_is_limited_to_own_namespace() -> None:
     table = two_zones()
-    place(table, a_workload(labels={"app": "db"}, namespace="other"), "a1")
-    assert len(ruled_out(WorkloadAffinity(), table, a_workload(near=(near("zone", app="db"),)))) == 4
+    place(table, workload_demands(labels={"app": "db"}, namespace="other"), "a1")
+    assert len(ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("zone", app="db"),)))) == 4
 
 
 def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
-    group = a_workload(labels={"app": "db"}, near=(near("zone", app="db"),))
+    group = workload_demands(labels={"app": "db"}, near=(near("zone", app="db"),))
     table = two_zones()
     assert set(ruled_out(WorkloadAffinity(), table, group)) == {"c1"}
     place(table, group, "b1")
@@ -88,7 +95,7 @@ def test_affinity_to_absent_workload_rejects_all_nodes() -> None:
             ruled_out(
                 WorkloadAffinity(),
                 two_zones(),
-                a_workload(labels={"app": "web"}, near=(near("zone", app="db"),)),
+                workload_demands(labels={"app": "web"}, near=(near("zone", app="db"),)),
             )
         )
         == 4
@@ -100,11 +107,15 @@ def test_affinity_to_absent_workload_rejects_all_nodes() -> None:
     [
         pytest.param(
             WorkloadAffinity(),
-            a_workload(labels={"app": "db"}, near=(near("rack", app="db"),)),
+            workload_demands(labels={"app": "db"}, near=(near("rack", app="db"),)),
             id="affinity",
         ),
-        pytest.param(WorkloadAntiAffinity(), a_workload(far=(near("rack", app="db"),)), id="anti-affinity"),
-        pytest.param(TopologySpread(), a_workload(service="s", spread=(a_spread("rack"),)), id="spread"),
+        pytest.param(
+            WorkloadAntiAffinity(), workload_demands(far=(near("rack", app="db"),)), id="anti-affinity"
+        ),
+        pytest.param(
+            TopologySpread(), workload_demands(service="s", spread=(a_spread("rack"),)), id="spread"
+        ),
     ],
 )
 def test_unknown_topology_key_rejects_all_nodes(plugin: object, demands: object) -> None:
@@ -117,7 +128,7 @@ def test_unknown_topology_key_rejects_all_nodes(plugin: object, demands: object)
 def test_anti_affinity_rejects_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    found = ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(near("zone", app="db"),)))
+    found = ruled_out(WorkloadAntiAffinity(), table, workload_demands(far=(near("zone", app="db"),)))
     assert found == {
         "a1": ["with a workload app=db in the same zone"],
         "a2": ["with a workload app=db in the same zone"],
@@ -126,7 +137,7 @@ def test_anti_affinity_rejects_domain_of_match() -> None:
 
 
 def test_anti_affinity_rejects_node_without_domain() -> None:
-    loner = a_workload(labels={"app": "db"}, far=(near("zone", app="db"),))
+    loner = workload_demands(labels={"app": "db"}, far=(near("zone", app="db"),))
     table = two_zones()
     assert ruled_out(WorkloadAntiAffinity(), table, loner) == {"c1": ["without topology key zone"]}
     place(table, loner, "c1")
@@ -136,7 +147,7 @@ def test_anti_affinity_rejects_node_without_domain() -> None:
 
 def test_anti_affinity_of_placed_workload_is_symmetric() -> None:
     table = two_zones()
-    place(table, a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
+    place(table, workload_demands(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
     assert found == {
         key: ["with a workload in the same zone that keeps app=web away"] for key in ["a1", "a2"]
@@ -150,7 +161,7 @@ def test_anti_affinity_with_empty_selector_text() -> None:
     table = two_zones()
     place(table, DB, "b1")
     everybody = WorkloadTerm(selector=LabelSelector(), topology_key="node")
-    assert ruled_out(WorkloadAntiAffinity(), table, a_workload(far=(everybody,))) == {
+    assert ruled_out(WorkloadAntiAffinity(), table, workload_demands(far=(everybody,))) == {
         "b1": ["with a workload of any kind in the same node"]
     }
 
@@ -163,11 +174,11 @@ def test_anti_affinity_without_terms_rejects_nothing() -> None:
 
 def spread_over(a: int, b: int, **demands: object) -> dict[str, list[str]]:
     table = nodes(
-        a_node("a1", zone="a", room={"cpu": 64}),
-        a_node("b1", zone="b", room={"cpu": 64}),
-        a_node("c1", room={"cpu": 64}),
+        a_node_info("a1", zone="a", room={"cpu": 64}),
+        a_node_info("b1", zone="b", room={"cpu": 64}),
+        a_node_info("c1", room={"cpu": 64}),
     )
-    wanted = a_workload({"cpu": 1}, service="s", **demands)
+    wanted = workload_demands({"cpu": 1}, service="s", **demands)
     place(table, wanted, *["a1"] * a, *["b1"] * b)
     return ruled_out(TopologySpread(), table, wanted)
 
@@ -189,13 +200,13 @@ def test_topology_spread(a: int, b: int, skew: int, refused: list[str]) -> None:
 
 
 def test_spread_counts_workloads_matching_selector() -> None:
-    table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
+    table = nodes(a_node_info("a1", zone="a"), a_node_info("b1", zone="b"))
     place(table, DB, "a1")
-    wanted = a_workload(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
+    wanted = workload_demands(labels={"app": "web"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert (
         ruled_out(TopologySpread(), table, wanted) == {}
     )  # the workload itself is not counted, so the skew stays
-    itself = a_workload(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
+    itself = workload_demands(labels={"app": "db"}, spread=(a_spread("zone", labels={"app": "db"}),))
     assert list(ruled_out(TopologySpread(), table, itself)) == ["a1"]
 
 
@@ -209,17 +220,17 @@ def test_spread_counts_workloads_matching_selector() -> None:
 )
 def test_spread_ignores_unusable_zones(facts: dict[str, object]) -> None:
     table = nodes(
-        a_node("a1", zone="a", labels={"disk": "ssd"}),
-        a_node("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}),
+        a_node_info("a1", zone="a", labels={"disk": "ssd"}),
+        a_node_info("b1", **{"zone": "b", "labels": {"disk": "ssd"}, **facts}),
     )
-    wanted = a_workload(service="s", node_selector={"disk": "ssd"}, spread=(a_spread("zone"),))
+    wanted = workload_demands(service="s", node_selector={"disk": "ssd"}, spread=(a_spread("zone"),))
     place(table, wanted, "a1")
     assert "a1" not in ruled_out(TopologySpread(), table, wanted)
 
 
 def test_spread_shortfall_includes_counts() -> None:
-    table = nodes(a_node("a1", zone="a"), a_node("b1", zone="b"))
-    wanted = a_workload(service="s", spread=(a_spread("zone"),))
+    table = nodes(a_node_info("a1", zone="a"), a_node_info("b1", zone="b"))
+    wanted = workload_demands(service="s", spread=(a_spread("zone"),))
     place(table, wanted, "a1")
     (reason,) = [
         reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()
@@ -231,30 +242,32 @@ def test_spread_shortfall_includes_counts() -> None:
 
 
 def test_service_spread_prefers_nodes_and_zones_with_fewer() -> None:
-    table = nodes(a_node("a1", zone="a"), a_node("a2", zone="a"), a_node("b1", zone="b"))
-    service = a_workload(service="s")
+    table = nodes(a_node_info("a1", zone="a"), a_node_info("a2", zone="a"), a_node_info("b1", zone="b"))
+    service = workload_demands(service="s")
     place(table, service, "a1")
     assert scores(ServiceSpread(), table, service) == {"a1": 0.5, "a2": 0.75, "b1": 1.0}
-    assert not ServiceSpread().applies(ask(table, a_workload()))
+    assert not ServiceSpread().applies(ask(table, workload_demands()))
 
 
 def test_service_spread_without_zones_uses_nodes() -> None:
-    table = nodes(a_node("n1"), a_node("n2"))
-    place(table, a_workload(service="s"), "n1")
-    assert scores(ServiceSpread(), table, a_workload(service="s")) == {"n1": 0.5, "n2": 1.0}
+    table = nodes(a_node_info("n1"), a_node_info("n2"))
+    place(table, workload_demands(service="s"), "n1")
+    assert scores(ServiceSpread(), table, workload_demands(service="s")) == {"n1": 0.5, "n2": 1.0}
 
 
 def test_preferred_affinity_scales_with_match_count() -> None:
     table = two_zones()
     place(table, DB, "a1", "a2", "b1")
     drawn = scores(
-        PreferredAffinity(), table, a_workload(near_preferences=(workload_preference(10, "zone", app="db"),))
+        PreferredAffinity(),
+        table,
+        workload_demands(near_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
     repelled = scores(
         PreferredAntiAffinity(),
         table,
-        a_workload(far_preferences=(workload_preference(10, "zone", app="db"),)),
+        workload_demands(far_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
@@ -263,13 +276,13 @@ def test_workload_preferences_count_by_weight() -> None:
     table = two_zones()
     place(table, DB, "a1")
     both = (workload_preference(30, "zone", app="db"), workload_preference(10, "nowhere", app="db"))
-    assert scores(PreferredAffinity(), table, a_workload(near_preferences=both))["a1"] == 0.375
-    assert scores(PreferredAntiAffinity(), table, a_workload(far_preferences=both))["a1"] == 0.625
+    assert scores(PreferredAffinity(), table, workload_demands(near_preferences=both))["a1"] == 0.375
+    assert scores(PreferredAntiAffinity(), table, workload_demands(far_preferences=both))["a1"] == 0.625
 
 
 def test_soft_spread_prefers_emptiest_domain_without_reject() -> None:
     table = two_zones()
-    wanted = a_workload(service="s", spread=(a_spread("zone", soft=True),))
+    wanted = workload_demands(service="s", spread=(a_spread("zone", soft=True),))
     place(table, wanted, "a1", "a2")
     assert scores(SoftSpread(), table, wanted) == {"a1": 0.3333, "a2": 0.3333, "b1": 1.0, "c1": 0.0}
     assert not TopologySpread().applies(ask(table, wanted))

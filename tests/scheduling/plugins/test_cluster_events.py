@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_spread,
     a_taint,
-    a_workload,
     ask,
     near,
     node_term,
@@ -18,6 +17,7 @@ from build.node_tables import (
     place,
     requirement,
     ruled_out,
+    workload_demands,
 )
 from build.property_settings import many
 from hypothesis import given
@@ -51,61 +51,81 @@ class Case:
 
 
 ONE_NODE: list[tuple[str, Demands, dict[str, Any], dict[ClusterEvent, dict[str, Any]]]] = [
-    ("Ready", a_workload(), {"is_cordoned": True}, {ClusterEvent.NODE_READY: {"is_cordoned": False}}),
-    ("Ready", a_workload(), {"is_ready": False}, {ClusterEvent.NODE_READY: {"is_ready": True}}),
-    ("Ready", a_workload(), {"is_draining": True}, {ClusterEvent.NODE_READY: {"is_draining": False}}),
-    ("InCluster", a_workload(cluster="c"), {"cluster": "b"}, {ClusterEvent.NODE_CHANGED: {"cluster": "c"}}),
-    ("Kept", a_workload(), {"labels": {RESERVE_LABEL: "dc"}}, {ClusterEvent.NODE_CHANGED: {"labels": {}}}),
+    ("Ready", workload_demands(), {"is_cordoned": True}, {ClusterEvent.NODE_READY: {"is_cordoned": False}}),
+    ("Ready", workload_demands(), {"is_ready": False}, {ClusterEvent.NODE_READY: {"is_ready": True}}),
+    ("Ready", workload_demands(), {"is_draining": True}, {ClusterEvent.NODE_READY: {"is_draining": False}}),
+    (
+        "InCluster",
+        workload_demands(cluster="c"),
+        {"cluster": "b"},
+        {ClusterEvent.NODE_CHANGED: {"cluster": "c"}},
+    ),
+    (
+        "Kept",
+        workload_demands(),
+        {"labels": {RESERVE_LABEL: "dc"}},
+        {ClusterEvent.NODE_CHANGED: {"labels": {}}},
+    ),
     (
         "NodeSelector",
-        a_workload(node_selector={"disk": "ssd"}),
+        workload_demands(node_selector={"disk": "ssd"}),
         {},
         {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
     ),
     (
         "NodeAffinity",
-        a_workload(node_terms=(node_term(requirement("disk", "Exists")),)),
+        workload_demands(node_terms=(node_term(requirement("disk", "Exists")),)),
         {},
         {ClusterEvent.NODE_CHANGED: {"labels": {"disk": "ssd"}}},
     ),
-    ("Taints", a_workload(), {"taints": (a_taint("t"),)}, {ClusterEvent.NODE_CHANGED: {"taints": ()}}),
+    ("Taints", workload_demands(), {"taints": (a_taint("t"),)}, {ClusterEvent.NODE_CHANGED: {"taints": ()}}),
     (
         "Runtime",
-        a_workload(runtime="container"),
+        workload_demands(runtime="container"),
         {"runtimes": frozenset({"process"})},
         {ClusterEvent.NODE_CHANGED: {"runtimes": frozenset({"container"})}},
     ),
     (
         "MachineImage",
-        a_workload(image=MachineImage(pattern="b*")),
+        workload_demands(image=MachineImage(pattern="b*")),
         {"image": "a-1"},
         {ClusterEvent.NODE_CHANGED: {"image": "b-1"}},
     ),
     (
         "Licence",
-        a_workload(licences=("pro",)),
+        workload_demands(licences=("pro",)),
         {},
         {ClusterEvent.NODE_CHANGED: {"licences": frozenset({"pro"})}},
     ),
     (
         "VolumeZone",
-        a_workload(volumes=(Volume(name="v", zone="a"),)),
+        workload_demands(volumes=(Volume(name="v", zone="a"),)),
         {"zone": "b"},
         {ClusterEvent.NODE_CHANGED: {"zone": "a"}},
     ),
-    ("Fit", a_workload({"cpu": 8}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}}),
-    ("Fit", a_workload({"fpga": 1}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
-    ("Fit", a_workload(ports=3), {"port_range": (1, 2)}, {ClusterEvent.NODE_GREW: {"port_range": (1, 3)}}),
-    ("Gpu", a_workload(gpu=2), {"gpus": ("T4",)}, {ClusterEvent.NODE_GREW: {"gpus": ("T4", "T4")}}),
+    (
+        "Fit",
+        workload_demands({"cpu": 8}),
+        {},
+        {ClusterEvent.NODE_GREW: {"room": {"cpu": 8, "memory": "16Gi"}}},
+    ),
+    ("Fit", workload_demands({"fpga": 1}), {}, {ClusterEvent.NODE_GREW: {"room": {"cpu": 4, "fpga": 1}}}),
+    (
+        "Fit",
+        workload_demands(ports=3),
+        {"port_range": (1, 2)},
+        {ClusterEvent.NODE_GREW: {"port_range": (1, 3)}},
+    ),
+    ("Gpu", workload_demands(gpu=2), {"gpus": ("T4",)}, {ClusterEvent.NODE_GREW: {"gpus": ("T4", "T4")}}),
     (
         "Gpu",
-        a_workload(gpu=1, models=("A100",)),
+        workload_demands(gpu=1, models=("A100",)),
         {"gpus": ("T4",)},
         {ClusterEvent.NODE_CHANGED: {"gpus": ("A100",)}},
     ),
     (
         "HostPorts",
-        a_workload(host_ports=((80, "TCP"),), ports=1),
+        workload_demands(host_ports=((80, "TCP"),), ports=1),
         {"port_range": (80, 80)},
         {ClusterEvent.NODE_GREW: {"port_range": (80, 81)}},
     ),
@@ -120,21 +140,21 @@ def one_node_cases() -> Iterator[Case]:
                 name,
                 change,
                 wants,
-                lambda bad=bad: nodes(a_node("n", **bad)),
-                lambda table, good=good: table.put_node(a_node("n", **good)),
+                lambda bad=bad: nodes(a_node_info("n", **bad)),
+                lambda table, good=good: table.put_node(a_node_info("n", **good)),
             )
             yield Case(
                 name,
                 ClusterEvent.NODE_ADDED,
                 wants,
-                lambda bad=bad: nodes(a_node("n", **bad)),
-                lambda table, good=good: table.put_node(a_node("new", **good)),
+                lambda bad=bad: nodes(a_node_info("n", **bad)),
+                lambda table, good=good: table.put_node(a_node_info("new", **good)),
             )
 
 
 def with_one(wants: Demands, **facts: Any) -> Callable[[], NodeTable]:
     def made() -> NodeTable:
-        table = nodes(a_node("n", **facts))
+        table = nodes(a_node_info("n", **facts))
         place(table, wants, "n")
         return table
 
@@ -145,12 +165,12 @@ def first_leaves(table: NodeTable) -> object:
     return table.forget("default/placed-0")
 
 
-PORT = a_workload(host_ports=((80, "TCP"),))
-SPREAD = a_workload(labels={"app": "a"}, spread=(a_spread("zone", labels={"app": "a"}),))
-FAR = a_workload(labels={"app": "a"}, far=(near("zone", app="a"),))
-NEAR = a_workload(near=(near("zone", app="a"),))
-NEAR_ITS_OWN = a_workload(labels={"app": "a"}, near=(near("zone", app="a"),))
-PLAIN = a_workload(labels={"app": "a"})
+PORT = workload_demands(host_ports=((80, "TCP"),))
+SPREAD = workload_demands(labels={"app": "a"}, spread=(a_spread("zone", labels={"app": "a"}),))
+FAR = workload_demands(labels={"app": "a"}, far=(near("zone", app="a"),))
+NEAR = workload_demands(near=(near("zone", app="a"),))
+NEAR_ITS_OWN = workload_demands(labels={"app": "a"}, near=(near("zone", app="a"),))
+PLAIN = workload_demands(labels={"app": "a"})
 
 
 def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeTable]:
@@ -158,7 +178,7 @@ def two_zones(*placed: str, unready: tuple[str, ...] = ()) -> Callable[[], NodeT
 
     def made() -> NodeTable:
         table = nodes(
-            *(a_node(name, zone=name[0], is_ready=name not in unready) for name in ("x1", "x2", "y1"))
+            *(a_node_info(name, zone=name[0], is_ready=name not in unready) for name in ("x1", "x2", "y1"))
         )
         place(table, PLAIN, *placed)
         return table
@@ -170,15 +190,15 @@ TWO_ZONES = [
     Case(
         "Fit",
         ClusterEvent.WORKLOAD_GONE,
-        a_workload({"cpu": 3}),
-        with_one(a_workload({"cpu": 3})),
+        workload_demands({"cpu": 3}),
+        with_one(workload_demands({"cpu": 3})),
         first_leaves,
     ),
     Case(
         "Gpu",
         ClusterEvent.WORKLOAD_GONE,
-        a_workload(gpu=1),
-        with_one(a_workload(gpu="500m"), gpus=("T4",)),
+        workload_demands(gpu=1),
+        with_one(workload_demands(gpu="500m"), gpus=("T4",)),
         first_leaves,
     ),
     Case("HostPorts", ClusterEvent.WORKLOAD_GONE, PORT, with_one(PORT), first_leaves),
@@ -187,7 +207,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_ADDED,
         PORT,
         with_one(PORT),
-        lambda table: table.put_node(a_node("new")),
+        lambda table: table.put_node(a_node_info("new")),
     ),
     Case(
         "TopologySpread",
@@ -202,7 +222,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", is_cordoned=True)),
+        lambda table: table.put_node(a_node_info("y1", zone="y", is_cordoned=True)),
         "cordon",
     ),
     Case(
@@ -210,7 +230,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", is_ready=False)),
+        lambda table: table.put_node(a_node_info("y1", zone="y", is_ready=False)),
         "unready",
     ),
     Case(
@@ -218,7 +238,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_UNAVAILABLE,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="y", is_draining=True)),
+        lambda table: table.put_node(a_node_info("y1", zone="y", is_draining=True)),
         "drain",
     ),
     Case(
@@ -234,7 +254,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_CHANGED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("x2", zone="y")),
+        lambda table: table.put_node(a_node_info("x2", zone="y")),
         "into another zone",
     ),
     Case(
@@ -242,7 +262,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_CHANGED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="x")),
+        lambda table: table.put_node(a_node_info("y1", zone="x")),
         "the emptiest ends",
     ),
     Case(
@@ -250,7 +270,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_ADDED,
         SPREAD,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y2", zone="y")),
+        lambda table: table.put_node(a_node_info("y2", zone="y")),
     ),
     Case(
         "TopologySpread",
@@ -265,7 +285,7 @@ TWO_ZONES = [
         ClusterEvent.NODE_READY,
         SPREAD,
         two_zones("x1", "y1", unready=("x1", "x2", "y1")),
-        lambda table: table.put_node(a_node("x1", zone="x")),
+        lambda table: table.put_node(a_node_info("x1", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
@@ -279,14 +299,14 @@ TWO_ZONES = [
         ClusterEvent.NODE_ADDED,
         NEAR,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("x3", zone="x")),
+        lambda table: table.put_node(a_node_info("x3", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
         ClusterEvent.NODE_CHANGED,
         NEAR,
         two_zones("x1"),
-        lambda table: table.put_node(a_node("y1", zone="x")),
+        lambda table: table.put_node(a_node_info("y1", zone="x")),
     ),
     Case(
         "WorkloadAffinity",
@@ -318,14 +338,14 @@ TWO_ZONES = [
         ClusterEvent.NODE_ADDED,
         FAR,
         two_zones("x1", "y1"),
-        lambda table: table.put_node(a_node("z1", zone="z")),
+        lambda table: table.put_node(a_node_info("z1", zone="z")),
     ),
     Case(
         "WorkloadAntiAffinity",
         ClusterEvent.NODE_CHANGED,
         FAR,
         two_zones("x1", "y1"),
-        lambda table: table.put_node(a_node("x2", zone="z")),
+        lambda table: table.put_node(a_node_info("x2", zone="z")),
     ),
 ]
 CASES = [*one_node_cases(), *TWO_ZONES]
@@ -351,7 +371,10 @@ def test_filters_wake_on_helpful_changes_only() -> None:
 
 
 def test_loss_of_emptiest_zone_wakes_spread_workload() -> None:
-    table, queue = nodes(a_node("x", zone="x"), a_node("y", {"cpu": "10m"}, zone="y")), SchedulingQueue()
+    table, queue = (
+        nodes(a_node_info("x", zone="x"), a_node_info("y", {"cpu": "10m"}, zone="y")),
+        SchedulingQueue(),
+    )
     place(table, SPREAD, "x")
     asked = ask(table, SPREAD)
     queue.add(asked)
@@ -359,7 +382,7 @@ def test_loss_of_emptiest_zone_wakes_spread_workload() -> None:
     decision = decide(asked, table, BALANCED)
     assert not decision.fits
     queue.requeue_unschedulable(asked.name, wakes_on(decision), 0.0)
-    table.put_node(a_node("y", {"cpu": "10m"}, zone="y", is_cordoned=True))
+    table.put_node(a_node_info("y", {"cpu": "10m"}, zone="y", is_cordoned=True))
     assert queue.wake(ClusterEvent.NODE_UNAVAILABLE, 2.0) == 1
     assert queue.pop(2.0) == asked, f"not after {UNSCHEDULABLE_RETRY_S} seconds"
     assert decide(asked, table, BALANCED).name == "x"
@@ -391,7 +414,7 @@ def changes(before: NodeInfo | None, after: NodeInfo | None) -> set[ClusterEvent
 
 def facts(name: str) -> st.SearchStrategy[NodeInfo]:
     return st.builds(
-        lambda cpu, zone, cordoned, unready, taint: a_node(
+        lambda cpu, zone, cordoned, unready, taint: a_node_info(
             name,
             {"cpu": cpu, "memory": "16Gi"},
             zone=zone,
@@ -413,7 +436,7 @@ WANTS = st.sampled_from(
         NEAR_ITS_OWN,
         PORT,
         PLAIN,
-        a_workload({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"}),
+        workload_demands({"cpu": 2}, spread=SPREAD.spread, labels={"app": "a"}),
     ]
 )
 NAMES = ("n0", "n1", "n2", "n3")

@@ -6,17 +6,17 @@ from typing import Any
 import numpy as np
 import pytest
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_spread,
     a_taint,
     a_toleration,
-    a_workload,
     ask,
     near,
     node_term,
     nodes,
     place,
     requirement,
+    workload_demands,
 )
 
 from lattice.engine.decide import decide
@@ -31,9 +31,9 @@ from lattice.scheduling.table.label_codes import LabelCodes
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 
-PORT = a_workload(host_ports=((8080, "TCP"),))
-WEB = a_workload(labels={"app": "web"})
-NEEDS_SSD = a_workload(node_selector={"disk": "ssd"})
+PORT = workload_demands(host_ports=((8080, "TCP"),))
+WEB = workload_demands(labels={"app": "web"})
+NEEDS_SSD = workload_demands(node_selector={"disk": "ssd"})
 
 
 def one_node_table(node: NodeInfo) -> Callable[[], NodeTable]:
@@ -45,7 +45,10 @@ def zoned_table(demands: Demands, *on: str, **more: Any) -> Callable[[], NodeTab
 
     def table() -> NodeTable:
         found = nodes(
-            *(a_node(name, room={"cpu": 64, "memory": "64Gi"}, **where, **more) for name, where in ZONES),
+            *(
+                a_node_info(name, room={"cpu": 64, "memory": "64Gi"}, **where, **more)
+                for name, where in ZONES
+            ),
             load=False,
         )
         place(found, demands, *on)
@@ -60,8 +63,8 @@ ZONES: list[tuple[str, dict[str, Any]]] = [
     ("b1", {"zone": "b"}),
     ("c1", {}),
 ]
-REPELS_WEB = a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),))
-SPREAD = a_workload(service="s", spread=(a_spread("zone"),))
+REPELS_WEB = workload_demands(labels={"app": "loner"}, far=(near("zone", app="web"),))
+SPREAD = workload_demands(service="s", spread=(a_spread("zone"),))
 OPEN = "open to new workloads"
 
 # filter, case, table, demands, node (the first if empty), and the text of its reasons
@@ -69,55 +72,55 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Ready",
         "not ready",
-        one_node_table(a_node(is_ready=False)),
-        a_workload(),
+        one_node_table(a_node_info(is_ready=False)),
+        workload_demands(),
         "n1",
         ["node: need ready, have not ready"],
     ),
     (
         "Ready",
         "cordoned",
-        one_node_table(a_node(is_cordoned=True)),
-        a_workload(),
+        one_node_table(a_node_info(is_cordoned=True)),
+        workload_demands(),
         "n1",
         [f"node: need {OPEN}, have cordoned"],
     ),
     (
         "Ready",
         "draining",
-        one_node_table(a_node(is_draining=True)),
-        a_workload(),
+        one_node_table(a_node_info(is_draining=True)),
+        workload_demands(),
         "n1",
         [f"node: need {OPEN}, have draining"],
     ),
     (
         "InCluster",
         "another cluster",
-        one_node_table(a_node(cluster="west")),
-        a_workload(cluster="east"),
+        one_node_table(a_node_info(cluster="west")),
+        workload_demands(cluster="east"),
         "n1",
         ["cluster: need east, have west"],
     ),
     (
         "InCluster",
         "no cluster",
-        one_node_table(a_node()),
-        a_workload(cluster="east"),
+        one_node_table(a_node_info()),
+        workload_demands(cluster="east"),
         "n1",
         ["cluster: need east, have none"],
     ),
     (
         "Kept",
         "a reserve",
-        one_node_table(a_node(labels={RESERVE_LABEL: "dc"})),
-        a_workload(),
+        one_node_table(a_node_info(labels={RESERVE_LABEL: "dc"})),
+        workload_demands(),
         "n1",
         ["reserve: need a service that it is for, have a workload of no service"],
     ),
     (
         "NodeSelector",
         "another value",
-        one_node_table(a_node(labels={"disk": "hdd"})),
+        one_node_table(a_node_info(labels={"disk": "hdd"})),
         NEEDS_SSD,
         "n1",
         ["label: need disk=ssd, have disk=hdd"],
@@ -125,7 +128,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "NodeSelector",
         "no label",
-        one_node_table(a_node()),
+        one_node_table(a_node_info()),
         NEEDS_SSD,
         "n1",
         ["label: need disk=ssd, have no label disk"],
@@ -133,8 +136,8 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "NodeAffinity",
         "some are there, some are not",
-        one_node_table(a_node(zone="c")),
-        a_workload(
+        one_node_table(a_node_info(zone="c")),
+        workload_demands(
             node_terms=(
                 node_term(requirement("zone", "In", "a", "b")),
                 node_term(requirement("gpu", "Exists")),
@@ -146,16 +149,16 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Taints",
         "nothing tolerated",
-        one_node_table(a_node(taints=(a_taint("gpu", value="true"),))),
-        a_workload(tolerations=(a_toleration("other", "Exists"),)),
+        one_node_table(a_node_info(taints=(a_taint("gpu", value="true"),))),
+        workload_demands(tolerations=(a_toleration("other", "Exists"),)),
         "n1",
         ["toleration: need gpu=true:NoSchedule, have none"],
     ),
     (
         "Taints",
         "nearly tolerated",
-        one_node_table(a_node(taints=(a_taint("gpu", value="true"),))),
-        a_workload(
+        one_node_table(a_node_info(taints=(a_taint("gpu", value="true"),))),
+        workload_demands(
             tolerations=(a_toleration("gpu", value="yes"), a_toleration("gpu", "Exists", effect="NoExecute"))
         ),
         "n1",
@@ -164,96 +167,96 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
     (
         "Taints",
         "everything tolerated of another effect",
-        one_node_table(a_node(taints=(a_taint("gpu"),))),
-        a_workload(tolerations=(a_toleration("", "Exists", effect="NoExecute"),)),
+        one_node_table(a_node_info(taints=(a_taint("gpu"),))),
+        workload_demands(tolerations=(a_toleration("", "Exists", effect="NoExecute"),)),
         "n1",
         ["toleration: need gpu:NoSchedule, have any:NoExecute"],
     ),
     (
         "Runtime",
         "another runtime",
-        one_node_table(a_node(runtimes=frozenset({"process"}))),
-        a_workload(runtime="container"),
+        one_node_table(a_node_info(runtimes=frozenset({"process"}))),
+        workload_demands(runtime="container"),
         "n1",
         ["runtime: need container, have process"],
     ),
     (
         "MachineImage",
         "another image",
-        one_node_table(a_node(image="B-3")),
-        a_workload(image=Image(pattern="A-*")),
+        one_node_table(a_node_info(image="B-3")),
+        workload_demands(image=Image(pattern="A-*")),
         "n1",
         ["machine image: need A-*, have B-3"],
     ),
     (
         "MachineImage",
         "too old",
-        one_node_table(a_node(image="A-2.8.0")),
-        a_workload(image=Image(min_version="2.9")),
+        one_node_table(a_node_info(image="A-2.8.0")),
+        workload_demands(image=Image(min_version="2.9")),
         "n1",
         ["machine image version: need 2.9 or later, have 2.8 (A-2.8.0)"],
     ),
     (
         "MachineImage",
         "unknown",
-        one_node_table(a_node()),
-        a_workload(image=Image(min_version="2.9")),
+        one_node_table(a_node_info()),
+        workload_demands(image=Image(min_version="2.9")),
         "n1",
         ["machine image version: need 2.9 or later, have unknown"],
     ),
     (
         "Licence",
         "another",
-        one_node_table(a_node(licences=frozenset({"lite"}))),
-        a_workload(licences=("max", "pro")),
+        one_node_table(a_node_info(licences=frozenset({"lite"}))),
+        workload_demands(licences=("max", "pro")),
         "n1",
         ["licence: need max or pro, have lite"],
     ),
     (
         "VolumeZone",
         "another zone",
-        one_node_table(a_node(zone="a")),
-        a_workload(volumes=(Volume(name="v", zone="b"),)),
+        one_node_table(a_node_info(zone="a")),
+        workload_demands(volumes=(Volume(name="v", zone="b"),)),
         "n1",
         ["volume v: need zone=b, have zone=a"],
     ),
     (
         "VolumeZone",
         "no region",
-        one_node_table(a_node()),
-        a_workload(volumes=(Volume(name="v", region="r"),)),
+        one_node_table(a_node_info()),
+        workload_demands(volumes=(Volume(name="v", region="r"),)),
         "n1",
         ["volume v: need region=r, have no region"],
     ),
     (
         "Fit",
         "too little",
-        one_node_table(a_node(room={"cpu": 1})),
-        a_workload({"cpu": 3}),
+        one_node_table(a_node_info(room={"cpu": 1})),
+        workload_demands({"cpu": 3}),
         "n1",
         ["cpu: need 3, have 1, missing 2"],
     ),
     (
         "Gpu",
         "too few",
-        one_node_table(a_node(gpus=("t4",))),
-        a_workload(gpu=2),
+        one_node_table(a_node_info(gpus=("t4",))),
+        workload_demands(gpu=2),
         "n1",
         ["gpu: need 2, have 1, missing 1"],
     ),
     (
         "Gpu",
         "another model",
-        one_node_table(a_node(gpus=("t4",))),
-        a_workload(gpu=1, models=("a100",)),
+        one_node_table(a_node_info(gpus=("t4",))),
+        workload_demands(gpu=1, models=("a100",)),
         "n1",
         ["gpu model: need a100, have t4"],
     ),
     (
         "Gpu",
         "none at all",
-        one_node_table(a_node()),
-        a_workload(gpu=1, models=("a100",)),
+        one_node_table(a_node_info()),
+        workload_demands(gpu=1, models=("a100",)),
         "n1",
         ["gpu model: need a100, have none"],
     ),
@@ -269,7 +272,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "elsewhere",
         zoned_table(WEB, "b1", "b1"),
-        a_workload(near=(near("zone", app="web"),)),
+        workload_demands(near=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere, missing 1"],
     ),
@@ -277,7 +280,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "nowhere",
         zoned_table(WEB),
-        a_workload(near=(near("zone", app="web"),)),
+        workload_demands(near=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none anywhere, missing 1"],
     ),
@@ -285,7 +288,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "in no zone",
         zoned_table(WEB, "b1"),
-        a_workload(near=(near("zone", app="web"),)),
+        workload_demands(near=(near("zone", app="web"),)),
         "c1",
         ["topology key: need zone, have no zone"],
     ),
@@ -293,7 +296,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "no such key",
         zoned_table(WEB, "b1"),
-        a_workload(near=(near("rack", app="web"),)),
+        workload_demands(near=(near("rack", app="web"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
     ),
@@ -301,7 +304,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAntiAffinity",
         "one of them is there",
         zoned_table(WEB, "b1"),
-        a_workload(far=(near("zone", app="web"),)),
+        workload_demands(far=(near("zone", app="web"),)),
         "b1",
         ["workloads app=web in zone b: need none, have 1: default/placed-0, missing 1 fewer"],
     ),
@@ -309,7 +312,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAntiAffinity",
         "many are there",
         zoned_table(WEB, "a1", "a1", "b1", "a2", "a2"),
-        a_workload(far=(near("zone", app="web"),)),
+        workload_demands(far=(near("zone", app="web"),)),
         "a2",
         [
             "workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"
@@ -343,7 +346,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "TopologySpread",
         "no such key",
         zoned_table(WEB),
-        a_workload(service="s", spread=(a_spread("rack"),)),
+        workload_demands(service="s", spread=(a_spread("rack"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
     ),
@@ -404,20 +407,21 @@ class Watched(NodeTable):
         return super().column(name)
 
 
-APART = a_workload(labels={"app": "web"}, far=(near("node", app="web"),))
+APART = workload_demands(labels={"app": "web"}, far=(near("node", app="web"),))
 
 
 @pytest.mark.parametrize(
     "demands",
     [
-        pytest.param(a_workload({"cpu": 99}), id="no room"),
-        pytest.param(a_workload(gpu=1, models=("v100", "a100")), id="no GPU free"),
+        pytest.param(workload_demands({"cpu": 99}), id="no room"),
+        pytest.param(workload_demands(gpu=1, models=("v100", "a100")), id="no GPU free"),
         pytest.param(APART, id="too near, by node"),
-        pytest.param(a_workload(labels={"app": "web"}), id="kept away, by node"),
-        pytest.param(a_workload(far=(near("zone", app="web"),)), id="too near, by zone"),
-        pytest.param(a_workload(near=(near("zone", app="nobody"),)), id="no workload to be near to"),
+        pytest.param(workload_demands(labels={"app": "web"}), id="kept away, by node"),
+        pytest.param(workload_demands(far=(near("zone", app="web"),)), id="too near, by zone"),
+        pytest.param(workload_demands(near=(near("zone", app="nobody"),)), id="no workload to be near to"),
         pytest.param(
-            a_workload(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)), id="uneven"
+            workload_demands(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)),
+            id="uneven",
         ),
     ],
 )
@@ -426,10 +430,10 @@ def test_column_reads_do_not_grow_with_node_count(demands: Demands) -> None:
     for count in (10, 40):
         table = Watched()
         table.load(
-            a_node(f"n{number}", zone=f"z{number % 3}", gpus=("v100", "a100")) for number in range(count)
+            a_node_info(f"n{number}", zone=f"z{number % 3}", gpus=("v100", "a100")) for number in range(count)
         )
         place(table, APART, *table.names[1:])
-        place(table, a_workload({}, gpu=2), *table.names)
+        place(table, workload_demands({}, gpu=2), *table.names)
         decision = decide(ask(table, demands), table, compile_preset())
         table.looks = 0
         assert len(list(all_rejections(decision))) >= count - 1
@@ -439,9 +443,9 @@ def test_column_reads_do_not_grow_with_node_count(demands: Demands) -> None:
 
 def test_reason_equality_ignores_displayed_demands() -> None:
     """Shapes share the cached answers of a filter by its reasons."""
-    tainted = nodes(a_node(taints=(a_taint("gpu"),)))
-    patient = a_workload(tolerations=(a_toleration("other", "Exists"),))
+    tainted = nodes(a_node_info(taints=(a_taint("gpu"),)))
+    patient = workload_demands(tolerations=(a_toleration("other", "Exists"),))
     first, second = (
-        list(FILTERS["Taints"].filter(ask(tainted, each), tainted)) for each in (a_workload(), patient)
+        list(FILTERS["Taints"].filter(ask(tainted, each), tainted)) for each in (workload_demands(), patient)
     )
     assert first == second

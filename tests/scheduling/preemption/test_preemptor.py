@@ -4,7 +4,7 @@ cheap as possible."""
 from typing import Any
 
 import pytest
-from build.small_clusters import ask, indifferent, nodes, packing, put, where
+from build.small_clusters import ask, indifferent, nodes, nodes_by_workload, packing, put
 
 from lattice.engine.decide import decide
 from lattice.kinds.constraint import WorkloadTerm
@@ -86,9 +86,9 @@ def test_victim_selection(there: list[Small], cpu: int, priority: int, gone: lis
     table = nodes(1000, 1000)
     for node, name, size, important in there:
         put(table, f"n{node}", [ask(table, name, size, important)])
-    before = where(table)
+    before = nodes_by_workload(table)
     assert victims(preempt(table, ask(table, "new", cpu, priority))) == gone
-    assert where(table) == before
+    assert nodes_by_workload(table) == before
 
 
 def test_youngest_of_equal_victims_is_chosen() -> None:

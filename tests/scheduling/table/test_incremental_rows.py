@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from build.decision_facts import batch_facts
 from build.decision_facts import decision_facts as single_facts
-from build.node_tables import a_node, a_spread, a_taint, a_workload, near, node_term, requirement
+from build.node_tables import a_node_info, a_spread, a_taint, near, node_term, requirement, workload_demands
 from build.node_tables import nodes as table_of
 from build.property_settings import EXAMPLES, LONG
 from hypothesis import given, settings
@@ -53,35 +53,35 @@ CHANGES: list[dict[str, Any]] = [
 ]
 ROOMS = ({"cpu": 4, "memory": 8}, {"cpu": 6, "memory": 4, "fpga": 2}, {"cpu": 9, "memory": 9, "workloads": 3})
 DEMANDS = (
-    a_workload({"cpu": 1, "memory": 1}),
-    a_workload({"cpu": 1}, service="s"),
-    a_workload({"cpu": 1, "fpga": 1}, service="s", labels={"app": "a"}),
-    a_workload({"cpu": 1}, labels={"app": "a"}, far=(near("zone", app="a"),)),
-    a_workload(
+    workload_demands({"cpu": 1, "memory": 1}),
+    workload_demands({"cpu": 1}, service="s"),
+    workload_demands({"cpu": 1, "fpga": 1}, service="s", labels={"app": "a"}),
+    workload_demands({"cpu": 1}, labels={"app": "a"}, far=(near("zone", app="a"),)),
+    workload_demands(
         {"cpu": 1},
         labels={"app": "a"},
         near=(near("disk", app="a"),),
         spread=(a_spread("zone", labels={"app": "a"}, soft=True),),
     ),
-    a_workload({"cpu": 1}, labels={"app": "b"}, spread=(a_spread("zone", labels={"app": "b"}),)),
-    a_workload(
+    workload_demands({"cpu": 1}, labels={"app": "b"}, spread=(a_spread("zone", labels={"app": "b"}),)),
+    workload_demands(
         {"cpu": 1}, node_selector={"disk": "ssd"}, node_terms=(node_term(requirement("zone", "NotIn", "x")),)
     ),
-    a_workload(
+    workload_demands(
         {"cpu": 1},
         cluster="c",
         node_preferences=(PreferredNodes(weight=5, term=node_term(requirement("disk", "In", "hdd"))),),
     ),
-    a_workload({"cpu": 1}, runtime="container", licences=("pro",), image=MachineImage(pattern="os-*")),
-    a_workload({"cpu": 1}, gpu="500m", models=("v100",), ports=1),
-    a_workload({}, host_ports=((80, "TCP"),)),
+    workload_demands({"cpu": 1}, runtime="container", licences=("pro",), image=MachineImage(pattern="os-*")),
+    workload_demands({"cpu": 1}, gpu="500m", models=("v100",), ports=1),
+    workload_demands({}, host_ports=((80, "TCP"),)),
 )
 
 most = settings(max_examples=EXAMPLES if LONG else EXAMPLES // 3, deadline=None)
 
 
 def a_fact(number: int, labels: int, change: int) -> NodeInfo:
-    return a_node(
+    return a_node_info(
         f"n{number}",
         ROOMS[(number + change) % 3],
         labels=LABELS[labels % len(LABELS)],
@@ -206,13 +206,13 @@ def test_changed_node_is_reevaluated_alone(demands: Demands) -> None:
 def test_label_codes_and_counts_equal_fresh_table(
     changes: list[tuple[int, str, bool]],
 ) -> None:
-    table = table_of(*(a_node(f"n{number}", zone="x") for number in range(4)))
+    table = table_of(*(a_node_info(f"n{number}", zone="x") for number in range(4)))
     selector = near("zone", app="a").selector
     for number, (which, zone, more) in enumerate(changes):
-        table.put_node(a_node(f"n{which}", labels={"zone": zone} if zone else {}))
+        table.put_node(a_node_info(f"n{which}", labels={"zone": zone} if zone else {}))
         if more:
             table.assume(
-                table.make_ask(f"default/w{number}", a_workload({}, labels={"app": "a"})),
+                table.make_ask(f"default/w{number}", workload_demands({}, labels={"app": "a"})),
                 table.row_of[f"n{which}"],
             )
         codes, names, counts = (
@@ -240,7 +240,7 @@ ROOM = 32 << 20  # KiB
 
 
 def zoned(number: int, kibibytes: int, zones: int) -> NodeInfo:
-    return a_node(f"n{number}", {"cpu": 4, "memory": f"{kibibytes}Ki"}, zone=f"z{number % zones}")
+    return a_node_info(f"n{number}", {"cpu": 4, "memory": f"{kibibytes}Ki"}, zone=f"z{number % zones}")
 
 
 REPLICAS = st.tuples(st.integers(0, NODES - 1), st.sampled_from(["s", "t"]))
@@ -282,7 +282,7 @@ def test_batched_replicas_equal_single_decisions(
     zones: bool,
 ) -> None:
     facts = [
-        a_node(
+        a_node_info(
             f"n{number}",
             {"cpu": cpu, "memory": 9},
             labels={"zone": zone} if zone and zones else {},
@@ -292,9 +292,9 @@ def test_batched_replicas_equal_single_decisions(
     ]
     table = table_of(*facts)
     for number, (node, service) in enumerate(there):
-        ask = table.make_ask(f"default/old-{number}", a_workload({"cpu": "100m"}, service=service))
+        ask = table.make_ask(f"default/old-{number}", workload_demands({"cpu": "100m"}, service=service))
         table.assume(ask, node % table.count)
-    demands = a_workload({"cpu": "700m", "memory": 1}, service="s", node_selector=selector)
+    demands = workload_demands({"cpu": "700m", "memory": 1}, service="s", node_selector=selector)
     together, apart = together_and_apart(table, demands, count)
     assert together == apart
 
@@ -330,7 +330,7 @@ def test_float_ties_break_alike_in_batch_and_singly(
     for row in range(table.count if full else 0):
         table.assume(table.make_ask(f"default/old-{row}", filler), row)
     together, apart = together_and_apart(
-        table, a_workload({"cpu": "100m", "memory": "500Mi"}, service="s"), count, profile
+        table, workload_demands({"cpu": "100m", "memory": "500Mi"}, service="s"), count, profile
     )
     assert together == apart
 
@@ -338,12 +338,12 @@ def test_float_ties_break_alike_in_batch_and_singly(
 def test_large_batch_over_many_zones_equals_singly() -> None:
     table = table_of(
         *(
-            a_node(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}")
+            a_node_info(f"n{number}", {"cpu": 3 + number % 5, "memory": 40}, zone=f"z{number % 17}")
             for number in range(300)
         )
     )
     asks = [
-        table.make_ask(f"default/new-{number}", a_workload({"cpu": "300m", "memory": 1}, service="s"))
+        table.make_ask(f"default/new-{number}", workload_demands({"cpu": "300m", "memory": 1}, service="s"))
         for number in range(900)
     ]
     picks, apart = decide_batch(asks[0], table, BALANCED, len(asks)), []
@@ -356,8 +356,8 @@ def test_large_batch_over_many_zones_equals_singly() -> None:
 
 @pytest.mark.parametrize("zone", [{}, {"zone": "x"}], ids=["without zones", "with zones"])
 def test_node_spread_counts_assumed_replicas(zone: dict[str, str]) -> None:
-    table = table_of(a_node("n0", labels=zone), a_node("n1", labels=zone))
-    demands = a_workload(service="s")
+    table = table_of(a_node_info("n0", labels=zone), a_node_info("n1", labels=zone))
+    demands = workload_demands(service="s")
     ask, rows = table.make_ask("default/a", demands), np.array([0, 1, 1])
     supposed = NodeSpread().score(ask, RowSubset(table, rows, ask.needs, np.array([2, 1, 0]))).tolist()
     for number, row in enumerate((0, 0, 1)):
@@ -369,11 +369,11 @@ def test_node_spread_counts_assumed_replicas(zone: dict[str, str]) -> None:
 
 
 def test_unused_shapes_and_counts_are_evicted() -> None:
-    table = table_of(*(a_node(f"n{number}", zone=f"z{number % 3}") for number in range(5)))
+    table = table_of(*(a_node_info(f"n{number}", zone=f"z{number % 3}") for number in range(5)))
     for number in range(50_000):
         labels = {"app": f"a{number}"}
         far = (near("zone", **labels),) if number % 50 == 0 else ()
-        demands = a_workload(
+        demands = workload_demands(
             {"cpu": 1, f"odd-{number % 5000}": 0}, service=f"s{number}", labels=labels, far=far
         )
         ask = table.make_ask(f"default/w{number}", demands)
@@ -392,10 +392,12 @@ def test_unused_shapes_and_counts_are_evicted() -> None:
 
 
 def test_evicted_topology_count_is_recomputed() -> None:
-    table = table_of(a_node("n0", zone="x"), a_node("n1", zone="y"))
-    kept = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"})
+    table = table_of(a_node_info("n0", zone="x"), a_node_info("n1", zone="y"))
+    kept = workload_demands({"cpu": 1}, service="kept", labels={"app": "kept"})
     table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
-    rule = a_workload({"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),))
+    rule = workload_demands(
+        {"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),)
+    )
     before = decision_facts(table, rule)
     for number in range(2 * MAX_COLUMNS_KEPT):
         table.topology_counts("default", near("node", app=f"other-{number}").selector)
@@ -404,13 +406,13 @@ def test_evicted_topology_count_is_recomputed() -> None:
 
 
 def test_evicted_shape_gets_a_fresh_number() -> None:
-    table = table_of(a_node())
-    first = table.make_ask("default/a", a_workload({"cpu": 1}))
+    table = table_of(a_node_info())
+    first = table.make_ask("default/a", workload_demands({"cpu": 1}))
     numbers = {
-        table.make_ask("default/a", a_workload({"cpu": f"{1000 + number}m"})).shape
+        table.make_ask("default/a", workload_demands({"cpu": f"{1000 + number}m"})).shape
         for number in range(2 * MAX_NUMBERED_SHAPES)
     }
-    again = table.make_ask("default/a", a_workload({"cpu": 1}))
+    again = table.make_ask("default/a", workload_demands({"cpu": 1}))
     assert len(numbers) == 2 * MAX_NUMBERED_SHAPES
     assert first.shape not in {again.shape, *numbers - {first.shape}}
     assert decide(again, table, BALANCED).name == "n1"

@@ -20,7 +20,7 @@ GIB = 1 << 30
 Quantities = Mapping[str, Any]
 
 
-def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
+def a_sized_node(capacity: Quantities, **status: Any) -> LatticeNode:
     """A node that is ready unless `status` overrides it."""
     told = {
         "capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity},
@@ -33,7 +33,7 @@ def a_node(capacity: Quantities, **status: Any) -> LatticeNode:
     )
 
 
-def a_workload(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
+def a_workload_of_containers(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
     """A workload from (requests, limits) of each container."""
     made = {
         f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}}
@@ -88,9 +88,11 @@ def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:
 def test_node_capacity_limits_requests(
     resource: str, capacity: int, fitting: Any, more: Any, why: str
 ) -> None:
-    node = a_node({resource: capacity})
-    assert decided(node, a_workload(({resource: fitting}, {}))).fits
-    assert summarize(decided(node, a_workload(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
+    node = a_sized_node({resource: capacity})
+    assert decided(node, a_workload_of_containers(({resource: fitting}, {}))).fits
+    assert (
+        summarize(decided(node, a_workload_of_containers(({resource: more}, {})))) == f"0 of 1 node: 1 {why}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -103,8 +105,8 @@ def test_node_capacity_limits_requests(
     ],
 )
 def test_gpus_are_counted_individually(gpu: Any, models: list[str], why: str) -> None:
-    node = a_node({}, gpus=[{"model": "a100"}, {"model": "a100"}])
-    decision = decided(node, a_workload(({"gpu": gpu}, {}), constraints={"gpuModels": models}))
+    node = a_sized_node({}, gpus=[{"model": "a100"}, {"model": "a100"}])
+    decision = decided(node, a_workload_of_containers(({"gpu": gpu}, {}), constraints={"gpuModels": models}))
     assert summarize(decision) == (f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node")
 
 
@@ -118,9 +120,13 @@ def test_gpus_are_counted_individually(gpu: Any, models: list[str], why: str) ->
     ],
 )
 def test_gpus_and_extended_resources_are_counted(resource: str, models: list[str], why: str) -> None:
-    node = a_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
+    node = a_sized_node({"fpga": 2, "example.com/quantum": 2}, gpus=[{"model": "t4"}] * 2)
     told = [
-        summarize(decided(node, a_workload(({resource: count}, {}), constraints={"gpuModels": models})))
+        summarize(
+            decided(
+                node, a_workload_of_containers(({resource: count}, {}), constraints={"gpuModels": models})
+            )
+        )
         for count in (2, 3)
     ]
     assert told == ["n: best of 1 that fit, of 1 node", f"0 of 1 node: 1 {why}"]
@@ -134,7 +140,7 @@ def test_gpus_and_extended_resources_are_counted(resource: str, models: list[str
     ],
 )
 def test_container_has_request_and_limit(requests: Quantities, limits: Quantities) -> None:
-    spec = a_workload((requests, limits)).spec
+    spec = a_workload_of_containers((requests, limits)).spec
     assert (spec.request_amounts, spec.limit_amounts) == (parse_amounts(requests), parse_amounts(limits))
 
 
@@ -156,11 +162,11 @@ def test_container_has_request_and_limit(requests: Quantities, limits: Quantitie
     ],
 )
 def test_allocatable(status: Quantities, left: int) -> None:
-    assert allocatable(a_node({}, **status))["cpu"] == left
+    assert allocatable(a_sized_node({}, **status))["cpu"] == left
 
 
 def test_allocatable_without_capacity_is_accepted() -> None:
-    assert allocatable(a_node({}, allocatable={"x.io/fpga": 7})) == {"x.io/fpga": 7}
+    assert allocatable(a_sized_node({}, allocatable={"x.io/fpga": 7})) == {"x.io/fpga": 7}
 
 
 BOTH = {"cpu": 1, "memory": "1Gi"}
@@ -185,7 +191,7 @@ BOTH = {"cpu": 1, "memory": "1Gi"}
     ],
 )
 def test_qos(containers: list[tuple[Quantities, Quantities]], qos: Qos) -> None:
-    assert qos_of(a_workload(*containers).spec) is qos
+    assert qos_of(a_workload_of_containers(*containers).spec) is qos
 
 
 def test_eviction_order_by_qos() -> None:
@@ -223,16 +229,16 @@ def test_utilisation(used: dict[str, int], share: float) -> None:
 
 
 def test_workload_requests_are_sum_of_containers() -> None:
-    workload = a_workload(
+    workload = a_workload_of_containers(
         ({"cpu": 1, "x.io/fpga": 1}, {"cpu": 2}), ({"cpu": "500m"}, {"cpu": 1, "memory": "1Gi"})
     )
     assert workload.spec.request_amounts == {"cpu": 1500, "x.io/fpga": 1}
-    assert decided(a_node({"cpu": 1500, "x.io/fpga": 1}), workload).fits
-    assert not decided(a_node({"cpu": 1499, "x.io/fpga": 1}), workload).fits
+    assert decided(a_sized_node({"cpu": 1500, "x.io/fpga": 1}), workload).fits
+    assert not decided(a_sized_node({"cpu": 1499, "x.io/fpga": 1}), workload).fits
 
 
 def test_missing_container_limit_means_no_workload_limit() -> None:
-    workload = a_workload(({}, {"cpu": 2}), ({}, {"cpu": 1, "memory": "1Gi"}))
+    workload = a_workload_of_containers(({}, {"cpu": 2}), ({}, {"cpu": 1, "memory": "1Gi"}))
     assert workload.spec.limit_amounts == {"cpu": 3000}
 
 
@@ -245,12 +251,12 @@ def test_compressible_resources(resource: str, compressible: bool) -> None:
 
 
 def test_ephemeral_storage_and_hugepages_are_both_required() -> None:
-    wanted = a_workload(({"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {}))
+    wanted = a_workload_of_containers(({"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {}))
     both = {"ephemeral-storage": GIB, "hugepages-2Mi": 4 << 20}
-    assert decided(a_node(both), wanted).fits
+    assert decided(a_sized_node(both), wanted).fits
     for missing in both:
         assert not decided(
-            a_node({name: amount for name, amount in both.items() if name != missing}), wanted
+            a_sized_node({name: amount for name, amount in both.items() if name != missing}), wanted
         ).fits
 
 
@@ -266,7 +272,7 @@ def test_ephemeral_storage_and_hugepages_are_both_required() -> None:
     ],
 )
 def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities, problem: str) -> None:
-    found = [cause.message for cause in a_workload((requests, limits)).problems()]
+    found = [cause.message for cause in a_workload_of_containers((requests, limits)).problems()]
     assert problem in found[0] if problem else not found
 
 
@@ -303,7 +309,9 @@ def test_requests_are_bounded_by_limits(requests: Quantities, limits: Quantities
 def test_workload_and_container_requests_respect_limits(
     containers: list[tuple[Quantities, Quantities]], spec: Any, path: str, problem: str
 ) -> None:
-    found = [(cause.field, cause.message) for cause in a_workload(*containers, **spec).problems()]
+    found = [
+        (cause.field, cause.message) for cause in a_workload_of_containers(*containers, **spec).problems()
+    ]
     assert found == ([(path, problem)] if problem else [])
 
 
@@ -318,6 +326,6 @@ def test_workload_and_container_requests_respect_limits(
     ],
 )
 def test_only_ready_nodes_take_workloads(status: Any, why: str) -> None:
-    assert summarize(decided(a_node({}, **status), a_workload(({"cpu": 1}, {})))) == (
+    assert summarize(decided(a_sized_node({}, **status), a_workload_of_containers(({"cpu": 1}, {})))) == (
         f"0 of 1 node: 1 {why}" if why else "n: best of 1 that fit, of 1 node"
     )

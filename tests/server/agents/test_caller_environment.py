@@ -1,7 +1,7 @@
 """Nodes get new environment variables of their workloads when a callee moves, although the workloads are
 unchanged."""
 
-from build.agent_world import a_workload, applied, leading_server
+from build.agent_world import a_sleeping_workload, applied, leading_server
 from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.controllers.runtime.object_writes import with_status
@@ -30,7 +30,7 @@ async def test_callers_get_changed_endpoints_of_callee() -> None:
 
         leader.links.environment = caller_environment
         for name, service in (("web-0", "web"), ("other", "")):
-            await leader.add(a_workload(name, service=service))
+            await leader.add(a_sleeping_workload(name, service=service))
             await leader.bind(name, applied("n1"))
         await clock.advance(0.1)
         agent = ScriptedAgent(leader, peer())

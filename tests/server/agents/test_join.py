@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.agent_world import AUTHORITY, a_joining, a_key, a_node, a_request, a_token, store_token
+from build.agent_world import AUTHORITY, a_joining, a_key, a_node_with_key, a_request, a_token, store_token
 from build.virtual import VirtualClock
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -104,7 +104,7 @@ async def test_join_of_existing_node_only_sets_key() -> None:
     await world.store.commit(
         [
             put_new(
-                a_node("n1", "", spec=NodeSpec(cluster="east-001")),
+                a_node_with_key("n1", "", spec=NodeSpec(cluster="east-001")),
                 uid="made",
                 now="2026-01-01T00:00:00Z",
             )
@@ -125,7 +125,7 @@ async def test_join_for_deleted_node_is_denied() -> None:
         Denied, "the join token was created for node east-001-small-1, which was deleted", token, a_key()
     )
     await world.store.commit(
-        [put_new(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
+        [put_new(a_node_with_key("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
     )
     await world.refuses(Denied, "which was deleted", token, a_key())
 
@@ -134,7 +134,7 @@ async def test_newest_token_of_a_node_wins() -> None:
     """A new leader may create a machine while that of the former leader still starts; either may arrive
     first."""
     world = JoinWorld()
-    await world.store.commit([put_new(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
+    await world.store.commit([put_new(a_node_with_key("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
     tokens = [await world.token(number, node="n1", uid="made") for number in range(3)]
     await world.join(tokens[1], a_key())
     await world.refuses(Denied, "with a newer token", tokens[0], a_key())
@@ -148,7 +148,7 @@ async def test_newest_token_of_a_node_wins() -> None:
 
 async def test_join_revision_of_another_store_is_ignored() -> None:
     world = JoinWorld()
-    node = a_node("n1", "")
+    node = a_node_with_key("n1", "")
     moved = msgspec.structs.replace(
         node,
         metadata=msgspec.structs.replace(node.metadata, annotations={JOIN_REVISION_ANNOTATION: "9000"}),

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from aiohttp import web
-from build.agent_world import AUTHORITY, Leader, a_machine, a_node, a_workload, applied
+from build.agent_world import AUTHORITY, Leader, a_node_with_key, a_sleeping_workload, an_agent_node, applied
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
 from build.virtual import VirtualClock
 
@@ -83,11 +83,11 @@ async def leader_and_follower(
     store = MemoryStore(clock)
     leader = Leader(store, clock)
     await leader.lead()
-    await leader.add(a_node("n1", "key-n1"))
-    await leader.add(a_workload())
+    await leader.add(a_node_with_key("n1", "key-n1"))
+    await leader.add(a_sleeping_workload())
     await leader.bind("web", applied("n1", last_log="bye"))
     await clock.advance(0.1)
-    node = a_machine(clock, {HOME: leader})
+    node = an_agent_node(clock, {HOME: leader})
     node.machine.behaviours["default/web"] = Behaviour(
         prints="one\ntwo\n", exits_after=60, uses=Usage(250, 1 << 20, 0)
     )

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from build.agent_world import Leader, a_leader, a_machine, a_workload, applied
+from build.agent_world import Leader, a_leader, a_sleeping_workload, an_agent_node, applied
 from build.virtual import VirtualClock, settle
 
 from lattice.agent.runtimes.fake import Behaviour
@@ -23,10 +23,12 @@ async def leader_with_logs(**containers: Container) -> AsyncIterator[tuple[Leade
     """A leader whose node n1 runs the workload web, which has printed three lines."""
     clock = VirtualClock()
     async with a_leader(clock, 10.0, "n1") as leader:
-        await leader.add(a_workload(containers=containers or {"main": Container(command=("serve",))}))
+        await leader.add(
+            a_sleeping_workload(containers=containers or {"main": Container(command=("serve",))})
+        )
         await leader.bind("web", applied("n1"))
         await clock.advance(0.1)
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
         node.start()
         await clock.advance(2)

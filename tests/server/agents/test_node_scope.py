@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from build.agent_world import Leader, a_leader, a_workload, applied
+from build.agent_world import Leader, a_leader, a_sleeping_workload, applied
 from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from structlog.testing import capture_logs
@@ -23,7 +23,7 @@ async def leader_with_secret() -> AsyncIterator[tuple[Leader, VirtualClock]]:
     clock = VirtualClock()
     async with a_leader(clock, 10.0, "n1", "n2") as leader:
         container = Container(command=("serve",), env={"PASSWORD": SECRET})
-        await leader.add(a_workload(containers={"main": container}))
+        await leader.add(a_sleeping_workload(containers={"main": container}))
         await clock.advance(0.1)
         yield leader, clock
 

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from build.agent_world import ROLE, a_node, a_registration, leading_server
+from build.agent_world import ROLE, a_node_with_key, a_registration, leading_server
 from build.scripted_agent import ScriptedAgent, peer
 
 from lattice.errors import Fenced, Unavailable
@@ -118,7 +118,9 @@ async def test_connection_without_hello_times_out() -> None:
 
 async def test_registration_writes_allowed_fields_once() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
-        await leader.add(a_node("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True)))
+        await leader.add(
+            a_node_with_key("n3", "key-n3", spec=NodeSpec(cluster="east", zone="a", unschedulable=True))
+        )
         said = a_registration(
             labels={"agent.lattice.dev/disk": "ssd"},
             reserved={"cpu": 500},
@@ -149,7 +151,7 @@ async def test_capacity_is_capped_by_node_class() -> None:
                 spec=NodeClassSpec(resources=resources),
             )
         )
-        await leader.add(a_node("n3", "key-n3", spec=NodeSpec(node_class="small", provider="aws")))
+        await leader.add(a_node_with_key("n3", "key-n3", spec=NodeSpec(node_class="small", provider="aws")))
         await clock.advance(0.1)
         said = a_registration(
             capacity={"cpu": 64000, "memory": 3 << 30, "gpu": 8000},

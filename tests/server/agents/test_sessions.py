@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
-from build.agent_world import REVISION, Leader, a_registration, a_workload, applied, leading_server
+from build.agent_world import REVISION, Leader, a_registration, a_sleeping_workload, applied, leading_server
 from build.scripted_agent import ScriptedAgent, peer
 from build.virtual import VirtualClock, settle
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +21,7 @@ from lattice.wire.connection import PROTOCOL_VERSION
 
 
 async def bound(leader: Leader, clock: VirtualClock, name: str, node: str, **rest: Any) -> None:
-    await leader.add(a_workload(name, **rest))
+    await leader.add(a_sleeping_workload(name, **rest))
     await leader.bind(name, applied(node))
     await clock.advance(0.1)
 
@@ -33,7 +33,7 @@ def states(orders: pb.Orders) -> dict[str, str]:
 async def test_full_orders_first_then_deltas() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "web", "n1")
-        await leader.add(a_workload("later"))
+        await leader.add(a_sleeping_workload("later"))
         agent = ScriptedAgent(leader, peer())
         welcome, first = await agent.welcomed()
         assert (welcome.welcome.term, welcome.welcome.heartbeat, welcome.welcome.node) == (1, 10.0, "n1")
@@ -62,7 +62,7 @@ async def test_order_carries_ports_limits_and_environment() -> None:
         leader.links.environment = lambda workload: {"DB_URL": f"tcp://10.0.0.7:{workload.spec.slot}"}
         container = Container(command=("serve",), ports=(Port(name="http"),))
         await leader.add(
-            a_workload(
+            a_sleeping_workload(
                 containers={"main": container},
                 limits={"cpu": "500m"},
                 disconnect=Disconnect(policy="stop", stop_after="30s"),
@@ -105,7 +105,7 @@ async def test_node_receives_only_its_own_workloads() -> None:
     async with leading_server("n1", "n2") as (leader, clock):
         await bound(leader, clock, "mine", "n1")
         await bound(leader, clock, "theirs", "n2")
-        await leader.add(a_workload("former"))
+        await leader.add(a_sleeping_workload("former"))
         status = applied("n1")
         status = type(status)(
             binding=Binding(node="n1", uid="an-earlier-node"), retry=status.retry, last_action="Apply"

@@ -46,7 +46,7 @@ def every_operation(document):
                 yield path, method, operation
 
 
-def names(operation):
+def query_parameters(operation):
     return {parameter["name"] for parameter in operation["parameters"] if parameter["in"] == "query"}
 
 
@@ -94,7 +94,8 @@ def test_open_objects_stay_open_without_saying_true():
 def test_patches_declare_dry_run_and_field_validation(document):
     patches = [operation for _, method, operation in every_operation(document) if method == "patch"]
     assert all(
-        {"dryRun", "fieldManager", "fieldValidation", "force"} <= names(operation) for operation in patches
+        {"dryRun", "fieldManager", "fieldValidation", "force"} <= query_parameters(operation)
+        for operation in patches
     )
     assert all(set(operation[GVK]) == {"group", "version", "kind"} for operation in patches)
 
@@ -174,7 +175,7 @@ def test_lists_can_be_watched_paged_and_selected():
         "resourceVersion",
         "sendInitialEvents",
     }
-    assert asked <= names(LATTICE_V3["paths"][POOLS]["get"])
+    assert asked <= query_parameters(LATTICE_V3["paths"][POOLS]["get"])
 
 
 def test_only_core_kinds_take_a_strategic_merge():

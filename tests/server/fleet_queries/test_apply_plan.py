@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from build.fleet_query_server import ADMIN, VIEWER, a_server, a_service, manifests
+from build.fleet_query_server import ADMIN, VIEWER, a_server, a_service_manifest, manifests
 
 from lattice.errors import Conflict, Denied
 from lattice.placement.queries.plan_diff import SECTIONS
@@ -19,9 +19,9 @@ pytestmark = pytest.mark.timeout(90)
 
 async def test_changed_plan_reports_only_differences() -> None:
     async with a_server() as server:
-        change = [a_service("one"), a_service("two", replicas={"min": 2})]
+        change = [a_service_manifest("one"), a_service_manifest("two", replicas={"min": 2})]
         _, before = await server.ask("plan", manifests=change)
-        await server.apply(a_service("one"))
+        await server.apply(a_service_manifest("one"))
         for expect in (before["id"], before):
             status, answer = await server.ask("plan", manifests=change, expect=expect)
             assert (status, {cause["reason"] for cause in answer["details"]["causes"]}) == (
@@ -54,8 +54,8 @@ def test_oldest_cached_plans_are_evicted(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_plan_is_applied_in_one_commit() -> None:
     async with a_server() as server:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
-        home = a_service("api") | {"metadata": {"name": "api", "namespace": "shop"}}
-        change = [home, space, a_service(), manifests()[0]]
+        home = a_service_manifest("api") | {"metadata": {"name": "api", "namespace": "shop"}}
+        change = [home, space, a_service_manifest(), manifests()[0]]
         _, plan = await server.ask("plan", manifests=change)
         before = await server.store.revision()
         status, answer = await server.ask(APPLY_QUERY, ADMIN, manifests=change, expect=plan["id"])
@@ -78,7 +78,7 @@ async def test_plan_is_applied_in_one_commit() -> None:
 async def test_stale_plan_is_not_applied() -> None:
     """The pool is closed between planning and commit."""
     async with a_server() as server:
-        change = a_service(replicas={"min": 1})
+        change = a_service_manifest(replicas={"min": 1})
         _, plan = await server.ask("plan", manifests=[change])
         task = await server.begun(APPLY_QUERY, manifests=[change], expect=plan)
         others = next(manifest for manifest in manifests() if manifest["metadata"]["name"] == "us-east")
@@ -96,17 +96,17 @@ async def test_stale_plan_is_not_applied() -> None:
 
 async def test_viewer_cannot_apply_plan() -> None:
     async with a_server() as server:
-        _, plan = await server.ask("plan", manifests=[a_service()])
+        _, plan = await server.ask("plan", manifests=[a_service_manifest()])
         revision = await server.store.revision()
         with pytest.raises(Denied, match="may only read"):
-            await server.ask(APPLY_QUERY, VIEWER, manifests=[a_service()], expect=plan["id"])
+            await server.ask(APPLY_QUERY, VIEWER, manifests=[a_service_manifest()], expect=plan["id"])
         assert await server.store.revision() == revision
 
 
 async def test_large_plan_is_applied_in_several_commits() -> None:
     async with a_server() as server:
         change = [
-            a_service(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})
+            a_service_manifest(f"web-{number}", placement={"resources": {"cores": 0.01, "memoryGi": 0.01}})
             for number in range(230)
         ]
         _, plan = await server.ask("plan", manifests=change)

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.fleet_query_server import ADMIN, STRANGER, VIEWER, Server, a_server, a_service
+from build.fleet_query_server import ADMIN, STRANGER, VIEWER, Server, a_server, a_service_manifest
 
 from lattice import metrics
 from lattice.errors import Denied, MethodNotAllowed
@@ -61,7 +61,7 @@ def _without_times(document: Any) -> Any:
 
 async def test_plan_sees_later_writes() -> None:
     async with a_server() as server:
-        change = a_service(replicas={"min": 2})
+        change = a_service_manifest(replicas={"min": 2})
         _, before = await server.ask("plan", manifests=[change])
         assert [(each["mark"], each["name"]) for each in before["services"]][-1] == ("+", "default/web")
         await server.apply(change)
@@ -79,7 +79,9 @@ async def test_plan_takes_deletions_and_namespaces() -> None:
         space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "aws-creds"}}
         gone = {"kind": "LatticeService", "name": "api-gateway"}
-        status, answer = await server.ask("plan", manifests=[a_service(), secret, space], namespace="shop")
+        status, answer = await server.ask(
+            "plan", manifests=[a_service_manifest(), secret, space], namespace="shop"
+        )
         assert (status, answer["ignored"]) == (200, {"Secret": 1})
         assert [each["name"] for each in answer["services"] if each["mark"] == "+"] == ["shop/web"]
         status, answer = await server.ask("plan", delete=[gone])
@@ -88,32 +90,36 @@ async def test_plan_takes_deletions_and_namespaces() -> None:
 
 REFUSED: list[Any] = [
     pytest.param(
-        {"manifests": [a_service(replicas={"min": -1})]},
+        {"manifests": [a_service_manifest(replicas={"min": -1})]},
         422,
         "manifests[0].spec.replicas.min",
         id="a value out of range",
     ),
     pytest.param(
-        {"manifests": [a_service(replicass=1)]},
+        {"manifests": [a_service_manifest(replicass=1)]},
         422,
         "manifests[0].spec.replicass",
         id="a field that does not exist",
     ),
-    pytest.param({"manifests": [a_service(), a_service()]}, 422, "manifests[1]", id="an object twice"),
+    pytest.param(
+        {"manifests": [a_service_manifest(), a_service_manifest()]}, 422, "manifests[1]", id="an object twice"
+    ),
     pytest.param({"manifests": ["web"]}, 400, "manifests[0]", id="no object"),
     pytest.param(
         {"manifests": [{"kind": "LatticeService"}]}, 400, "manifests[0].apiVersion", id="no version"
     ),
-    pytest.param({"manifests": [a_service() | {"kind": "Pod"}]}, 404, "manifests[0].kind", id="no such kind"),
-    pytest.param({"manifests": [a_service("")]}, 400, "manifests[0].metadata.name", id="no name"),
     pytest.param(
-        {"manifests": [a_service() | {"kind": "LatticeLedger"}]},
+        {"manifests": [a_service_manifest() | {"kind": "Pod"}]}, 404, "manifests[0].kind", id="no such kind"
+    ),
+    pytest.param({"manifests": [a_service_manifest("")]}, 400, "manifests[0].metadata.name", id="no name"),
+    pytest.param(
+        {"manifests": [a_service_manifest() | {"kind": "LatticeLedger"}]},
         403,
         "manifests[0]",
         id="a kind that only controllers write",
     ),
     pytest.param(
-        {"manifests": [a_service()], "namespace": "shop"},
+        {"manifests": [a_service_manifest()], "namespace": "shop"},
         404,
         "manifests[0]",
         id="a missing namespace",

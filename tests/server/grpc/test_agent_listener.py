@@ -20,8 +20,8 @@ from build.agent_world import (
     a_joining,
     a_registration,
     a_rng,
+    a_sleeping_workload,
     a_token,
-    a_workload,
     applied,
     store_token,
 )
@@ -112,7 +112,7 @@ async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
         assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir() if path.is_file()} == {0o600}
         context = world.leader.context
         assert context is not None
-        await world.leader.add(a_workload())
+        await world.leader.add(a_sleeping_workload())
         async with an_agent(tmp_path, identity) as agent:
             await until(lambda: (heard := context.presence.get("n1")) and heard.has_full_report)
             await world.leader.bind("web", applied("n1"))

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from build.agent_world import AUTHORITY, Leader, a_joining, a_node, a_workload
+from build.agent_world import AUTHORITY, Leader, a_joining, a_node_with_key, a_sleeping_workload
 from build.apis import an_api
 
 from lattice.clock import SystemClock
@@ -198,8 +198,8 @@ async def test_rights_equal_those_of_the_rest_api(
     user: str, groups: tuple[str, ...], may_read: bool, tmp_path: Path
 ) -> None:
     async with control_service(tmp_path) as world:
-        await world.leader.add(a_node("n1"))
-        await world.leader.add(a_workload())
+        await world.leader.add(a_node_with_key("n1"))
+        await world.leader.add(a_sleeping_workload())
         before = await world.api.store.revision()
         async with world.user(user, *groups) as stub:
             for name, request in WRITES.items():
@@ -240,7 +240,7 @@ async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
 async def test_lists_come_in_pages_and_by_label(tmp_path: Path) -> None:
     async with control_service(tmp_path) as world:
         for number in range(5):
-            node = a_node(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
+            node = a_node_with_key(f"n{number}", spec=NodeSpec(cluster="c1", pool="north"))
             await world.api.store.commit([put_new(node, uid=f"u{number}", now="2026-01-01T00:00:00Z")])
         async with world.user() as stub:
             first = await stub.ListNodes(pb.ListRequest(limit=3))
@@ -269,9 +269,9 @@ async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
         )
         for each in (
             cluster,
-            a_node("n1", spec=NodeSpec(cluster="c1"), status=ready),
-            a_node("n2"),
-            a_workload(cluster="c1"),
+            a_node_with_key("n1", spec=NodeSpec(cluster="c1"), status=ready),
+            a_node_with_key("n2"),
+            a_sleeping_workload(cluster="c1"),
         ):
             await world.leader.add(each)
         async with world.user() as stub:
@@ -289,7 +289,11 @@ async def test_cluster_summary_counts_resources(tmp_path: Path) -> None:
 async def tell(world: ControlWorld, name: str, reason: str, *, warning: bool = False) -> None:
     assert world.leader.context is not None
     await world.leader.context.commit(
-        [world.leader.context.recorder("test").event(a_workload(name), reason, "as it is", warning=warning)]
+        [
+            world.leader.context.recorder("test").event(
+                a_sleeping_workload(name), reason, "as it is", warning=warning
+            )
+        ]
     )
 
 

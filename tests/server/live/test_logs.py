@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_machine, a_workload, applied
+from build.agent_world import AUTHORITY, Leader, Node, a_leader, a_sleeping_workload, an_agent_node, applied
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, text
 from build.virtual import VirtualClock
 
@@ -42,11 +42,11 @@ async def log_service(tmp_path: Path, *names: str, **status: Any) -> AsyncIterat
     clock = VirtualClock()
     async with a_leader(clock, 10.0, "n1") as leader:
         containers = {name: Container(command=("serve",)) for name in names or ("main",)}
-        await leader.add(a_workload(containers=containers))
-        await leader.add(a_workload("waiting"))
+        await leader.add(a_sleeping_workload(containers=containers))
+        await leader.add(a_sleeping_workload("waiting"))
         await leader.bind("web", applied("n1", **status))
         await clock.advance(0.1)
-        node = a_machine(clock, {HOME: leader})
+        node = an_agent_node(clock, {HOME: leader})
         node.machine.behaviours["default/web"] = Behaviour(prints="one\ntwo\nthree\n", exits_after=60)
         node.start()
         await clock.advance(2)

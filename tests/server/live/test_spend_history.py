@@ -1,7 +1,7 @@
 """Hourly cost over time: one point per change, and sums that match."""
 
 import pytest
-from build.costs import a_cluster, a_service
+from build.costs import a_priced_cluster, a_priced_service
 
 from lattice.errors import Malformed
 from lattice.kinds.cluster import LatticeCluster
@@ -25,7 +25,7 @@ def recorded(*samples: tuple[int, list[LatticeCluster], list[LatticeService]]) -
 
 
 def test_point_is_recorded_per_change_only() -> None:
-    one, two = [a_cluster("north", 1)], [a_cluster("north", 2)]
+    one, two = [a_priced_cluster("north", 1)], [a_priced_cluster("north", 2)]
     spending = recorded((10, one, []), (15, one, []), (20, two, []), (25, [], []))
     assert spending.series("pool") == {"north": [(10, 1_000_000), (20, 2_000_000), (25, 0)]}
     assert spending.document("pool") | {"series": 0} == {
@@ -38,9 +38,14 @@ def test_point_is_recorded_per_change_only() -> None:
 
 
 def test_services_and_empty_nodes_sum_to_pool_cost() -> None:
-    pools = [a_cluster("north", 1), a_cluster("south", 0.5)]
+    pools = [a_priced_cluster("north", 1), a_priced_cluster("south", 0.5)]
     spending = recorded(
-        (10, pools, [a_service("web", 0.75), a_service("api", 0.25), a_service("new", None)]), (20, pools, [])
+        (
+            10,
+            pools,
+            [a_priced_service("web", 0.75), a_priced_service("api", 0.25), a_priced_service("new", None)],
+        ),
+        (20, pools, []),
     )
     found = spending.series("service")
     assert list(found) == ["shop/web", "shop/api", "(empty nodes)"]
@@ -55,7 +60,11 @@ def rate_at(second: int, series: dict[str, Points]) -> int:
 
 
 def test_series_by_label_groups_unlabelled_services() -> None:
-    services = [a_service("web", 1, team="blue"), a_service("api", 2, team="blue"), a_service("old", 4)]
+    services = [
+        a_priced_service("web", 1, team="blue"),
+        a_priced_service("api", 2, team="blue"),
+        a_priced_service("old", 4),
+    ]
     spending = recorded((10, [], services))
     assert spending.series("label:team") == {"(no label team)": [(10, 4_000_000)], "blue": [(10, 3_000_000)]}
     assert spending.document("service")["labels"] == ["team"]
@@ -69,7 +78,7 @@ async def test_unknown_grouping_is_malformed(by: str) -> None:
 
 def test_most_expensive_series_are_named_rest_is_summed() -> None:
     found = recorded(
-        (10, [], [a_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
+        (10, [], [a_priced_service(f"s{number:02}", 1 + number) for number in range(MAX_NAMED_SERIES + 3)])
     ).series("service")
     assert next(iter(found)) == f"shop/s{MAX_NAMED_SERIES + 2:02}"
     assert found["(3 others)"] == [(10, (1 + 2 + 3) * 1_000_000)]
@@ -77,9 +86,10 @@ def test_most_expensive_series_are_named_rest_is_summed() -> None:
 
 def test_expired_points_go_but_last_rate_stays() -> None:
     spending = recorded(
-        (10, [a_cluster("north", 1)], [a_service("web", 1)]), (20, [a_cluster("north", 2)], [])
+        (10, [a_priced_cluster("north", 1)], [a_priced_service("web", 1)]),
+        (20, [a_priced_cluster("north", 2)], []),
     )
-    spending.record(RETENTION_S + 100, [a_cluster("north", 2)], [])
+    spending.record(RETENTION_S + 100, [a_priced_cluster("north", 2)], [])
     assert (spending.document("pool")["since"], spending.series("pool")) == (
         100,
         {"north": [(100, 2_000_000)]},

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from build.agent_world import Leader
-from build.costs import a_cluster, a_service
+from build.costs import a_priced_cluster, a_priced_service
 from build.virtual import VirtualClock
 
 from lattice.kinds.core import ConfigMap
@@ -46,8 +46,8 @@ def a_recorder(leader: Leader) -> SpendRecorder:
 
 async def test_new_leader_continues_stored_history() -> None:
     async with leading_server() as (leader, clock):
-        await leader.add(a_cluster("north", 1))
-        await leader.add(a_service("web", 0.5, team="blue"))
+        await leader.add(a_priced_cluster("north", 1))
+        await leader.add(a_priced_service("web", 0.5, team="blue"))
         recorder = a_recorder(leader)
         running = asyncio.create_task(recorder.run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
@@ -64,14 +64,14 @@ async def test_new_leader_continues_stored_history() -> None:
 
 async def test_history_is_written_only_on_change() -> None:
     async with leading_server() as (leader, clock):
-        await leader.add(a_cluster("north", 1))
+        await leader.add(a_priced_cluster("north", 1))
         running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         await clock.advance(5 * WRITE_INTERVAL_S)
         assert kept is not None
         assert await leader.store.get(SPENDING_KEY) == kept
-        await leader.add(a_cluster("south", 2))
+        await leader.add(a_priced_cluster("south", 2))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         assert "south" in (await leader.store.get(SPENDING_KEY) or kept).value.decode()
         running.cancel()
@@ -82,7 +82,7 @@ async def test_no_write_without_cost_or_after_handover() -> None:
         running = asyncio.create_task(a_recorder(leader).run())
         await clock.advance(3 * WRITE_INTERVAL_S)
         assert await leader.store.get(SPENDING_KEY) is None
-        await leader.add(a_cluster("north", 1))
+        await leader.add(a_priced_cluster("north", 1))
         await clock.advance(WRITE_INTERVAL_S + 2 * SAMPLE_INTERVAL_S)
         kept = await leader.store.get(SPENDING_KEY)
         running.cancel()
@@ -135,7 +135,7 @@ async def test_idle_fleet_writes_nothing_when_history_expires() -> None:
         )
         await leader.store.commit([Put(SPENDING_KEY, value, ABSENT)])
         kept = await leader.store.get(SPENDING_KEY)
-        await leader.add(a_cluster("north", 2))
+        await leader.add(a_priced_cluster("north", 2))
         recorder = a_recorder(leader)
         for _ in range(3):
             await recorder.sample(leader.context)

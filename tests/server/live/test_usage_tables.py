@@ -39,7 +39,9 @@ def made(kind: type[Any], name: str, namespace: str = "", **parts: Any) -> Any:
     )
 
 
-def a_node(name: str, cluster: str = "north-001", pool: str = "north", **status: Any) -> LatticeNode:
+def a_node_of_cluster(
+    name: str, cluster: str = "north-001", pool: str = "north", **status: Any
+) -> LatticeNode:
     room = {"cpu": 2000, "memory": 4 * GI}
     found: LatticeNode = made(
         LatticeNode,
@@ -50,7 +52,7 @@ def a_node(name: str, cluster: str = "north-001", pool: str = "north", **status:
     return found
 
 
-def a_workload(name: str, service: str, node: str, **status: Any) -> LatticeWorkload:
+def a_replica_of_service(name: str, service: str, node: str, **status: Any) -> LatticeWorkload:
     spec = {
         "containers": {"main": {"command": ["x"]}},
         "service": service,
@@ -91,10 +93,10 @@ FLEET = Fleet(
         made(LatticeCluster, "aws-001", spec={"pool": "aws/us-east-1", "nodes": {"big": 1}}),
     ],
     nodes=[
-        a_node("n2"),
-        a_node("n1"),
-        a_node("n3", conditions=[], phase="NotReady"),
-        a_node("n4", "aws-001", "aws/us-east-1"),
+        a_node_of_cluster("n2"),
+        a_node_of_cluster("n1"),
+        a_node_of_cluster("n3", conditions=[], phase="NotReady"),
+        a_node_of_cluster("n4", "aws-001", "aws/us-east-1"),
     ],
     services=[
         made(
@@ -111,9 +113,9 @@ FLEET = Fleet(
         )
     ],
     workloads=[
-        a_workload("web-0", "web", "n1", ready=True, actualState="Running"),
-        a_workload("web-1", "web", "n1", actualState="Failed", retry={"attempts": 2}),
-        a_workload("web-2", "web", ""),
+        a_replica_of_service("web-0", "web", "n1", ready=True, actualState="Running"),
+        a_replica_of_service("web-1", "web", "n1", actualState="Failed", retry={"attempts": 2}),
+        a_replica_of_service("web-2", "web", ""),
     ],
     ledgers=[
         made(

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from build.agent_world import a_workload
+from build.agent_world import a_sleeping_workload
 from build.apis import ADMIN, SERVER, VIEWER, about, an_api, asked, value
 from build.virtual import VirtualClock
 
@@ -21,7 +21,7 @@ async def api_with_workload() -> Api:
     clock = VirtualClock()
     store = MemoryStore(clock)
     api = await an_api(store, clock)
-    workload = a_workload(service="shop")
+    workload = a_sleeping_workload(service="shop")
     metadata = msgspec.structs.replace(workload.metadata, finalizers=("lattice.dev/workload",))
     await store.commit(
         [put_new(msgspec.structs.replace(workload, metadata=metadata), uid="u", now="2026-01-01T00:00:00Z")]
@@ -29,7 +29,7 @@ async def api_with_workload() -> Api:
     return api
 
 
-async def stored(api: Api) -> LatticeWorkload:
+async def stored_workload(api: Api) -> LatticeWorkload:
     entry = await api.store.get(KEY)
     assert entry is not None
     return msgspec.json.decode(entry.value, type=LatticeWorkload)
@@ -37,9 +37,9 @@ async def stored(api: Api) -> LatticeWorkload:
 
 async def test_admin_may_retry_owned_workload() -> None:
     api = await api_with_workload()
-    before = await stored(api)
+    before = await stored_workload(api)
     reply = await asked(api, "POST", about("web", "retry"), ADMIN)
-    now = await stored(api)
+    now = await stored_workload(api)
     assert now.metadata.annotations == {RETRY_REQUESTED_ANNOTATION: api.now()}
     assert (now.spec, now.status, now.metadata.generation) == (
         before.spec,
@@ -55,12 +55,16 @@ async def test_stopped_workload_is_not_retried() -> None:
     entry = await api.store.get(KEY)
     assert entry is not None
     await api.store.commit(
-        [with_spec(entry, msgspec.structs.replace((await stored(api)).spec, desired_state="Stopped"))]
+        [
+            with_spec(
+                entry, msgspec.structs.replace((await stored_workload(api)).spec, desired_state="Stopped")
+            )
+        ]
     )
     with pytest.raises(Conflict, match="has desiredState Stopped") as refused:
         await asked(api, "POST", about("web", "retry"), ADMIN)
     assert "set spec.desiredState to Running first" in str(refused.value)
-    assert (await stored(api)).metadata.annotations == {}
+    assert (await stored_workload(api)).metadata.annotations == {}
 
 
 async def test_retry_dry_run_writes_nothing() -> None:
@@ -108,4 +112,4 @@ async def test_retry_is_repeated_on_conflict() -> None:
 
     api.store.commit = first_refused  # type: ignore[method-assign,assignment]
     await asked(api, "POST", about("web", "retry"))
-    assert RETRY_REQUESTED_ANNOTATION in (await stored(api)).metadata.annotations
+    assert RETRY_REQUESTED_ANNOTATION in (await stored_workload(api)).metadata.annotations

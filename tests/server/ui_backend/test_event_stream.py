@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.agent_world import a_node, a_workload
+from build.agent_world import a_node_with_key, a_sleeping_workload
 from build.apis import ADMIN, VIEWER, an_api
 from build.virtual import VirtualClock
 
@@ -116,7 +116,7 @@ async def event_stream(window: int = 10_000) -> AsyncIterator[World]:
 async def test_stream_lists_then_sends_changes() -> None:
     async with event_stream() as world:
         for name in ("n1", "n2"):
-            await world.put(a_node(name))
+            await world.put(a_node_with_key(name))
         stream = await world.open(kinds="latticenodes,latticeworkloads", list="latticenodes")
         (kind, listed), (last, note) = stream.take()
         assert (kind, listed["kind"], [row["path"] for row in listed["rows"]], listed["more"]) == (
@@ -126,7 +126,7 @@ async def test_stream_lists_then_sends_changes() -> None:
             False,
         )
         assert (last, note) == ("change", {"revision": await world.api.store.revision(), "changes": {}})
-        await world.put(a_workload("web"))
+        await world.put(a_sleeping_workload("web"))
         await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         [(_, note)] = stream.take()
         assert [row["path"] for row in note["changes"]["latticeworkloads"]["rows"]] == ["default/web"]
@@ -145,7 +145,7 @@ async def test_empty_kind_is_listed_as_empty() -> None:
 async def test_long_list_is_sent_in_chunks() -> None:
     async with event_stream() as world:
         for number in range(250):
-            await world.put(a_node(f"n{number:03}"))
+            await world.put(a_node_with_key(f"n{number:03}"))
         stream = await world.open(kinds="latticenodes", list="latticenodes")
         await world.clock.advance(0.1)
         told = [data for kind, data in stream.take() if kind == "rows"]
@@ -156,7 +156,7 @@ async def test_long_list_is_sent_in_chunks() -> None:
 async def test_rapid_changes_are_batched_to_latest_state() -> None:
     async with event_stream() as world:
         for name in ("n1", "n2"):
-            await world.put(a_node(name))
+            await world.put(a_node_with_key(name))
         stream = await world.open(kinds="latticenodes")
         stream.take()
         for held in (True, False, True):
@@ -174,7 +174,7 @@ async def test_rapid_changes_are_batched_to_latest_state() -> None:
 
 async def test_stream_resumes_from_revision() -> None:
     async with event_stream() as world:
-        await world.put(a_node("n1"))
+        await world.put(a_node_with_key("n1"))
         stream = await world.open(kinds="latticenodes")
         [(_, note)] = stream.take()
         await stream.close()
@@ -195,10 +195,10 @@ async def test_change_during_send_is_in_next_batch() -> None:
         await anext(slow)
         waiting = asyncio.ensure_future(anext(slow))
         await world.clock.advance(0.01)
-        await world.put(a_node("n1"))
+        await world.put(a_node_with_key("n1"))
         await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         assert b"/n1" in await waiting
-        await world.put(a_node("n2"))
+        await world.put(a_node_with_key("n2"))
         await world.clock.advance(0.01)
         waiting = asyncio.ensure_future(anext(slow))
         await world.clock.advance(2 * CHANGE_BATCH_INTERVAL_S)
@@ -223,7 +223,7 @@ async def test_revoked_token_ends_stream(restless: bool) -> None:
         await world.api.store.commit([Delete(key)])
         for second in range(REVOCATION_LIMIT_S):
             if restless:
-                await world.put(a_node(f"n{second}"))
+                await world.put(a_node_with_key(f"n{second}"))
             await world.clock.advance(1)
         assert stream.task.done()
         assert b"/n3" in b"".join(stream.heard) or not restless
@@ -268,13 +268,13 @@ async def test_unplaced_workload_shows_reason() -> None:
             message="0 of 2 nodes: 2 without 1 cpu free",
         )
         told = WorkloadStatus(conditions=(why,))
-        await world.put(msgspec.structs.replace(a_workload("web-0"), status=told))
+        await world.put(msgspec.structs.replace(a_sleeping_workload("web-0"), status=told))
         await world.put(
             msgspec.structs.replace(
-                a_workload("web-1"), status=msgspec.structs.replace(told, binding=Binding(node="n1"))
+                a_sleeping_workload("web-1"), status=msgspec.structs.replace(told, binding=Binding(node="n1"))
             )
         )
-        await world.put(a_workload("web-2"))
+        await world.put(a_sleeping_workload("web-2"))
         only = json.dumps({"latticeworkloads": {"unplaced": True}})
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads", only=only)
         (_, listed), *_ = stream.take()
@@ -284,15 +284,15 @@ async def test_unplaced_workload_shows_reason() -> None:
 async def test_workload_changes_are_limited_to_scope() -> None:
     async with event_stream() as world:
         for number in range(150):
-            await world.put(a_workload(f"web-{number:03}", service="web"))
-        await world.put(a_workload("api-0", service="api"))
+            await world.put(a_sleeping_workload(f"web-{number:03}", service="web"))
+        await world.put(a_sleeping_workload("api-0", service="api"))
         only = json.dumps({"latticeworkloads": {"service": "default/api"}})
         stream = await world.open(kinds="latticeworkloads", list="latticeworkloads", only=only)
         await world.clock.advance(0.1)
         (_, first), *_ = stream.take()
         assert ([row["path"] for row in first["rows"]], first["more"]) == (["default/api-0"], True)
-        await world.put(a_workload("api-1", service="api"))
-        await world.put(a_workload("web-200", service="web"))
+        await world.put(a_sleeping_workload("api-1", service="api"))
+        await world.put(a_sleeping_workload("web-200", service="web"))
         await world.clock.advance(CHANGE_BATCH_INTERVAL_S)
         [(_, note)] = stream.take()
         told = note["changes"]["latticeworkloads"]
@@ -312,7 +312,7 @@ async def test_idle_stream_sends_keepalive() -> None:
 
 async def test_compacted_revision_is_gone() -> None:
     async with event_stream(window=2) as world:
-        await world.put(a_node("n1"))
+        await world.put(a_node_with_key("n1"))
         for held in (True, False) * 3:
             await world.cordon("n1", held=held)
         await world.api.store.compact(await world.api.store.revision())

@@ -22,7 +22,7 @@ def opened() -> tuple[apsw.Connection, RowCache]:
     return db, RowCache(db)
 
 
-def stored(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
+def stored_rows(db: apsw.Connection) -> dict[str, tuple[int, bytes]]:
     return {
         path: (revision, value)
         for path, revision, value in db.execute("SELECT path, revision, value FROM objects")
@@ -69,7 +69,7 @@ def test_rows_match_committed_transactions(
                 db.execute("ROLLBACK")
                 rows.roll_back()
                 there, log = before, logged
-            assert stored(db) == there
+            assert stored_rows(db) == there
             assert list(db.execute("SELECT id, value, previous_revision FROM log ORDER BY id")) == log
 
 
@@ -81,7 +81,7 @@ def test_any_number_of_rows_round_trips(count: int) -> None:
     for number, key in enumerate(keys):
         rows.write(Put(key, b"%d" % number), 2 + number // 100, number % 100)
     rows.flush()
-    assert len(stored(db)) == count
+    assert len(stored_rows(db)) == count
     fresh = RowCache(db)
     fresh.load([*keys, pod("nobody")])
     assert [fresh.revision(key) for key in keys] == [2 + number // 100 for number in range(count)]

@@ -29,7 +29,7 @@ def settled(*objects: Kind) -> FleetState:
     return converge(a_world(*CLASSES, *objects))
 
 
-def where(*objects: Kind, of: str = "api") -> dict[str, int]:
+def settled_replicas(*objects: Kind, of: str = "api") -> dict[str, int]:
     found: dict[str, int] = {}
     for (offer, _, _), count in settled(*objects).replica_counts.get(f"default/{of}", {}).items():
         found[offer] = found.get(offer, 0) + count
@@ -60,7 +60,7 @@ def limits(**stated: Any) -> dict[str, Any]:
     pytest.param([dc(target="moon"), AWS, a_service(cores=4, replicas=3)], {"dc": 2}, id="a target that is not there takes nothing"),
 ])  # fmt: skip
 def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
-    assert where(*objects) == found
+    assert settled_replicas(*objects) == found
 
 
 @pytest.mark.parametrize(("limit", "spilled"), [
@@ -74,7 +74,7 @@ def test_overflow_placement(objects: list[Kind], found: dict[str, int]) -> None:
 ])  # fmt: skip
 def test_overflow_limits(limit: dict[str, Any], spilled: int) -> None:
     quotas = {"quotas": {"maxClusters": 2, "maxNodesPerCluster": 2}}
-    found = where(
+    found = settled_replicas(
         dc(**limits(**limit)), a_cloud("aws", {"r1": quotas, "r2": quotas}), a_service(cores=4, replicas=20)
     )
     assert found.pop("dc") == 2
@@ -135,12 +135,16 @@ def test_overflow_waits_for_other_data_center_with_capacity() -> None:
     """west has capacity, so nothing overflows from east."""
     east = a_static("east", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
     west = a_static("west", nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "aws"})
-    assert where(east, west, AWS, a_service(cores=4, replicas=2)) == {"east": 1, "west": 1}
-    assert where(east, west, AWS, a_service(cores=4, replicas=3)) == {"east": 1, "west": 1, "aws/r1": 1}
+    assert settled_replicas(east, west, AWS, a_service(cores=4, replicas=2)) == {"east": 1, "west": 1}
+    assert settled_replicas(east, west, AWS, a_service(cores=4, replicas=3)) == {
+        "east": 1,
+        "west": 1,
+        "aws/r1": 1,
+    }
 
 
 def test_overflow_closes_other_pools() -> None:
-    assert where(dc(), a_pool(), AWS, a_service(cores=4, replicas=3)) == {"dc": 2, "aws/r1": 1}
+    assert settled_replicas(dc(), a_pool(), AWS, a_service(cores=4, replicas=3)) == {"dc": 2, "aws/r1": 1}
 
 
 def test_reserved_capacity_does_not_hold_back_overflow() -> None:

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_taint,
     a_toleration,
-    a_workload,
     ask,
     node_term,
     nodes,
     place,
     requirement,
     ruled_out,
+    workload_demands,
 )
 
 from lattice.engine.decide import decide
@@ -67,7 +67,7 @@ def details(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:
     ],
 )
 def test_ready(facts: dict[str, Any], words: list[str]) -> None:
-    assert reasons_against(Ready(), a_node(**facts), a_workload()) == words
+    assert reasons_against(Ready(), a_node_info(**facts), workload_demands()) == words
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,9 @@ def test_ready(facts: dict[str, Any], words: list[str]) -> None:
     ],
 )
 def test_in_cluster(cluster: str, words: list[str]) -> None:
-    assert reasons_against(InCluster(), a_node(cluster="east"), a_workload(cluster=cluster)) == words
+    assert (
+        reasons_against(InCluster(), a_node_info(cluster="east"), workload_demands(cluster=cluster)) == words
+    )
 
 
 @pytest.mark.parametrize(
@@ -90,11 +92,11 @@ def test_in_cluster(cluster: str, words: list[str]) -> None:
     ],
 )
 def test_bare_workload_is_kept_off_reserved_nodes(labels: dict[str, str], words: list[str]) -> None:
-    assert reasons_against(ReservedNodes(), a_node(labels=labels), a_workload()) == words
+    assert reasons_against(ReservedNodes(), a_node_info(labels=labels), workload_demands()) == words
 
 
 def test_reserved_nodes_filter_skips_service_replicas() -> None:
-    assert not ReservedNodes().applies(ask(nodes(a_node()), a_workload(service="api")))
+    assert not ReservedNodes().applies(ask(nodes(a_node_info()), workload_demands(service="api")))
 
 
 @pytest.mark.parametrize(
@@ -147,22 +149,22 @@ def test_reserved_nodes_filter_skips_service_replicas() -> None:
     ],
 )
 def test_fit(room: dict[str, Any], requests: dict[str, Any], words: list[str]) -> None:
-    assert reasons_against(Fit(), a_node(room=room), a_workload(requests)) == words
+    assert reasons_against(Fit(), a_node_info(room=room), workload_demands(requests)) == words
 
 
 def test_fit_counts_placed_workloads_in_shortfall() -> None:
-    table = nodes(a_node(room={"cpu": 8, "memory": "8Gi"}))
-    place(table, a_workload({"memory": "6Gi"}), "n1")
-    asked = ask(table, a_workload({"memory": "3Gi"}))
+    table = nodes(a_node_info(room={"cpu": 8, "memory": "8Gi"}))
+    place(table, workload_demands({"memory": "6Gi"}), "n1")
+    asked = ask(table, workload_demands({"memory": "3Gi"}))
     (reason,) = [reason for reason, mask in Fit().filter(asked, table).items() if mask[0]]
     assert str(reason.detail(table, 0)) == "memory: need 3Gi, have 2Gi, missing 1Gi"
 
 
 def test_fit_counts_dynamic_ports() -> None:
-    table = nodes(a_node(port_range=(100, 102)))
-    place(table, a_workload(ports=2), "n1")
-    assert ruled_out(Fit(), table, a_workload(ports=1)) == {}
-    assert ruled_out(Fit(), table, a_workload(ports=2)) == {"n1": ["without 2 free ports"]}
+    table = nodes(a_node_info(port_range=(100, 102)))
+    place(table, workload_demands(ports=2), "n1")
+    assert ruled_out(Fit(), table, workload_demands(ports=1)) == {}
+    assert ruled_out(Fit(), table, workload_demands(ports=2)) == {"n1": ["without 2 free ports"]}
     assert InsufficientResource("ports", 1).summary() == "without a free port"
 
 
@@ -187,31 +189,33 @@ def test_fit_counts_dynamic_ports() -> None:
     ],
 )
 def test_gpu(gpus: tuple[Any, ...], gpu: Any, models: tuple[str, ...], words: list[str]) -> None:
-    assert reasons_against(Gpu(), a_node(gpus=gpus), a_workload(gpu=gpu, models=models)) == words
+    assert reasons_against(Gpu(), a_node_info(gpus=gpus), workload_demands(gpu=gpu, models=models)) == words
 
 
 def test_gpu_shortfall() -> None:
-    assert details(Gpu(), a_node(gpus=("v100",)), a_workload(gpu=3)) == ["gpu: need 3, have 1, missing 2"]
-    assert details(Gpu(), a_node(gpus=(("v100", 200),)), a_workload(gpu="500m")) == [
+    assert details(Gpu(), a_node_info(gpus=("v100",)), workload_demands(gpu=3)) == [
+        "gpu: need 3, have 1, missing 2"
+    ]
+    assert details(Gpu(), a_node_info(gpus=(("v100", 200),)), workload_demands(gpu="500m")) == [
         "part of one gpu: need 500m, have 200m, missing 300m"
     ]
-    assert details(Gpu(), a_node(gpus=("t4",)), a_workload(gpu=1, models=("v100",))) == [
+    assert details(Gpu(), a_node_info(gpus=("t4",)), workload_demands(gpu=1, models=("v100",))) == [
         "gpu model: need v100, have t4"
     ]
 
 
 def test_node_selector_names_each_missing_label() -> None:
-    node = a_node(labels={"disk": "hdd", "gpu": "yes"})
+    node = a_node_info(labels={"disk": "hdd", "gpu": "yes"})
     assert reasons_against(
-        NodeSelector(), node, a_workload(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
+        NodeSelector(), node, workload_demands(node_selector={"disk": "ssd", "gpu": "yes", "x": "1"})
     ) == [
         "without label disk=ssd",
         "without label x=1",
     ]
-    assert details(NodeSelector(), node, a_workload(node_selector={"disk": "ssd"})) == [
+    assert details(NodeSelector(), node, workload_demands(node_selector={"disk": "ssd"})) == [
         "label: need disk=ssd, have disk=hdd"
     ]
-    assert details(NodeSelector(), node, a_workload(node_selector={"x": "1"})) == [
+    assert details(NodeSelector(), node, workload_demands(node_selector={"x": "1"})) == [
         "label: need x=1, have no label x"
     ]
 
@@ -242,20 +246,20 @@ def test_node_selector_names_each_missing_label() -> None:
     ],
 )
 def test_node_affinity(labels: dict[str, str], terms: list[list[tuple[Any, ...]]], fits: bool) -> None:
-    demands = a_workload(
+    demands = workload_demands(
         node_terms=tuple(node_term(*(requirement(*each) for each in term)) for term in terms)
     )
-    assert (reasons_against(NodeAffinity(), a_node(labels=labels), demands) == []) is fits
+    assert (reasons_against(NodeAffinity(), a_node_info(labels=labels), demands) == []) is fits
 
 
 def test_node_affinity_shortfall() -> None:
-    demands = a_workload(
+    demands = workload_demands(
         node_terms=(node_term(requirement("zone", "In", "a", "b")), node_term(requirement("gpu", "Exists")))
     )
-    assert reasons_against(NodeAffinity(), a_node(zone="c"), demands) == [
+    assert reasons_against(NodeAffinity(), a_node_info(zone="c"), demands) == [
         "without labels zone in (a,b) or gpu"
     ]
-    assert details(NodeAffinity(), a_node(zone="c"), demands) == [
+    assert details(NodeAffinity(), a_node_info(zone="c"), demands) == [
         "labels: need zone in (a,b) or gpu, have zone=c, no label gpu"
     ]
 
@@ -316,15 +320,20 @@ TAINTED = "with untolerated taint k=v:NoSchedule"
     ],
 )
 def test_taints(taint: Any, tolerations: tuple[Any, ...], words: list[str]) -> None:
-    assert reasons_against(Taints(), a_node(taints=(taint,)), a_workload(tolerations=tolerations)) == words
+    assert (
+        reasons_against(Taints(), a_node_info(taints=(taint,)), workload_demands(tolerations=tolerations))
+        == words
+    )
 
 
 def test_each_untolerated_taint_is_named_per_node() -> None:
     table = nodes(
-        a_node("n1", taints=(a_taint("a"), a_taint("b"))), a_node("n2", taints=(a_taint("b"),)), a_node("n3")
+        a_node_info("n1", taints=(a_taint("a"), a_taint("b"))),
+        a_node_info("n2", taints=(a_taint("b"),)),
+        a_node_info("n3"),
     )
     words = ["with untolerated taint a:NoSchedule", "with untolerated taint b:NoSchedule"]
-    assert ruled_out(Taints(), table, a_workload()) == {"n1": words, "n2": words[1:]}
+    assert ruled_out(Taints(), table, workload_demands()) == {"n1": words, "n2": words[1:]}
 
 
 @pytest.mark.parametrize(
@@ -368,20 +377,20 @@ def test_each_untolerated_taint_is_named_per_node() -> None:
 def test_no_execute_taint_evictions(
     taints: tuple[Any, ...], tolerations: tuple[Any, ...], leaves: int | None
 ) -> None:
-    table = nodes(a_node())
-    place(table, a_workload(tolerations=tolerations), "n1")
-    gone = taint_evictions(a_node(taints=taints), table.placements.values())
+    table = nodes(a_node_info())
+    place(table, workload_demands(tolerations=tolerations), "n1")
+    gone = taint_evictions(a_node_info(taints=taints), table.placements.values())
     assert {name: each.after_seconds for name, each in gone.items()} == (
         {} if leaves is None else {"default/placed-0": leaves}
     )
 
 
 def test_taint_eviction_names_its_taint() -> None:
-    node = a_node(taints=(a_taint("k", "NoExecute"), a_taint("l", "NoExecute", "v")))
+    node = a_node_info(taints=(a_taint("k", "NoExecute"), a_taint("l", "NoExecute", "v")))
     table = nodes(node)
-    place(table, a_workload(tolerations=(a_toleration("k", "Exists"),)), "n1")
+    place(table, workload_demands(tolerations=(a_toleration("k", "Exists"),)), "n1")
     patient = (a_toleration("k", "Exists"), a_toleration("l", "Exists", toleration_seconds=60))
-    place(table, a_workload(tolerations=patient), "n1")
+    place(table, workload_demands(tolerations=patient), "n1")
     assert [str(each) for each in taint_evictions(node, table.placements.values()).values()] == [
         "at once: it does not tolerate taint l=v:NoExecute",
         "60 s after taint l=v:NoExecute came: it is not tolerated for longer",
@@ -398,13 +407,16 @@ def test_taint_eviction_names_its_taint() -> None:
     ],
 )
 def test_volume_zone(volume: Volume, words: list[str]) -> None:
-    assert reasons_against(VolumeZone(), a_node(zone="a", region="r"), a_workload(volumes=(volume,))) == words
+    assert (
+        reasons_against(VolumeZone(), a_node_info(zone="a", region="r"), workload_demands(volumes=(volume,)))
+        == words
+    )
 
 
 def test_node_without_zone_is_outside_volume_zone() -> None:
-    assert reasons_against(VolumeZone(), a_node(), a_workload(volumes=(Volume(name="v", zone="a"),))) == [
-        "outside zone a of volume v"
-    ]
+    assert reasons_against(
+        VolumeZone(), a_node_info(), workload_demands(volumes=(Volume(name="v", zone="a"),))
+    ) == ["outside zone a of volume v"]
 
 
 @pytest.mark.parametrize(
@@ -418,7 +430,10 @@ def test_node_without_zone_is_outside_volume_zone() -> None:
 )
 def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> None:
     assert (
-        reasons_against(Runtime(), a_node(runtimes=frozenset(runtimes)), a_workload(runtime=wanted)) == words
+        reasons_against(
+            Runtime(), a_node_info(runtimes=frozenset(runtimes)), workload_demands(runtime=wanted)
+        )
+        == words
     )
 
 
@@ -457,7 +472,7 @@ def test_runtime(runtimes: tuple[str, ...], wanted: str, words: list[str]) -> No
     ],
 )
 def test_machine_image(image: str, wanted: Image, words: list[str]) -> None:
-    assert reasons_against(MachineImage(), a_node(image=image), a_workload(image=wanted)) == words
+    assert reasons_against(MachineImage(), a_node_info(image=image), workload_demands(image=wanted)) == words
 
 
 def test_image_version_is_its_dotted_number() -> None:
@@ -478,12 +493,18 @@ def test_image_version_is_its_dotted_number() -> None:
     ],
 )
 def test_licence(held: tuple[str, ...], wanted: tuple[str, ...], words: list[str]) -> None:
-    assert reasons_against(Licence(), a_node(licences=frozenset(held)), a_workload(licences=wanted)) == words
+    assert (
+        reasons_against(Licence(), a_node_info(licences=frozenset(held)), workload_demands(licences=wanted))
+        == words
+    )
 
 
 def test_host_ports_are_freed_with_their_workload() -> None:
-    table = nodes(a_node("n1"), a_node("n2"))
-    web, dns = a_workload(host_ports=((80, "TCP"),)), a_workload(host_ports=((80, "UDP"), (443, "TCP")))
+    table = nodes(a_node_info("n1"), a_node_info("n2"))
+    web, dns = (
+        workload_demands(host_ports=((80, "TCP"),)),
+        workload_demands(host_ports=((80, "UDP"), (443, "TCP"))),
+    )
     place(table, web, "n1")
     assert ruled_out(HostPorts(), table, web) == {"n1": ["with port 80/TCP in use"]}
     assert ruled_out(HostPorts(), table, dns) == {}
@@ -520,8 +541,8 @@ def test_every_filter_has_wake_events() -> None:
 def test_shortfall_on_overcommitted_node_includes_excess(
     left: dict[str, Any], need: dict[str, Any], shown: Shortfall
 ) -> None:
-    table = nodes(a_node("n", {"cpu": 1, "memory": "4Gi"}))
-    place(table, a_workload({"cpu": "900m", "memory": "2Gi"}), "n")
-    table.put_node(a_node("n", {"cpu": 1, "memory": "4Gi", **left}))
-    decision = decide(ask(table, a_workload(need)), table, compile_preset())
+    table = nodes(a_node_info("n", {"cpu": 1, "memory": "4Gi"}))
+    place(table, workload_demands({"cpu": "900m", "memory": "2Gi"}), "n")
+    table.put_node(a_node_info("n", {"cpu": 1, "memory": "4Gi", **left}))
+    decision = decide(ask(table, workload_demands(need)), table, compile_preset())
     assert rejections_of(decision, "n") == [shown]

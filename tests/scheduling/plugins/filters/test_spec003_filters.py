@@ -6,11 +6,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 from build.node_tables import (
-    a_node,
+    a_node_info,
     a_spread,
     a_taint,
     a_toleration,
-    a_workload,
     ask,
     near,
     node_term,
@@ -18,6 +17,7 @@ from build.node_tables import (
     place,
     requirement,
     ruled_out,
+    workload_demands,
 )
 
 from lattice.engine.decide import decide
@@ -92,27 +92,27 @@ def summary_of(demands: Demands, *facts: Any) -> str:
     ],
 )
 def test_every_filter_is_in_the_default_profile(demands: Any, unfit: Any, fit: Any, why: str) -> None:
-    wanted = a_workload(**demands)
+    wanted = workload_demands(**demands)
     assert (
-        summary_of(wanted, a_node("no", **unfit), a_node("yes", **fit))
+        summary_of(wanted, a_node_info("no", **unfit), a_node_info("yes", **fit))
         == f"yes: best of 1 that fit, of 2 nodes (1 {why})"
     )
 
 
 def test_all_nodes_are_evaluated() -> None:
     assert summary_of(
-        a_workload({"cpu": 3}), *(a_node(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))
+        workload_demands({"cpu": 3}), *(a_node_info(f"n{cpu}", {"cpu": cpu}) for cpu in (1, 2, 3))
     ).startswith("n3: best of 1 that fit, of 3")
 
 
 def test_feasible_and_rejected_nodes_are_counted() -> None:
     small = {"cpu": 1}
     well, unwell = (
-        [a_node("a"), a_node("b"), a_node("c", small), a_node("d", small)],
-        [a_node("e", is_ready=False)],
+        [a_node_info("a"), a_node_info("b"), a_node_info("c", small), a_node_info("d", small)],
+        [a_node_info("e", is_ready=False)],
     )
-    table = nodes(*well, *unwell, a_node("f", small, is_ready=False))
-    decision = decide(ask(table, a_workload({"cpu": 2})), table, EVERYTHING)
+    table = nodes(*well, *unwell, a_node_info("f", small, is_ready=False))
+    decision = decide(ask(table, workload_demands({"cpu": 2})), table, EVERYTHING)
     assert "best of 2 that fit, of 6 nodes" in summarize(decision)
     assert [(reason.summary(), count) for reason, count in rejection_counts(decision)] == [
         ("not ready", 2),
@@ -132,11 +132,15 @@ def test_feasible_and_rejected_nodes_are_counted() -> None:
     ],
 )
 def test_node_affinity(operator: str, values: tuple[str, ...], left: list[str]) -> None:
-    table = nodes(a_node("one", labels={"size": "1"}), a_node("three", labels={"size": "3"}), a_node("none"))
+    table = nodes(
+        a_node_info("one", labels={"size": "1"}),
+        a_node_info("three", labels={"size": "3"}),
+        a_node_info("none"),
+    )
     out = ruled_out(
         FILTERS["NodeAffinity"],
         table,
-        a_workload(node_terms=(node_term(requirement("size", operator, *values)),)),
+        workload_demands(node_terms=(node_term(requirement("size", operator, *values)),)),
     )
     assert sorted(set(table.row_of) - set(out)) == sorted(left)
 
@@ -153,8 +157,8 @@ def test_node_affinity(operator: str, values: tuple[str, ...], left: list[str]) 
     ],
 )
 def test_tolerations(toleration: Any, welcome: bool) -> None:
-    table = nodes(a_node("n", taints=(a_taint("t", "NoExecute", "1"),)))
-    assert (not ruled_out(FILTERS["Taints"], table, a_workload(tolerations=(toleration,)))) is welcome
+    table = nodes(a_node_info("n", taints=(a_taint("t", "NoExecute", "1"),)))
+    assert (not ruled_out(FILTERS["Taints"], table, workload_demands(tolerations=(toleration,)))) is welcome
 
 
 @pytest.mark.parametrize(
@@ -166,8 +170,8 @@ def test_tolerations(toleration: Any, welcome: bool) -> None:
     ],
 )
 def test_taints(effect: str, out: bool) -> None:
-    table = nodes(a_node("n", taints=(a_taint("t", effect),)), a_node("free"))
-    assert set(ruled_out(FILTERS["Taints"], table, a_workload())) == ({"n"} if out else set())
+    table = nodes(a_node_info("n", taints=(a_taint("t", effect),)), a_node_info("free"))
+    assert set(ruled_out(FILTERS["Taints"], table, workload_demands())) == ({"n"} if out else set())
 
 
 @pytest.mark.parametrize(
@@ -178,9 +182,9 @@ def test_taints(effect: str, out: bool) -> None:
     ],
 )
 def test_resource_fit(used: int, fits: bool) -> None:
-    table = nodes(a_node("n", {"cpu": 8, "memory": "8Gi"}))
-    place(table, a_workload({"memory": f"{used}Gi"}), "n")
-    asked = ask(table, a_workload({"memory": "3Gi"}))
+    table = nodes(a_node_info("n", {"cpu": 8, "memory": "8Gi"}))
+    place(table, workload_demands({"memory": f"{used}Gi"}), "n")
+    asked = ask(table, workload_demands({"memory": "3Gi"}))
     decision = decide(asked, table, EVERYTHING)
     assert decision.fits is fits
     assert rejections_of(decision, "n") == ([] if fits else [Shortfall("memory", "3Gi", "2Gi", "1Gi")])
@@ -202,7 +206,7 @@ class OnlyEven:
 
 @pytest.mark.parametrize("scope", ["fixed", "table"])
 def test_custom_filter(scope: str) -> None:
-    table = nodes(*(a_node(f"n{number}") for number in range(4)), load=False)
+    table = nodes(*(a_node_info(f"n{number}") for number in range(4)), load=False)
     plugin: Any = type("OnlyEven", (OnlyEven,), {"scope": scope})()
     decision = decide(ask(table), table, Profile("mine", (plugin,), ()))
     assert decision.name in ("n0", "n2")
@@ -218,20 +222,25 @@ def test_custom_filter(scope: str) -> None:
     ],
 )
 def test_workload_affinity(term: Any, left: list[str]) -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("d"))
-    place(table, a_workload(labels=WEB), "a")
+    table = nodes(
+        a_node_info("a", zone="x"), a_node_info("b", zone="x"), a_node_info("c", zone="y"), a_node_info("d")
+    )
+    place(table, workload_demands(labels=WEB), "a")
     assert (
         sorted(
-            set(table.row_of) - set(ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(near=(term,))))
+            set(table.row_of)
+            - set(ruled_out(FILTERS["WorkloadAffinity"], table, workload_demands(near=(term,))))
         )
         == left
     )
 
 
 def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b"))
+    table = nodes(a_node_info("a", zone="x"), a_node_info("b"))
     assert set(
-        ruled_out(FILTERS["WorkloadAffinity"], table, a_workload(labels=WEB, near=(near("zone", **WEB),)))
+        ruled_out(
+            FILTERS["WorkloadAffinity"], table, workload_demands(labels=WEB, near=(near("zone", **WEB),))
+        )
     ) == {"b"}
 
 
@@ -243,9 +252,9 @@ def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
     ],
 )
 def test_workload_anti_affinity(there: Any, new: Any) -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"))
-    place(table, a_workload(**there), "a")
-    assert set(ruled_out(FILTERS["WorkloadAntiAffinity"], table, a_workload(**new))) == {"a", "b"}
+    table = nodes(a_node_info("a", zone="x"), a_node_info("b", zone="x"), a_node_info("c", zone="y"))
+    place(table, workload_demands(**there), "a")
+    assert set(ruled_out(FILTERS["WorkloadAntiAffinity"], table, workload_demands(**new))) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -258,25 +267,32 @@ def test_workload_anti_affinity(there: Any, new: Any) -> None:
     ],
 )
 def test_topology_spread(skew: int, itself: bool, left: list[str]) -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b", zone="x"), a_node("c", zone="y"), a_node("nowhere"))
-    place(table, a_workload(labels=WEB), "a", "a", "b", "c")
-    wanted = a_workload(labels=WEB if itself else {}, spread=(a_spread("zone", skew, labels=WEB),))
+    table = nodes(
+        a_node_info("a", zone="x"),
+        a_node_info("b", zone="x"),
+        a_node_info("c", zone="y"),
+        a_node_info("nowhere"),
+    )
+    place(table, workload_demands(labels=WEB), "a", "a", "b", "c")
+    wanted = workload_demands(labels=WEB if itself else {}, spread=(a_spread("zone", skew, labels=WEB),))
     assert sorted(set(table.row_of) - set(ruled_out(FILTERS["TopologySpread"], table, wanted))) == left
 
 
 def test_spread_ignores_zones_without_ready_nodes() -> None:
-    table = nodes(a_node("a", zone="x"), a_node("b", zone="y"), a_node("c", zone="z", is_ready=False))
-    place(table, a_workload(labels=WEB), "a", "b")
-    wanted = a_workload(labels=WEB, spread=(a_spread("zone", labels=WEB),))
+    table = nodes(
+        a_node_info("a", zone="x"), a_node_info("b", zone="y"), a_node_info("c", zone="z", is_ready=False)
+    )
+    place(table, workload_demands(labels=WEB), "a", "b")
+    wanted = workload_demands(labels=WEB, spread=(a_spread("zone", labels=WEB),))
     assert ruled_out(FILTERS["TopologySpread"], table, wanted) == {}
-    table.put_node(replace(a_node("c", zone="z"), is_ready=True))
+    table.put_node(replace(a_node_info("c", zone="z"), is_ready=True))
     assert set(ruled_out(FILTERS["TopologySpread"], table, wanted)) == {"a", "b"}
 
 
 def test_unknown_topology_key_is_named() -> None:
-    table = nodes(a_node("a"))
+    table = nodes(a_node_info("a"))
     assert ruled_out(
-        FILTERS["TopologySpread"], table, a_workload(service="s", spread=(a_spread("planet"),))
+        FILTERS["TopologySpread"], table, workload_demands(service="s", spread=(a_spread("planet"),))
     ) == {"a": ["without topology key planet, which no node has"]}
 
 
@@ -290,20 +306,21 @@ def test_unknown_topology_key_is_named() -> None:
 )
 def test_volume_zone(volume: Volume, left: list[str]) -> None:
     table = nodes(
-        a_node("a", zone="x", region="r"),
-        a_node("b", zone="y", region="r"),
-        a_node("c", zone="z", region="q"),
+        a_node_info("a", zone="x", region="r"),
+        a_node_info("b", zone="y", region="r"),
+        a_node_info("c", zone="z", region="q"),
     )
     assert (
         sorted(
-            set(table.row_of) - set(ruled_out(FILTERS["VolumeZone"], table, a_workload(volumes=(volume,))))
+            set(table.row_of)
+            - set(ruled_out(FILTERS["VolumeZone"], table, workload_demands(volumes=(volume,))))
         )
         == left
     )
 
 
 def test_host_port_in_use_rejects_node() -> None:
-    table = nodes(a_node("a"), a_node("b"))
-    wanted = a_workload(host_ports=((80, "TCP"),))
+    table = nodes(a_node_info("a"), a_node_info("b"))
+    wanted = workload_demands(host_ports=((80, "TCP"),))
     place(table, wanted, "a")
     assert ruled_out(FILTERS["HostPorts"], table, wanted) == {"a": ["with port 80/TCP in use"]}
