@@ -11,7 +11,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 from build import agent_world
 from build.apis import ADMIN, VIEWER, about, an_api, asked
-from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import a_virtual_world, running_scheduler
 from build.virtual import VirtualClock, settle
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
+from build.objects import make_object
 from chaos.judge import Evidence, RealChecker, run_of
 from lattice.agent.host.runtime_protocol import InstanceId, RunSpec
 from lattice.agent.runtimes.fake import RuntimeEvent
@@ -41,7 +42,7 @@ def node(name: str = "n1", cpu: int = 1000, *, is_ready: bool = True, **spec: An
     conditions = [{**READY, "status": "True" if is_ready else "False"}]
     status = {"allocatable": {"cpu": cpu}, "conditions": conditions}
     whole = {"spec": {"cluster": CLUSTER, **spec}, "status": status}
-    return _made(LatticeNode, name, "", whole, uid=f"uid-{name}", labels=OF_CLASS)
+    return _history_object(LatticeNode, name, "", whole, uid=f"uid-{name}", labels=OF_CLASS)
 
 
 def workload(
@@ -59,7 +60,7 @@ def workload(
         key: rest.pop(key) for key in ("deletionTimestamp", "ownerReferences", "labels") if key in rest
     }
     spec = {"containers": {"main": {"command": ["run"]}}, "requests": {"cpu": f"{cpu}m"}, **rest}
-    return _made(
+    return _history_object(
         LatticeWorkload, name, "default", {"spec": spec, "status": status}, uid=f"uid-{name}", **metadata
     )
 
@@ -78,7 +79,7 @@ def service(
         "placement": placement or {},
     }
     placed = {"placements": [{"pool": "east", "cluster": CLUSTER, "node": "small", "replicas": 1}], **status}
-    return _made(
+    return _history_object(
         LatticeService,
         name,
         "default",
@@ -107,7 +108,7 @@ def ledger(committed: int, spent: int = 0, minute: int = 0, lots: int | None = N
     status = {"committedMicros": committed, "spentMicros": spent, "machines": machines}
     status |= {"month": "2026-03", "asOf": f"2026-03-10T09:{minute:02}:00.000000Z"}
     spec = {"budget": {"kind": "LatticePool", "name": "east"}, "hard": True}
-    return _made(LatticeLedger, "east", "", {"spec": spec, "status": status})
+    return _history_object(LatticeLedger, "east", "", {"spec": spec, "status": status})
 
 
 def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
@@ -117,17 +118,17 @@ def pool(limit: float = 1000.0, **rest: Any) -> LatticePool:
         "nodeClasses": ["small"],
         **rest,
     }
-    return _made(LatticePool, "east", "", {"spec": spec})
+    return _history_object(LatticePool, "east", "", {"spec": spec})
 
 
 def cluster(count: int) -> LatticeCluster:
     """Of that pool; it wants so many machines."""
-    return _made(LatticeCluster, CLUSTER, "", {"spec": {"pool": "east", "nodes": {"small": count}}})
+    return _history_object(LatticeCluster, CLUSTER, "", {"spec": {"pool": "east", "nodes": {"small": count}}})
 
 
 def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:
     """One micro-dollar an hour, unless it is said otherwise."""
-    return _made(
+    return _history_object(
         LatticeNodeClass,
         "small",
         "",
@@ -137,7 +138,7 @@ def node_class(dollars: float = 0.000001, **rest: Any) -> LatticeNodeClass:
 
 def lock(holder: str, seconds: int = 10) -> Lease:
     """Of node n1."""
-    return _made(
+    return _history_object(
         Lease,
         "node.n1",
         "lattice-system",
@@ -149,11 +150,8 @@ def said(kind: str, status: str = "False", reason: str = "", message: str = "why
     return {**READY, "type": kind, "status": status, "reason": reason or kind, "message": message}
 
 
-def _made(kind: type[Kind], name: str, namespace: str, body: dict[str, Any], **metadata: Any) -> Any:
-    whole = {"apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-    return msgspec.convert(
-        {**whole, "metadata": {"name": name, "namespace": namespace, **metadata}, **body}, kind
-    )
+def _history_object(kind: type[Kind], name: str, namespace: str, body: dict[str, Any], **meta: Any) -> Any:
+    return make_object(kind, name, namespace, meta=meta, **body)
 
 
 def key_of(obj: Kind) -> Key:

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from build.control_plane import ControlPlane, make_object, running_loops
+from build.control_plane import ControlPlane, running_loops
+from build.objects import make_object
 from lattice.controllers.runtime.object_writes import put_new
 from lattice.controllers.services.clusters import ClusterController
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
@@ -44,12 +45,10 @@ POOL = make_object(
 )
 
 
-def a_cluster(nodes: int = 1, **spec: Any) -> LatticeCluster:
-    return make_object(
-        LatticeCluster,
-        "north-001",
-        spec={"pool": "north", "provider": "local", "region": "north", "nodes": {"nano": nodes}, **spec},
-    )
+def a_cluster(nodes: int = 1, pool: str = "north", provider: str = "local", **spec: Any) -> LatticeCluster:
+    """The first cluster of the pool, with so many nano nodes."""
+    spec = {"pool": pool, "provider": provider, "region": "north", "nodes": {"nano": nodes}, **spec}
+    return make_object(LatticeCluster, f"{pool}-001", spec=spec)
 
 
 @dataclass

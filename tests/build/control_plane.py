@@ -6,7 +6,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -102,17 +102,6 @@ async def running_loops(context: ControllerContext, *loops: Loop) -> AsyncIterat
         await settle()
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
-
-
-def make_object(
-    kind: type[K], name: str, namespace: str = "", *, meta: dict[str, Any] | None = None, **parts: Any
-) -> K:
-    """An object from the fields of a manifest."""
-    resource = kind.resource
-    metadata = {"name": name, **({"namespace": namespace} if namespace else {}), **(meta or {})}
-    return msgspec.convert(
-        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind
-    )
 
 
 async def revision_after(plane: ControlPlane, seconds: Iterable[float]) -> list[int]:

@@ -1,39 +1,16 @@
 """Clusters and services with a cost in their status."""
 
-from typing import Any
-
-import msgspec
-
+from build.objects import make_object
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.service import LatticeService
 
 
 def a_priced_cluster(pool: str, hourly: float) -> LatticeCluster:
-    return _made(LatticeCluster, f"{pool}-001", {"pool": pool}, {"cost": {"hourly": hourly}})
+    status = {"cost": {"hourly": hourly}}
+    return make_object(LatticeCluster, f"{pool}-001", spec={"pool": pool}, status=status)
 
 
 def a_priced_service(name: str, hourly: float | None, **labels: str) -> LatticeService:
+    spec = {"containers": {"main": {"command": ["x"]}}}
     status = {} if hourly is None else {"totalCost": {"hourly": hourly}}
-    return _made(
-        LatticeService,
-        name,
-        {"containers": {"main": {"command": ["x"]}}},
-        status,
-        namespace="shop",
-        labels=labels,
-    )
-
-
-def _made(kind: Any, name: str, spec: Any, status: Any, **metadata: Any) -> Any:
-    resource = kind.resource
-    metadata |= {"name": name}
-    return msgspec.convert(
-        {
-            "apiVersion": resource.api_version,
-            "kind": resource.kind,
-            "metadata": metadata,
-            "spec": spec,
-            "status": status,
-        },
-        kind,
-    )
+    return make_object(LatticeService, name, "shop", meta={"labels": labels}, spec=spec, status=status)

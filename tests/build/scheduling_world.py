@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from build.objects import a_workload
 from build.virtual import VirtualClock, settle
 from lattice.clock import Clock
 from lattice.controllers.runtime.context import ControllerContext
@@ -29,38 +30,6 @@ from lattice.store.protocol import Delete, Entry, Key, Put, Store, Term
 
 HEAD = {"apiVersion": "lattice.dev/v1alpha1"}
 READY = Condition(type="Ready", status="True")
-
-
-def a_node(name: str, cpu: int = 4000, **more: Any) -> LatticeNode:
-    """A ready node with so many milli-cores; `ports` is a range."""
-    status: dict[str, Any] = {
-        "allocatable": {"cpu": cpu, "memory": 1 << 36},
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    if ports := more.pop("ports", None):
-        status["portRange"] = {"first": ports[0], "last": ports[1]}
-    status |= more.pop("status", {})
-    spec = more.pop("spec", {})
-    return msgspec.convert(
-        {**HEAD, "kind": "LatticeNode", "metadata": {"name": name, **more}, "spec": spec, "status": status},
-        LatticeNode,
-    )
-
-
-def a_workload(name: str, cpu: int = 1000, *, ports: tuple[Any, ...] = (), **spec: Any) -> LatticeWorkload:
-    """`ports`: names of ports to be allocated, or (name, number)."""
-    listed = [
-        {"name": port} if isinstance(port, str) else {"name": port[0], "port": port[1]} for port in ports
-    ]
-    container = {"command": ["sleep", "1"], "ports": listed, "resources": {"requests": {"cpu": f"{cpu}m"}}}
-    metadata = {"name": name, "namespace": "default"}
-    made = {
-        **HEAD,
-        "kind": "LatticeWorkload",
-        "metadata": metadata,
-        "spec": {"containers": {"main": container}, **spec},
-    }
-    return msgspec.convert(made, LatticeWorkload)
 
 
 def a_scheduling_profile(**fields: Any) -> ProfileSpec:

@@ -1,7 +1,6 @@
 """Builders of nodes and workloads for offline simulation."""
 
-import msgspec
-
+from build.objects import make_object
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.profile import PRESETS
@@ -11,27 +10,17 @@ GIB = 1 << 30
 
 
 def an_offline_node(name, cpu=4000, memory=32 * GIB, status=None, labels=None, **spec):
-    value = {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": "LatticeNode",
-        "metadata": {"name": name, "labels": labels or {}},
-        "spec": spec,
-    }
-    value["status"] = {"capacity": {"cpu": cpu, "memory": memory}, **(status or {})}
-    return msgspec.convert(value, LatticeNode)
+    """A node as a file declares it: with its capacity, and no condition that an agent reports."""
+    stored = {"capacity": {"cpu": cpu, "memory": memory}, **(status or {})}
+    return make_object(LatticeNode, name, meta={"labels": labels or {}}, spec=spec, status=stored)
 
 
 def an_offline_workload(name, cpu="1", memory="1Gi", on="", labels=None, **spec):
+    """A workload as a file declares it; `on` is the node that it is bound to."""
     requests = {"cpu": cpu, "memory": memory, **spec.pop("requests", {})}
-    value = {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": "LatticeWorkload",
-        "metadata": {"name": name, "labels": labels or {}},
-        "spec": {"containers": {"main": {"command": ["run"]}}, "requests": requests, **spec},
-    }
-    if on:
-        value["status"] = {"binding": {"node": on}}
-    return msgspec.convert(value, LatticeWorkload)
+    spec = {"containers": {"main": {"command": ["run"]}}, "requests": requests, **spec}
+    status = {"binding": {"node": on}} if on else {}
+    return make_object(LatticeWorkload, name, meta={"labels": labels or {}}, spec=spec, status=status)
 
 
 def run_simulation(nodes, workloads, profile="balanced", **run):

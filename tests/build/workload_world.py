@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from build.objects import a_workload, make_object
 from build.virtual import VirtualClock, settle
 from lattice.controllers.nodes.drift import DriftController
 from lattice.controllers.nodes.eviction import EvictionController
@@ -45,37 +46,15 @@ PORTS = range(30000, 30010)
 COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
 
 
-def a_workload(name: str = "w", **spec: Any) -> LatticeWorkload:
-    """A standalone workload, unless `service` is given."""
-    body = {"containers": {"main": {"command": ["run"]}}, **spec}
-    return make_object(LatticeWorkload, name, body, namespace="default")
-
-
 def a_joining_node(name: str, **spec: Any) -> LatticeNode:
-    status = {"conditions": [{"type": "Ready", "status": "False", "reason": "NotJoined"}]}
-    return make_object(LatticeNode, name, {"zone": "a", **spec}, status=status)
+    """A node in zone a whose agent has not joined."""
+    conditions = [{"type": "Ready", "status": "False", "reason": "NotJoined"}]
+    return make_object(LatticeNode, name, spec={"zone": "a", **spec}, status={"conditions": conditions})
 
 
 def a_service_with_minimum(name: str, least: int) -> LatticeService:
-    return make_object(
-        LatticeService,
-        name,
-        {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}},
-        namespace="default",
-    )
-
-
-def make_object(
-    kind: Any, name: str, spec: dict[str, Any], *, namespace: str = "", status: dict[str, Any] | None = None
-) -> Any:
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    body = {
-        "apiVersion": kind.resource.api_version,
-        "kind": kind.resource.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
-    return msgspec.convert(body | ({"status": status} if status else {}), kind)
+    spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
+    return make_object(LatticeService, name, "default", spec=spec)
 
 
 @dataclass

@@ -9,6 +9,7 @@ import msgspec
 import yaml
 from hypothesis import strategies as st
 
+from build.objects import make_object
 from lattice.kinds import KINDS
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Kind
@@ -32,17 +33,11 @@ def make_valid_object(
     cls: type[K], name: str, spec: Spec, labels: Mapping[str, str] | None = None, namespace: str = ""
 ) -> K:
     """An object as if it had been applied; `spec` in manifest notation."""
-    metadata = {"name": name, "labels": dict(labels or {}), "namespace": namespace}
-    document = {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": cls.resource.kind,
-        "metadata": metadata,
-        "spec": spec,
-    }
-    found = msgspec.convert(document, cls, strict=False)
-    problems = [str(each) for each in found.problems()]
+    meta = {"labels": dict(labels or {}), "namespace": namespace}
+    valid = make_object(cls, name, meta=meta, spec=spec)
+    problems = [str(problem) for problem in valid.problems()]
     assert not problems, problems
-    return found
+    return valid
 
 
 def a_pool(

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.test_commands import POOLS, SERVICES, a_pool, a_service, write
+from tests.cli.test_commands import POOLS, SERVICES, a_stored_pool, a_stored_service, write
 
 SECRETS = "/api/v1/namespaces/lattice-system/secrets"
 pytestmark = pytest.mark.timeout(20)
@@ -184,13 +184,13 @@ INVALID = (422, [], {"reason": "Invalid", "message": "wrong"})
     ],
 )
 def test_apply_and_delete_exit_with_the_code_of_the_refusal(server, lattice, tmp_path, answers, code):
-    file = write(tmp_path, "p.yaml", a_pool("a"), a_pool("b"), a_pool("c"))
+    file = write(tmp_path, "p.yaml", a_stored_pool("a"), a_stored_pool("b"), a_stored_pool("c"))
     for name, answer in answers.items():
         server.answers["PATCH", f"{POOLS}/{name}"] = [answer]
         server.answers["DELETE", f"{POOLS}/{name}"] = [answer]
     assert lattice("apply", "-f", file).code == code
     for name in "abc":
-        server.put(f"{POOLS}/{name}", a_pool(name))
+        server.put(f"{POOLS}/{name}", a_stored_pool(name))
     assert lattice("delete", "pools", "a", "b", "c").code == code
 
 
@@ -206,7 +206,7 @@ def test_apply_conflict_names_the_manager_and_the_fix(server, lattice, tmp_path)
         "details": {"causes": [cause]},
     }
     server.answers["PATCH", f"{POOLS}/us-east"] = [(409, [], status)]
-    write(tmp_path, "p.yaml", a_pool())
+    write(tmp_path, "p.yaml", a_stored_pool())
     ran = lattice("apply", "-f", "p.yaml")
     assert ran.code == 1
     assert ran.err.count("kubectl") == 1
@@ -220,7 +220,7 @@ def test_apply_conflict_names_the_manager_and_the_fix(server, lattice, tmp_path)
 def test_every_unreadable_file_is_named_and_nothing_is_sent(server, lattice, tmp_path):
     folder = tmp_path / "shop"
     folder.mkdir()
-    write(folder, "a.yaml", a_pool())
+    write(folder, "a.yaml", a_stored_pool())
     (folder / "b.yaml").write_text("kind: LatticePool\nkind: LatticePool\n")
     (folder / "c.yaml").write_text("a: 1\n b: [\n")
     (folder / "d.yaml").write_text(
@@ -242,8 +242,8 @@ def test_every_unreadable_file_is_named_and_nothing_is_sent(server, lattice, tmp
 
 
 def test_namespace_mismatch_is_found_before_any_request(server, lattice, tmp_path):
-    value = a_service("fine", "shop")
-    write(tmp_path, "s.yaml", a_pool(), value, a_service(namespace="other"))
+    value = a_stored_service("fine", "shop")
+    write(tmp_path, "s.yaml", a_stored_pool(), value, a_stored_service(namespace="other"))
     ran = lattice("apply", "-f", "s.yaml", "-n", "shop")
     assert ran.code == 1
     assert "is in namespace other, but -n says shop" in ran.err
@@ -255,7 +255,7 @@ def test_causes_are_listed_in_file_order(server, lattice, tmp_path):
     server.answers["PATCH", f"{POOLS}/us-east"] = [
         (422, [], {"reason": "Invalid", "message": "is wrong", "details": {"causes": causes}})
     ]
-    write(tmp_path, "p.yaml", a_pool())
+    write(tmp_path, "p.yaml", a_stored_pool())
     told = lattice("apply", "-f", "p.yaml").err.splitlines()[1:]
     assert [line.split(":")[1] for line in told] == ["2", "5", "8"]
 
@@ -276,8 +276,8 @@ def doomed(server, path, value, **metadata):
 
 
 def test_delete_timeout_names_the_finalizers(server, lattice):
-    doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold", "foregroundDeletion"])
-    doomed(server, f"{POOLS}/b", a_pool("b"))
+    doomed(server, f"{POOLS}/a", a_stored_pool("a"), finalizers=["shop.example/hold", "foregroundDeletion"])
+    doomed(server, f"{POOLS}/b", a_stored_pool("b"))
     ran = lattice("delete", "pools", "a", "b", "--timeout", "50ms")
     assert ran.code == 3
     first, second = (line for line in ran.err.splitlines() if line.startswith("error:"))
@@ -310,7 +310,7 @@ def test_namespace_delete_timeout_names_the_remaining_objects(server, lattice):
 
 def test_long_delete_says_once_what_it_waits_for(server, lattice, monkeypatch):
     monkeypatch.setattr("lattice.cli.commands.delete.QUIET_WAIT_S", 0.01)
-    doomed(server, f"{POOLS}/a", a_pool("a"), finalizers=["shop.example/hold"])
+    doomed(server, f"{POOLS}/a", a_stored_pool("a"), finalizers=["shop.example/hold"])
     ran = lattice("delete", "pool", "a", "--timeout", "200ms")
     assert (
         ran.err.count('waiting for latticepool.lattice.dev "a": waiting for finalizers shop.example/hold\n')

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from build.scheduling_world import RunningScheduler, World, a_node, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import RunningScheduler, World, running_scheduler
 
 from lattice.clock import SystemClock
 from lattice.engine.tie_order import tie_rank

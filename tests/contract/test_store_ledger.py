@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import World, running_scheduler
 
 from lattice.clock import SystemClock
 from lattice.controllers.runtime.context import ControllerContext

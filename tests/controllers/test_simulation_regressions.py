@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 from build.cluster_world import a_bound_workload, miss_heartbeats, running_cluster_controller
+from build.objects import a_node, a_workload
 from build.scheduling_world import (
     RunningScheduler,
     World,
-    a_node,
     a_scheduling_profile,
     a_virtual_world,
-    a_workload,
     running_scheduler,
 )
 from build.stored_forms import STORED_FORMS

@@ -4,10 +4,10 @@ stored record."""
 from datetime import datetime, timedelta
 
 import msgspec
-from build.scheduling_world import a_node as a_free_node
+from build.objects import a_node as a_node
+from build.objects import a_workload
 from build.scheduling_world import a_virtual_world, running_scheduler
-from build.scheduling_world import a_workload as an_asking
-from build.workload_world import a_workload, running_world
+from build.workload_world import running_world
 
 from lattice.controllers.runtime.loop import Requeue
 from lattice.kinds.workload import LatticeWorkload
@@ -20,10 +20,10 @@ W = "default/w"
 async def test_disk_is_requested_counted_and_released() -> None:
     async with a_virtual_world() as (world, clock):
         room = {"allocatable": {"cpu": 8000, "memory": 8 * GI, "storage": 10 * GI}}
-        await world.add(a_free_node("n1", status=room))
+        await world.add(a_node("n1", status=room))
         await world.add(
             *(
-                an_asking(name, containers={"main": {"command": ["x"]}}, requests={"storage": "6Gi"})
+                a_workload(name, containers={"main": {"command": ["x"]}}, requests={"storage": "6Gi"})
                 for name in ("a", "b")
             )
         )
@@ -47,7 +47,7 @@ async def test_scheduling_attempts_and_failures_are_counted() -> None:
     async with a_virtual_world() as (world, clock), running_scheduler(world.store, clock) as scheduler:
         counters = (SCHEDULING_ATTEMPTS, SCHEDULING_FAILURES)
         count_before = [counter._value.get() for counter in counters]
-        await world.add(a_free_node("n1", 1000), an_asking("fits"), an_asking("does-not"))
+        await world.add(a_node("n1", 1000), a_workload("fits"), a_workload("does-not"))
         await scheduler.run_cycle()
         assert [each._value.get() - was for each, was in zip(counters, count_before, strict=True)] == [2, 1]
 

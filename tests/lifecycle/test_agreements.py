@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.objects import a_service_with_resources
 from build.worlds import make_valid_object
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,17 +25,6 @@ from lattice.lifecycle.agreements import (
     name_of,
     pair_of,
 )
-
-
-def a_service_with_resources(
-    name: str, resources: dict[str, Any] | None = None, namespace: str = "default"
-) -> LatticeService:
-    return make_valid_object(
-        LatticeService,
-        name,
-        {"containers": {"main": {"command": ["true"]}}, "resources": resources or {}},
-        namespace=namespace,
-    )
 
 
 def calls(**more: str) -> dict[str, str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from build.control_plane import ControlPlane, make_object, revision_after, running_loops
+from build.control_plane import ControlPlane, revision_after, running_loops
+from build.objects import a_ledger, make_object
 from build.virtual import VirtualClock
 
 from lattice.controllers.automation.rules import AutomationController
@@ -183,15 +184,10 @@ async def test_rule_retries_and_stops_workload() -> None:
 
 
 def a_ledger_at_rate(rate: int) -> LatticeLedger:
-    spec = {"budget": {"kind": "LatticePool", "name": "p"}, "limitMicros": 744_000_000, "hard": True}
+    """A ledger of 744 dollars a month with one lot that costs `rate` micro-dollars per hour."""
     lots = {"c": [{"nodeClass": "m", "count": 1, "micros": rate}]}
-    status = {
-        "committedMicros": rate,
-        "month": "2026-01",
-        "asOf": "2026-01-01T00:00:00.000000Z",
-        "machines": lots,
-    }
-    return make_object(LatticeLedger, "pool.p", spec=spec, status=status)
+    as_of = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+    return a_ledger("p", 744_000_000, committedMicros=rate, machines=lots, **as_of)
 
 
 async def test_budget_above_threshold_fires_rule() -> None:

@@ -1,7 +1,8 @@
 """Timeouts last their full time when the wall clock is set forward or back."""
 
 import pytest
-from build.workload_world import a_workload, running_world
+from build.objects import a_workload
+from build.workload_world import running_world
 
 W = "default/w"
 JUMPS = [

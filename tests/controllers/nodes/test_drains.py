@@ -4,16 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import (
-    BROKEN,
-    DRAIN,
-    World,
-    a_joining_node,
-    a_service_with_minimum,
-    a_workload,
-    make_object,
-    running_world,
-)
+from build.objects import a_workload, make_object
+from build.workload_world import BROKEN, DRAIN, World, a_joining_node, a_service_with_minimum, running_world
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraint import Taint
@@ -125,8 +117,8 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.set_taints("n1", DRAIN)
         await world.run(5)
         pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
-        await world.add(make_object(LatticePool, "south", pool, status={"capacity": {"allocatedNodes": 4}}))
-        await world.add(make_object(LatticeCluster, "south-001", {"pool": "south"}))
+        await world.add(make_object(LatticePool, "south", spec=pool, status={"capacity": {"allocatedNodes": 4}}))
+        await world.add(make_object(LatticeCluster, "south-001", spec={"pool": "south"}))
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
         await world.run(1)
         message = "0 of 2 nodes: 1 cordoned; 1 drained"

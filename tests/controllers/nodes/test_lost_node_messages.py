@@ -2,13 +2,8 @@
 end of a removed machine."""
 
 import msgspec
-from build.workload_world import (
-    World,
-    a_workload,
-    disconnect_most_of_a_zone,
-    remove_node_of_workload,
-    running_world,
-)
+from build.objects import a_workload
+from build.workload_world import World, disconnect_most_of_a_zone, remove_node_of_workload, running_world
 
 from lattice.kinds.core import Event
 

@@ -2,12 +2,12 @@
 
 import msgspec
 import pytest
+from build.objects import a_workload
 from build.workload_world import (
     BROKEN,
     DRAIN,
     World,
     a_service_with_minimum,
-    a_workload,
     disconnect_most_of_a_zone,
     remove_node_of_workload,
     running_world,

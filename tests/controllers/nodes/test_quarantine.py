@@ -1,6 +1,7 @@
 """A node with an implausible capacity gets no workloads until it reports a plausible one."""
 
-from build.workload_world import World, a_workload, running_world
+from build.objects import a_workload
+from build.workload_world import World, running_world
 from msgspec.structs import replace
 
 from lattice.controllers.runtime.object_writes import with_status

@@ -6,7 +6,8 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from build.workload_world import World, a_workload, running_world
+from build.objects import a_workload
+from build.workload_world import World, running_world
 
 from lattice.kinds.constraint import Taint
 from lattice.kinds.workload import LatticeWorkload

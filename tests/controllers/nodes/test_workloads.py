@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.workload_world import World, a_workload, running_world
+from build.objects import a_workload
+from build.workload_world import World, running_world
 
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.errors import Fenced

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from build.control_plane import ControlPlane, make_object
+from build.control_plane import ControlPlane
+from build.objects import make_object
 from build.virtual import settle
 
 from lattice.controllers.runtime.context import MAX_CONCURRENT_COMMITS

@@ -4,7 +4,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import World, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.scheduler.unschedulable import EVENT_INTERVAL_S

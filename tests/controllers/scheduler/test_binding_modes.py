@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_scheduling_profile, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import World, a_scheduling_profile, running_scheduler
 from build.stored_forms import STORED_FORMS
 from build.virtual import VirtualClock
 

@@ -7,15 +7,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import (
-    RunningScheduler,
-    World,
-    a_context,
-    a_node,
-    a_virtual_world,
-    a_workload,
-    running_scheduler,
-)
+from build.objects import a_node, a_workload, make_object
+from build.scheduling_world import RunningScheduler, World, a_context, a_virtual_world, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
@@ -23,7 +16,7 @@ from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.errors import Unavailable
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import LatticeService, ServicePlacement, ServiceStatus
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS
@@ -32,16 +25,10 @@ HEAD = {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeService"}
 
 
 def a_budgeted_service(least: int, placed: int) -> LatticeService:
+    """The service web with a minimum and so many placed replicas."""
     spec = {"containers": {"main": {"command": ["run"]}}, "replicas": {"min": least}}
-    made = msgspec.convert(
-        {**HEAD, "metadata": {"name": "web", "namespace": "default"}, "spec": spec}, LatticeService
-    )
-    return msgspec.structs.replace(
-        made,
-        status=ServiceStatus(
-            placements=(ServicePlacement(pool="p", cluster="c", node="m", replicas=placed),)
-        ),
-    )
+    placements = [{"pool": "p", "cluster": "c", "node": "m", "replicas": placed}]
+    return make_object(LatticeService, "web", "default", spec=spec, status={"placements": placements})
 
 
 @asynccontextmanager

@@ -4,7 +4,8 @@ import random
 from typing import Any
 
 import pytest
-from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import a_virtual_world, running_scheduler
 from build.virtual import VirtualClock
 
 from lattice.app.leadership import build_dependencies

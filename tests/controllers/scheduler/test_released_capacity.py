@@ -7,14 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
-from build.scheduling_world import (
-    RunningScheduler,
-    World,
-    a_node,
-    a_scheduling_profile,
-    a_workload,
-    running_scheduler,
-)
+from build.objects import a_node, a_workload
+from build.scheduling_world import RunningScheduler, World, a_scheduling_profile, running_scheduler
 from build.virtual import VirtualClock, settle
 
 from lattice.controllers.runtime.object_writes import with_metadata

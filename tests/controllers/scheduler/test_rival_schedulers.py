@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import RunningScheduler, World, a_node, a_workload, key_of, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import RunningScheduler, World, key_of, running_scheduler
 from build.virtual import VirtualClock, settle
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import a_node, a_virtual_world, a_workload, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import a_virtual_world, running_scheduler
 from build.virtual import settle
 
 from lattice.controllers.runtime.loop import run_all

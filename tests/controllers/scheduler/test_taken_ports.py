@@ -4,9 +4,9 @@ and a fixed port fails permanently."""
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from build.scheduling_world import a_node, a_virtual_world, running_scheduler
-from build.scheduling_world import a_workload as an_ask
-from build.workload_world import a_workload, running_world
+from build.objects import a_node, a_workload
+from build.scheduling_world import a_virtual_world, running_scheduler
+from build.workload_world import running_world
 
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
@@ -61,8 +61,8 @@ async def test_taken_port_is_excluded_until_it_expires() -> None:
         taken = {"status": {"takenPorts": {"30000": format_micro_time(NOW)}}}
         await world.add(
             a_node("n1", ports=(30000, 30001), **taken),
-            an_ask("one", ports=("http",)),
-            an_ask("two", ports=("http",)),
+            a_workload("one", ports=("http",)),
+            a_workload("two", ports=("http",)),
         )
         await scheduler.run_cycle()
         found = [(await world.workload(name)).status.allocated_ports for name in ("one", "two")]

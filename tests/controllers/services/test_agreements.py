@@ -1,25 +1,19 @@
 """Agreements are created by the first side, become active with the second, carry addresses, and are deleted
 with the last."""
 
-from typing import Any
-
-from build.control_plane import ControlPlane, make_object, revision_after, running_loops
+from build.control_plane import ControlPlane, revision_after, running_loops
+from build.objects import a_service_with_resources, make_object
 
 from lattice.controllers.services.agreements import AgreementController
 from lattice.kinds.agreement import LatticeAgreement
 from lattice.kinds.node import LatticeNode
-from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 
 MAIN = {"main": {"command": ["true"]}}
 
 
-def a_caller_or_callee(name: str, resources: dict[str, Any]) -> LatticeService:
-    return make_object(LatticeService, name, "default", spec={"containers": MAIN, "resources": resources})
-
-
-WEB = a_caller_or_callee("web", {"api": {"type": "Service"}})
-API = a_caller_or_callee("api", {"web": {"type": "Service", "direction": "inbound"}})
+WEB = a_service_with_resources("web", {"api": {"type": "Service"}})
+API = a_service_with_resources("api", {"web": {"type": "Service", "direction": "inbound"}})
 
 
 def a_replica_of_api(*, ready: bool) -> LatticeWorkload:
@@ -58,9 +52,9 @@ async def test_agreement_lifecycle() -> None:
         assert await seen() == (True, None, ["10.0.0.1"])
         first, *later = await revision_after(plane, [40, 40])
         assert set(later) == {first}, "nothing is written while nothing changes"
-        await plane.put(a_caller_or_callee("api", {}))
+        await plane.put(a_service_with_resources("api", {}))
         assert await seen() == (False, "callee", [])
-        await plane.put(a_caller_or_callee("web", {}))
+        await plane.put(a_service_with_resources("web", {}))
         assert await seen() is None
 
 

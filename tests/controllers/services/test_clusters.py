@@ -15,7 +15,8 @@ from build.cluster_world import (
     miss_heartbeats,
     running_cluster_controller,
 )
-from build.control_plane import make_object, revision_after, running_loops
+from build.control_plane import revision_after, running_loops
+from build.objects import make_object
 
 from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER
 from lattice.errors import Fenced

@@ -4,7 +4,8 @@ objects."""
 from typing import Any
 
 import pytest
-from build.control_plane import ControlPlane, make_object, revision_after, running_loops
+from build.control_plane import ControlPlane, revision_after, running_loops
+from build.objects import a_ledger, make_object
 
 from lattice import metrics
 from lattice.controllers.services.fleet_metrics import FleetMetricsController, pending_verdict
@@ -58,15 +59,9 @@ def test_pending_reason_of_service(service: LatticeService, verdict: str) -> Non
 
 
 def the_ledger_of_north() -> LatticeLedger:
-    budget = {"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 60_000_000, "hard": True}
     machines = {"north-001": [{"nodeClass": "nano", "count": 2, "micros": 50_000}]}
-    month = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
-    return make_object(
-        LatticeLedger,
-        "pool.north",
-        spec=budget,
-        status={**month, "committedMicros": 100_000, "machines": machines},
-    )
+    as_of = {"month": "2026-01", "asOf": "2026-01-01T00:00:00.000000Z"}
+    return a_ledger("north", 60_000_000, committedMicros=100_000, machines=machines, **as_of)
 
 
 def value(name: str, **labels: str) -> float | None:

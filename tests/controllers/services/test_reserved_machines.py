@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import msgspec
-from build.scheduling_world import RunningScheduler, a_workload, running_scheduler
+from build.objects import a_workload
+from build.scheduling_world import RunningScheduler, running_scheduler
 from build.service_world import NOW, RunningFleet, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_policy, a_service, a_static

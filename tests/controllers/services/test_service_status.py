@@ -4,7 +4,8 @@ writes."""
 from typing import Any
 
 import pytest
-from build.control_plane import ControlPlane, make_object, revision_after, running_loops
+from build.control_plane import ControlPlane, revision_after, running_loops
+from build.objects import make_object
 
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.kinds.service import LatticeService

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from build.control_plane import ControlPlane, make_object, revision_after, running_loops
+from build.cluster_world import a_cluster
+from build.control_plane import ControlPlane, revision_after, running_loops
+from build.objects import make_object
 
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.kinds import KINDS
@@ -33,14 +35,6 @@ NANO = make_object(
 def the_north_pool(provider: str = "local", **spec: Any) -> LatticePool:
     place = {"type": provider, "region": "north", **spec.pop("login", {})}
     return make_object(LatticePool, "north", spec={"provider": place, "nodeClasses": ["nano"], **spec})
-
-
-def a_cluster(nodes: int, pool: str = "north", provider: str = "local") -> LatticeCluster:
-    return make_object(
-        LatticeCluster,
-        f"{pool}-001",
-        spec={"pool": pool, "provider": provider, "region": "north", "nodes": {"nano": nodes}},
-    )
 
 
 LOGIN = {"login": {"credentials": {"secretRef": "keys"}}}

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.objects import a_ledger
 from build.placed_worlds import a_pool_node, a_replica_on_node
 from build.property_settings import LONG
 from build.random_worlds import random_world
@@ -371,12 +372,7 @@ def test_changed_policies_update_demands() -> None:
 
 
 def a_ledger_with_spending(spent: int, as_of: str = "2026-01-16T00:00:00.000000Z") -> LatticeLedger:
-    document = {
-        "apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeLedger", "metadata": {"name": "pool.p1"},
-        "spec": {"budget": {"kind": "LatticePool", "name": "p1"}, "limitMicros": 300_000_000},
-        "status": {"month": as_of[:7], "asOf": as_of, "spentMicros": spent},
-    }  # fmt: skip
-    return msgspec.convert(document, LatticeLedger)
+    return a_ledger("p1", 300_000_000, month=as_of[:7], asOf=as_of, spentMicros=spent)
 
 
 @pytest.mark.parametrize(("spent", "count"), [

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-import msgspec
 import pytest
+from build.objects import a_workload
 
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.status.supply_status import ClusterUsage, usage_by_cluster
@@ -12,14 +12,9 @@ from lattice.placement.status.supply_status import ClusterUsage, usage_by_cluste
 def a_workload_in_cluster(
     name: str, cpu: str, cluster: str = "c1", service: str = "", revision: str = ""
 ) -> LatticeWorkload:
-    container = {"resources": {"requests": {"cpu": cpu}}}
-    spec = {"containers": {"main": container}, "cluster": cluster, "service": service, "revision": revision}
-    head = {
-        "apiVersion": "lattice.dev/v1alpha1",
-        "kind": "LatticeWorkload",
-        "metadata": {"name": name, "namespace": "default"},
-    }
-    return msgspec.convert({**head, "spec": spec}, LatticeWorkload)
+    main = {"resources": {"requests": {"cpu": cpu}}}
+    spec = {"cluster": cluster, "service": service, "revision": revision}
+    return a_workload(name, containers={"main": main}, **spec)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import a_node, a_workload
+from build.objects import a_node, a_workload
 from build.stored_forms import STORED_FORMS
 
 from lattice.kinds.constraint import Taint

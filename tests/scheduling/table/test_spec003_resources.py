@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 import pytest
+from build.objects import make_object
 
 from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import summarize
@@ -21,28 +21,22 @@ Quantities = Mapping[str, Any]
 
 
 def a_sized_node(capacity: Quantities, **status: Any) -> LatticeNode:
-    """A node that is ready unless `status` overrides it."""
-    told = {
+    """A node with this capacity and no allocatable that it reports; ready unless `status` overrides it."""
+    stored = {
         "capacity": {"cpu": 8000, "memory": 8 * GIB, **capacity},
         "conditions": [{"type": "Ready", "status": "True"}],
         **status,
     }
-    value = {"metadata": {"name": "n"}, "status": told}
-    return msgspec.convert(
-        {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeNode", **value}, LatticeNode
-    )
+    return make_object(LatticeNode, "n", status=stored)
 
 
 def a_workload_of_containers(*containers: tuple[Quantities, Quantities], **spec: Any) -> LatticeWorkload:
     """A workload from (requests, limits) of each container."""
-    made = {
-        f"c{n}": {"command": ["run"], "resources": {"requests": r, "limits": m}}
-        for n, (r, m) in enumerate(containers)
+    bodies = {
+        f"c{number}": {"command": ["run"], "resources": {"requests": requests, "limits": limits}}
+        for number, (requests, limits) in enumerate(containers)
     }
-    value = {"metadata": {"name": "w"}, "spec": {"containers": made, **spec}}
-    return msgspec.convert(
-        {"apiVersion": "lattice.dev/v1alpha1", "kind": "LatticeWorkload", **value}, LatticeWorkload
-    )
+    return make_object(LatticeWorkload, "w", spec={"containers": bodies, **spec})
 
 
 def decided(node: LatticeNode, workload: LatticeWorkload) -> Decision:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.objects import make_object
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
@@ -31,25 +32,12 @@ GI = 1 << 30
 READY = [{"type": "Ready", "status": "True"}]
 
 
-def made(kind: type[Any], name: str, namespace: str = "", **parts: Any) -> Any:
-    resource = kind.resource
-    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
-    return msgspec.convert(
-        {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata, **parts}, kind
-    )
-
-
 def a_node_of_cluster(
     name: str, cluster: str = "north-001", pool: str = "north", **status: Any
 ) -> LatticeNode:
     room = {"cpu": 2000, "memory": 4 * GI}
-    found: LatticeNode = made(
-        LatticeNode,
-        name,
-        spec={"cluster": cluster, "pool": pool},
-        status={"capacity": room, "allocatable": room, "conditions": READY, "phase": "Ready", **status},
-    )
-    return found
+    stored = {"capacity": room, "allocatable": room, "conditions": READY, "phase": "Ready", **status}
+    return make_object(LatticeNode, name, spec={"cluster": cluster, "pool": pool}, status=stored)
 
 
 def a_replica_of_service(name: str, service: str, node: str, **status: Any) -> LatticeWorkload:
@@ -60,8 +48,7 @@ def a_replica_of_service(name: str, service: str, node: str, **status: Any) -> L
         "requests": {"cpu": "500m"},
     }
     binding = {"binding": {"node": node}} if node else {}
-    found: LatticeWorkload = made(LatticeWorkload, name, "default", spec=spec, status={**binding, **status})
-    return found
+    return make_object(LatticeWorkload, name, "default", spec=spec, status={**binding, **status})
 
 
 HEARD = {
@@ -77,20 +64,20 @@ HEARD = {
 FLEET = Fleet(
     NOW,
     pools=[
-        made(
+        make_object(
             LatticePool,
             "north",
             spec={"provider": {"type": "local", "region": "n"}, "capacity": {"maxNodes": 4}},
         )
     ],
     clusters=[
-        made(
+        make_object(
             LatticeCluster,
             "north-001",
             spec={"pool": "north", "nodes": {"nano": 3}},
             status={"cost": {"hourly": 0.3}, "phase": "Ready"},
         ),
-        made(LatticeCluster, "aws-001", spec={"pool": "aws/us-east-1", "nodes": {"big": 1}}),
+        make_object(LatticeCluster, "aws-001", spec={"pool": "aws/us-east-1", "nodes": {"big": 1}}),
     ],
     nodes=[
         a_node_of_cluster("n2"),
@@ -99,7 +86,7 @@ FLEET = Fleet(
         a_node_of_cluster("n4", "aws-001", "aws/us-east-1"),
     ],
     services=[
-        made(
+        make_object(
             LatticeService,
             "web",
             "default",
@@ -118,7 +105,7 @@ FLEET = Fleet(
         a_replica_of_service("web-2", "web", ""),
     ],
     ledgers=[
-        made(
+        make_object(
             LatticeLedger,
             "pool.north",
             spec={"budget": {"kind": "LatticePool", "name": "north"}, "limitMicros": 100_000_000},
@@ -169,7 +156,7 @@ def test_node_usage_is_empty_once_disconnected() -> None:
     ],
 )
 def test_workload_row_shows_requests(spec: dict[str, Any], asked: tuple[int, int]) -> None:
-    workload = made(LatticeWorkload, "w", "default", spec=spec)
+    workload = make_object(LatticeWorkload, "w", "default", spec=spec)
     amounts = workload.spec.request_amounts
     assert requested_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
 
@@ -256,7 +243,7 @@ def test_summary_sums_capacity_and_bound_requests() -> None:
 
 
 def test_workload_counts_in_cluster_of_its_node() -> None:
-    bare: Kind = made(
+    bare: Kind = make_object(
         LatticeWorkload,
         "job",
         "default",
