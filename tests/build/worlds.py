@@ -22,7 +22,7 @@ from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "40"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "20"))
 K = TypeVar("K", bound=Kind)
 Spec = Mapping[str, Any]
 KIND: dict[str, type[Kind]] = {each.resource.kind: each for each in KINDS}

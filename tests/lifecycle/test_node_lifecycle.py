@@ -5,6 +5,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -287,7 +288,7 @@ def last_moments(
     return answered + (stop_after + TIMES.kill_grace) / node_rate, heard
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3000 if LONG else 100, deadline=None)
 @given(
     beats=exchanges,
     node_rate=rates,
@@ -315,7 +316,7 @@ def test_excess_clock_drift_breaks_stop_guarantee() -> None:
     assert decide_failover(policy, a_node_observation((dead - heard) * 1.2 - 0.01), evicted("n0")).is_allowed
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=1500 if LONG else 50, deadline=None)
 @given(
     looks=st.lists(st.lists(st.floats(0, 300), min_size=8, max_size=8), min_size=1, max_size=10),
     pause=st.floats(0, 20),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -194,7 +195,7 @@ class Fleet:
 cells = st.dictionaries(st.sampled_from([A, B, ("us-002", "l")]), st.integers(1, 4), min_size=1)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3000 if LONG else 100, deadline=None)
 @given(before=cells, after=cells, seed=st.integers(0, 1 << 20))
 def test_rollout_stays_within_bounds_and_terminates(
     before: dict[NodeGroupKey, int], after: dict[NodeGroupKey, int], seed: int
@@ -223,7 +224,7 @@ def test_rollout_stays_within_bounds_and_terminates(
     assert {each.revision for each in fleet.live()} == {NEW}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2000 if LONG else 70, deadline=None)
 @given(count=st.integers(1, 6), seed=st.integers(0, 1 << 20))
 def test_failing_rollout_keeps_old_replicas(count: int, seed: int) -> None:
     fleet = Fleet(Random(seed))

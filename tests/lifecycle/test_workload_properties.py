@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from build.property_settings import LONG
 from build.workload_inputs import NOW, OLD, REV, a_report, a_retry, ago, an_action, an_input
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -125,7 +126,7 @@ situations = st.builds(
 reports = st.builds(a_report, states, st.integers(1, 5), st.just(""), st.sampled_from([REV, OLD]))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=4000 if LONG else 100, deadline=None)
 @given(situation=situations, holds=reports, fails=st.integers(0, 6))
 def test_any_state_converges_without_double_start(
     situation: WorkloadInput, holds: Report, fails: int
@@ -153,7 +154,7 @@ def test_any_state_converges_without_double_start(
     assert not decide(replace(final, report=agent.holds)).is_stored or world.is_removed
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=1000 if LONG else 40, deadline=None)
 @given(fails=st.integers(0, 4))
 def test_workload_starts_once_plus_once_per_failure(fails: int) -> None:
     world = World(an_input(node="None"), Agent(fails))

@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -217,7 +218,7 @@ def come_to_rest(world: World) -> None:
     raise AssertionError(f"no rest: {world.found}")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=1500 if LONG else 50, deadline=None)
 @given(st.integers(0, 2**32), st.booleans())
 def test_delayed_orders_and_reports_never_run_two_copies(seed: int, is_deleted: bool) -> None:
     world, chance = World(), random.Random(seed)

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import dataclass
 
 from build.garbage_world import World, new_world
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -61,7 +62,7 @@ def _strike(alive: dict[str, list[str]]) -> None:
 
 
 @given(plan=plans())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3000 if LONG else 60, deadline=None)
 def test_any_graph_matches_reference_fixpoint(plan: Plan) -> None:
     async def scenario() -> None:
         world = await new_world()

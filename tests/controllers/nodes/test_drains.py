@@ -117,7 +117,9 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.set_taints("n1", DRAIN)
         await world.run(5)
         pool = {"provider": {"type": "local", "region": "here"}, "capacity": {"maxNodes": 4}}
-        await world.add(make_object(LatticePool, "south", spec=pool, status={"capacity": {"allocatedNodes": 4}}))
+        await world.add(
+            make_object(LatticePool, "south", spec=pool, status={"capacity": {"allocatedNodes": 4}})
+        )
         await world.add(make_object(LatticeCluster, "south-001", spec={"pool": "south"}))
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
         await world.run(1)

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from build.objects import a_node, a_workload
+from build.property_settings import LONG
 from build.scheduling_world import RunningScheduler, World, key_of, running_scheduler
 from build.virtual import VirtualClock, settle
 from hypothesis import example, given, settings
@@ -249,7 +250,7 @@ CROSSED = [
 
 
 @pytest.mark.parametrize("mode", list(BindingMode))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=600 if LONG else 20, deadline=None)
 @given(steps=STEPS, seed=st.integers(0, 1000))
 @example(steps=CROSSED, seed=0)
 @example(steps=CROSSED, seed=16)

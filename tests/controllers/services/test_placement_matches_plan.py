@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from build.property_settings import LONG
 from build.service_world import RunningFleet, contents, puts, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, a_static, worlds
@@ -64,7 +65,7 @@ def shares(fleet: RunningFleet) -> dict[str, int]:
     return found
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=400 if LONG else 15, deadline=None)
 @given(world=worlds())
 def test_committed_placements_match_plan(world: World) -> None:
     async def script() -> None:
@@ -88,7 +89,7 @@ def test_committed_placements_match_plan(world: World) -> None:
     asyncio.run(script())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=400 if LONG else 15, deadline=None)
 @given(world=worlds())
 def test_added_service_matches_plan_and_cost(world: World) -> None:
     """All other replicas are bound by then, so that plan and controller see the same machines."""

@@ -36,7 +36,7 @@ from lattice.placement.plan.plan import FleetState, plan
 
 LONG = os.environ.get("LATTICE_LONG") == "1"
 EXAMPLES = settings(
-    max_examples=1500 if LONG else 40,
+    max_examples=1500 if LONG else 15,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

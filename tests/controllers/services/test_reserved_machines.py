@@ -30,7 +30,7 @@ from lattice.store.protocol import Key
 PROD = {"env": "prod"}
 MACHINE = {"cpu": 4000, "memory": 16 << 30}
 EXAMPLES = settings(
-    max_examples=400 if os.environ.get("LATTICE_LONG") == "1" else 25,
+    max_examples=400 if os.environ.get("LATTICE_LONG") == "1" else 12,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],

@@ -26,7 +26,7 @@ from lattice.placement.plan.plan import plan
 EMPTY_WORLD = World.of([])
 NAMES = ("api", "db", "web")
 LONG = os.environ.get("LATTICE_LONG") == "1"
-EXAMPLES = settings(max_examples=1500 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=1500 if LONG else 15, deadline=None, suppress_health_check=list(HealthCheck))
 CORES = 4  # of a machine
 Shape = tuple[int, int, int, int]  # replicas before and after, cores, priority
 

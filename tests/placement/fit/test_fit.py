@@ -23,7 +23,7 @@ from lattice.placement.queries.dispatch import answer_query
 
 NO_SHRINKING = [Phase.explicit, Phase.reuse, Phase.generate]  # shrinking a world takes minutes
 SOME = settings(
-    max_examples=3000 if LONG else 20,
+    max_examples=3000 if LONG else 8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=NO_SHRINKING,

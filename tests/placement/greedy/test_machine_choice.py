@@ -71,7 +71,7 @@ def test_cheapest_class_that_fits_is_chosen(service: Kind, chosen: dict[str, int
     assert clusters(*SIZES, service) == {"p1-001": chosen}
 
 
-@settings(max_examples=400 if LONG else 60, deadline=None)
+@settings(max_examples=400 if LONG else 30, deadline=None)
 @given(
     st.integers(1, 60),
     st.integers(1, 40),
@@ -104,7 +104,7 @@ def test_larger_class_is_chosen_under_scarce_limits(supply: Kind, made: dict[str
     assert list(clusters(*SIZES[:3], supply, a_service(cores=2, replicas=6)).values()) == [made]
 
 
-@settings(max_examples=2000 if LONG else 40, deadline=None)
+@settings(max_examples=2000 if LONG else 20, deadline=None)
 @given(
     st.integers(1, 20),
     st.sampled_from([0.5, 1, 1.5, 2, 3, 4, 9]),

@@ -29,7 +29,7 @@ from lattice.placement.plan.whatif import loss_impacts
 from lattice.server.requests.catalog import compile_kind
 from lattice.server.resources.admission import admit
 
-SOME = settings(max_examples=2000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
 POOL: dict[str, Any] = {"provider": {"type": "aws"}}
 CLASS: dict[str, Any] = {"providers": {"aws": {}}, "resources": {"cores": 4, "memoryGi": 16}}
 CLOUD: dict[str, Any] = {"provider": "aws", "regions": {"r1": {}}}

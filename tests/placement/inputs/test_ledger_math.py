@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +30,7 @@ from lattice.placement.inputs.ledger_math import (
 DOLLAR = 1_000_000
 START = datetime(2026, 11, 1, tzinfo=UTC)
 NEARLY = datetime(2026, 11, 30, 23, tzinfo=UTC)  # one hour before the month ends
-MANY = settings(max_examples=500, deadline=None)
+MANY = settings(max_examples=500 if LONG else 100, deadline=None)
 
 moments = st.datetimes(datetime(2026, 1, 1), datetime(2027, 1, 31), timezones=st.just(UTC))  # noqa: DTZ001 - the strategy adds the zone
 rates = st.one_of(st.integers(0, 50), st.integers(0, 10**7), st.integers(0, 10**13))

@@ -3,6 +3,7 @@
 from fractions import Fraction
 
 import pytest
+from build.property_settings import LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from lattice.placement.model.costs import (
     split_price,
 )
 
-MANY = settings(max_examples=500, deadline=None)
+MANY = settings(max_examples=500 if LONG else 100, deadline=None)
 ROOM = {"cpu": 4000, "memory": 16 << 30}
 
 

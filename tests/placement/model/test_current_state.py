@@ -4,6 +4,7 @@ plain loop predicts."""
 from typing import TypeVar
 
 import msgspec
+from build.property_settings import LONG
 from build.worlds import a_class, a_pool, a_service, a_world, make_valid_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 
 K = TypeVar("K", bound=Kind)
-EXAMPLES = settings(max_examples=60, deadline=None)
+EXAMPLES = settings(max_examples=600 if LONG else 30, deadline=None)
 
 
 def world_with_cluster(nodes: list[tuple[int, bool]], replicas: int) -> World:

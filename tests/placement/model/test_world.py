@@ -30,7 +30,7 @@ from lattice.placement.model.offer import NO_LIMIT, MachineType
 from lattice.placement.model.world import World, placed_counts
 from lattice.placement.plan.plan import converge
 
-SOME = settings(max_examples=3000 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 30, deadline=None, suppress_health_check=list(HealthCheck))
 API = "default/api"
 
 

@@ -14,7 +14,7 @@ from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge, plan
 
-SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 15, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 TIME_LIMIT_S = 2.0  # seconds; these worlds take milliseconds
 

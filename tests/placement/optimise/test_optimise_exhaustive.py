@@ -20,7 +20,7 @@ from lattice.placement.optimise.fleet_problem import useful_types
 from lattice.placement.optimise.optimise import FleetPlan, OptimiserOptions, optimise
 from lattice.placement.plan.plan import FleetState, converge
 
-SOME = settings(max_examples=1500 if LONG else 60, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=1500 if LONG else 25, deadline=None, suppress_health_check=list(HealthCheck))
 NAMES = ("api", "batch", "cache", "web")
 TIME_LIMIT_S = 5.0  # seconds; these worlds take milliseconds
 

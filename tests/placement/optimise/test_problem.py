@@ -338,7 +338,7 @@ def check(program: PlacementProblem, outcome: Solution) -> None:
     assert program.max_moves is None or outcome.moves <= program.max_moves
 
 
-@settings(max_examples=700 if LONG else 150, deadline=None)
+@settings(max_examples=700 if LONG else 50, deadline=None)
 @given(programs())
 def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
     outcome = solve(program, **TO_OPTIMALITY)
@@ -355,7 +355,7 @@ def test_bound_and_cost_enclose_true_optimum(program: PlacementProblem) -> None:
         assert bound <= truth
 
 
-@settings(max_examples=500 if LONG else 100, deadline=None)
+@settings(max_examples=500 if LONG else 40, deadline=None)
 @given(programs(alone=True))
 def test_one_replica_per_machine_is_solved_exactly(program: PlacementProblem) -> None:
     outcome = solve(program, **TO_OPTIMALITY)
@@ -367,7 +367,7 @@ def test_one_replica_per_machine_is_solved_exactly(program: PlacementProblem) ->
         assert outcome.status == "optimal"
 
 
-@settings(max_examples=300 if LONG else 150, deadline=None)
+@settings(max_examples=300 if LONG else 50, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 12), st.integers(1, 12)), min_size=4, max_size=9),
     st.tuples(st.integers(12, 20), st.integers(12, 20)),
@@ -382,7 +382,7 @@ def test_packing_many_sizes_keeps_bound_valid(needs: list[tuple[int, int]], size
     assert outcome.status == ("optimal" if outcome.bound == outcome.cost else "packed")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300 if LONG else 40, deadline=None)
 @given(programs(), st.randoms(use_true_random=False))
 def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: random.Random) -> None:
     first = solve(program, **TO_OPTIMALITY)
@@ -393,7 +393,7 @@ def test_solution_is_independent_of_input_order(program: PlacementProblem, rng: 
     assert solve(replace(program, loads=tuple(loads), sources=tuple(sources)), **TO_OPTIMALITY) == first
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=300 if LONG else 40, deadline=None)
 @given(programs())
 def test_undoing_moves_of_a_load_is_never_cheaper(program: PlacementProblem) -> None:
     """Undoing the moves of any one load is not cheaper."""

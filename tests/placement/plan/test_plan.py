@@ -18,8 +18,8 @@ from lattice.placement.model.current_state import EMPTY_LAYOUT
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, compare, converge, plan
 
-MANY = settings(max_examples=4000 if LONG else 100, deadline=None, suppress_health_check=list(HealthCheck))
-SOME = settings(max_examples=2000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+MANY = settings(max_examples=4000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=2000 if LONG else 15, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 ELSEWHERE = (" in ", "latency", "skew", "regions", "reserve")
 

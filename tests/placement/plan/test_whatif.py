@@ -27,7 +27,7 @@ from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, Plan, converge, plan
 from lattice.placement.plan.whatif import WhatIfEvent, loss_impacts, offer_names, whatif
 
-SOME = settings(max_examples=3000 if LONG else 40, deadline=None, suppress_health_check=list(HealthCheck))
+SOME = settings(max_examples=3000 if LONG else 15, deadline=None, suppress_health_check=list(HealthCheck))
 numbers = st.integers(0, 1 << 40)
 
 

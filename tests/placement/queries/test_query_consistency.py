@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 from build.placed_worlds import a_placed_world
+from build.property_settings import LONG
 from build.worlds import (
     EXAMPLES,
     a_policy,
@@ -82,7 +83,7 @@ def test_fit_suggestion_places_misplaced_service() -> None:
 
 
 @settings(
-    max_examples=EXAMPLES if EXAMPLES > 40 else 20,
+    max_examples=EXAMPLES if LONG else 8,
     deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=NO_SHRINKING,
