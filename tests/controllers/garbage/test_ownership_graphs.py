@@ -1,6 +1,5 @@
 """Any graph of owners converges to the fixpoint of a plain reference algorithm."""
 
-import asyncio
 from dataclasses import dataclass
 
 from build.garbage_world import World, new_world
@@ -63,27 +62,24 @@ def _strike(alive: dict[str, list[str]]) -> None:
 
 @given(plan=plans())
 @settings(max_examples=3000 if LONG else 60, deadline=None)
-def test_any_graph_matches_reference_fixpoint(plan: Plan) -> None:
-    async def scenario() -> None:
-        world = await new_world()
-        await _build(world, plan.owners)
-        async with world.collecting():
+async def test_any_graph_matches_reference_fixpoint(plan: Plan) -> None:
+    world = await new_world()
+    await _build(world, plan.owners)
+    async with world.collecting():
+        await world.settle()
+        for deeds in plan.rounds:
+            for name, how in deeds:
+                await _do(world, name, how)
             await world.settle()
-            for deeds in plan.rounds:
-                for name, how in deeds:
-                    await _do(world, name, how)
-                await world.settle()
-            left = await world.store.list("configmaps")
-        objects = {entry.key.name: unpack(entry.value, 1)["metadata"] for entry in left.entries}
-        found = {
-            name if metadata["uid"] == f"uid-{name}" else f"{name} anew": [
-                owner["name"] for owner in metadata.get("ownerReferences", ())
-            ]
-            for name, metadata in objects.items()
-        }
-        assert found == survivors(plan)
-
-    asyncio.run(scenario())
+        left = await world.store.list("configmaps")
+    objects = {entry.key.name: unpack(entry.value, 1)["metadata"] for entry in left.entries}
+    found = {
+        name if metadata["uid"] == f"uid-{name}" else f"{name} anew": [
+            owner["name"] for owner in metadata.get("ownerReferences", ())
+        ]
+        for name, metadata in objects.items()
+    }
+    assert found == survivors(plan)
 
 
 async def _build(world: World, graph: dict[str, list[tuple[str, bool]]]) -> None:

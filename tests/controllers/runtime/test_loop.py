@@ -102,10 +102,11 @@ async def test_slow_key_does_not_block_others_and_times_out() -> None:
     seconds=dict.fromkeys("abc", 3.0),
     seed=0,
 )
-def test_no_wake_up_is_lost_and_workers_stay_bounded(
+async def test_no_wake_up_is_lost_and_workers_stay_bounded(
     events: list[tuple[float, str, Priority]], workers: int, seconds: dict[str, float], seed: int
 ) -> None:
-    async def script(clock: VirtualClock) -> None:
+    clock = VirtualClock()
+    with capture_logs():
         answers: dict[str, list[Answer]] = {
             key: random.Random(seed).choices([None, Requeue(1), Conflict("x"), Unavailable("y")], k=6)
             for key in "abc"
@@ -119,8 +120,7 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
             await clock.advance(pause)
             last[key] = len(controller.begun)
             loop.wake([key], lane)
-        with capture_logs():
-            await clock.advance(500)
+        await clock.advance(500)
         assert controller.most <= workers
         assert loop.pending == 0
         for key, count in last.items():
@@ -128,9 +128,6 @@ def test_no_wake_up_is_lost_and_workers_stay_bounded(
                 f"{key} was not reconciled after it was woken"
             )
         await cancel_and_wait(task)
-
-    with capture_logs():
-        asyncio.run(script(VirtualClock()))
 
 
 async def test_earlier_wake_up_replaces_requeue() -> None:

@@ -114,7 +114,9 @@ async def test_each_binding_mode_binds_and_leaves_no_records(mode: BindingMode) 
             a_node("n2", 2000),
             *(a_workload(f"w{number}", ports=("http",)) for number in range(5)),
         )
-        async with running_scheduler(world.store, clock, a_scheduling_profile(binding=mode.value)) as scheduler:
+        async with running_scheduler(
+            world.store, clock, a_scheduling_profile(binding=mode.value)
+        ) as scheduler:
             assert scheduler.controller.binding_cycle.binder.mode is mode
             await scheduler.run_cycle()
             revision_before = await world.revision()

@@ -254,19 +254,16 @@ CROSSED = [
 @given(steps=STEPS, seed=st.integers(0, 1000))
 @example(steps=CROSSED, seed=0)
 @example(steps=CROSSED, seed=16)
-def test_rival_schedulers_never_overcommit(
+async def test_rival_schedulers_never_overcommit(
     mode: BindingMode, steps: list[tuple[tuple[str, int, int], str]], seed: int
 ) -> None:
-    async def script() -> None:
-        rivals = RivalSchedulers(VirtualClock(), mode, seed)
-        await rivals.begin()
-        for step, schedulers in steps:
-            await rivals.step(*step)
-            await rivals.run_cycles(SCHEDULERS[schedulers])
-        store = rivals.world.store
-        assert isinstance(store, MemoryStore)
-        check(await history(store))
-        await rivals.end()
-        await settle()
-
-    asyncio.run(script())
+    rivals = RivalSchedulers(VirtualClock(), mode, seed)
+    await rivals.begin()
+    for step, schedulers in steps:
+        await rivals.step(*step)
+        await rivals.run_cycles(SCHEDULERS[schedulers])
+    store = rivals.world.store
+    assert isinstance(store, MemoryStore)
+    check(await history(store))
+    await rivals.end()
+    await settle()

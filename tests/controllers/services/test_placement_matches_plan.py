@@ -1,6 +1,5 @@
 """The committed placements equal those of `plan`, also after a crash at any commit."""
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -67,60 +66,51 @@ def shares(fleet: RunningFleet) -> dict[str, int]:
 
 @settings(max_examples=400 if LONG else 15, deadline=None)
 @given(world=worlds())
-def test_committed_placements_match_plan(world: World) -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        planned = converge(replace(world, now=clock.now()))
-        async with running_fleet(
-            *stored_objects(world), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
-        ) as fleet:
-            await fleet.services.reconcile(FLEET_KEY)
-            await fleet.wait_for_caches()
-            where, machines, rates = await committed(fleet)
-            assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in planned.replica_counts.items()
-            }
-            assert machines == {name: dict(each) for name, each in planned.clusters.items()}
-            assert rates == {name: rate for name, rate in planned.fleet.ledgers.committed.items() if rate}
-            assert shares(fleet) == {
-                name: planned.service_rates.get(name, 0) for name in planned.replica_counts
-            }
-
-    asyncio.run(script())
+async def test_committed_placements_match_plan(world: World) -> None:
+    clock = VirtualClock()
+    planned = converge(replace(world, now=clock.now()))
+    async with running_fleet(
+        *stored_objects(world), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+    ) as fleet:
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        where, machines, rates = await committed(fleet)
+        assert {name: each for name, each in where.items() if each} == {
+            name: dict(each) for name, each in planned.replica_counts.items()
+        }
+        assert machines == {name: dict(each) for name, each in planned.clusters.items()}
+        assert rates == {name: rate for name, rate in planned.fleet.ledgers.committed.items() if rate}
+        assert shares(fleet) == {name: planned.service_rates.get(name, 0) for name in planned.replica_counts}
 
 
 @settings(max_examples=400 if LONG else 15, deadline=None)
 @given(world=worlds())
-def test_added_service_matches_plan_and_cost(world: World) -> None:
+async def test_added_service_matches_plan_and_cost(world: World) -> None:
     """All other replicas are bound by then, so that plan and controller see the same machines."""
-
-    async def script() -> None:
-        clock = VirtualClock()
-        late = world.services["default/web"]
-        rest = [each for each in stored_objects(world) if each is not late]
-        async with running_fleet(
-            *rest, clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
-        ) as fleet:
-            await fleet.converge()
-            await fleet.bind()
-            await fleet.converge()
-            objects = [each for copy in fleet.context.caches for each in copy.objects()]
-            now = replace(World.of(objects, world.price_book), now=clock.now())
-            planned = plan(now, [late])
-            assert planned.state_after is not None
-            await fleet.apply(late)
-            await fleet.services.reconcile(FLEET_KEY)
-            await fleet.wait_for_caches()
-            where, machines, rates = await committed(fleet)
-            assert {name: each for name, each in where.items() if each} == {
-                name: dict(each) for name, each in planned.state_after.replica_counts.items()
-            }
-            assert machines == {name: dict(each) for name, each in planned.state_after.clusters.items()}
-            assert rates == {
-                name: rate for name, rate in planned.state_after.fleet.ledgers.committed.items() if rate
-            }
-
-    asyncio.run(script())
+    clock = VirtualClock()
+    late = world.services["default/web"]
+    rest = [each for each in stored_objects(world) if each is not late]
+    async with running_fleet(
+        *rest, clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+    ) as fleet:
+        await fleet.converge()
+        await fleet.bind()
+        await fleet.converge()
+        objects = [each for copy in fleet.context.caches for each in copy.objects()]
+        now = replace(World.of(objects, world.price_book), now=clock.now())
+        planned = plan(now, [late])
+        assert planned.state_after is not None
+        await fleet.apply(late)
+        await fleet.services.reconcile(FLEET_KEY)
+        await fleet.wait_for_caches()
+        where, machines, rates = await committed(fleet)
+        assert {name: each for name, each in where.items() if each} == {
+            name: dict(each) for name, each in planned.state_after.replica_counts.items()
+        }
+        assert machines == {name: dict(each) for name, each in planned.state_after.clusters.items()}
+        assert rates == {
+            name: rate for name, rate in planned.state_after.fleet.ledgers.committed.items() if rate
+        }
 
 
 class FailingStore:

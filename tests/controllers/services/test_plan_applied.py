@@ -79,77 +79,67 @@ def is_in_use(fleet: RunningFleet, gone: ObjectKey) -> bool:
 
 @EXAMPLES
 @given(world=worlds(), change=changes())
-def test_applied_plan_matches_planned_state(
+async def test_applied_plan_matches_planned_state(
     world: World, change: tuple[list[Kind], list[ObjectKey], int]
 ) -> None:
-    async def script() -> None:
-        clock = VirtualClock()
-        async with running_fleet(
-            *world.objects.values(), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
-        ) as fleet:
-            await settle_fleet(fleet, world, binding=True)
-            if has_unschedulable(fleet):
-                return
-            now, before = observed_world(fleet, world), current_placements(fleet)
-            wanted, gone = (
-                list(change[0]),
-                [each for each in change[1] if each in now.objects and not is_in_use(fleet, each)],
-            )
-            wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
-            note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
-            planned = plan(now, wanted, gone).state_after
-            assert planned is not None
-            for kind, namespace, name in gone:
-                await fleet.remove(KINDS[kind], name, namespace)
-            await fleet.apply(*wanted)
-            await settle_fleet(fleet, world, binding=False)
-            check_placements(fleet, planned, before)
-            await settle_fleet(fleet, world, binding=True)
-            check_machines(fleet, planned, before)
-
-    asyncio.run(script())
+    clock = VirtualClock()
+    async with running_fleet(
+        *world.objects.values(), clock=clock, pricing_tables=lambda: PricingTables(world.price_book)
+    ) as fleet:
+        await settle_fleet(fleet, world, binding=True)
+        if has_unschedulable(fleet):
+            return
+        now, before = observed_world(fleet, world), current_placements(fleet)
+        wanted, gone = (
+            list(change[0]),
+            [each for each in change[1] if each in now.objects and not is_in_use(fleet, each)],
+        )
+        wanted += [scaled(now.services["default/api"], change[2])] if change[2] else []
+        note(f"{[(each.resource.kind, each.metadata.name) for each in wanted]} and without {gone}")
+        planned = plan(now, wanted, gone).state_after
+        assert planned is not None
+        for kind, namespace, name in gone:
+            await fleet.remove(KINDS[kind], name, namespace)
+        await fleet.apply(*wanted)
+        await settle_fleet(fleet, world, binding=False)
+        check_placements(fleet, planned, before)
+        await settle_fleet(fleet, world, binding=True)
+        check_machines(fleet, planned, before)
 
 
 @EXAMPLES
 @given(world=worlds(), going=st.sampled_from(["p1", "p2"]), replicas=st.integers(0, 4))
-def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, replicas: int) -> None:
-    async def script() -> None:
-        async with running_fleet(
-            *world.objects.values(),
-            clock=VirtualClock(),
-            pricing_tables=lambda: PricingTables(world.price_book),
-        ) as fleet:
-            await settle_fleet(fleet, world, binding=True)
-            if has_unschedulable(fleet):
-                return
-            now, before = observed_world(fleet, world), current_placements(fleet)
-            gone = [("LatticePool", "", going)] if ("LatticePool", "", going) in now.objects else []
-            wanted: list[Kind] = [a_service("late", replicas=replicas)] if replicas else []
-            made = plan(now, wanted, gone)
-            said, moving = (
-                made.state_after,
-                {
-                    move.name
-                    for move in made.would_move
-                    if f"{going}: is not offered any more" in move.reasons
-                },
-            )
-            assert said is not None
-            for _, _, name in gone:
-                await fleet.remove(LatticePool, name)
-            await fleet.apply(*wanted)
-            await settle_fleet(fleet, world, binding=False)
-            check_placements(fleet, said, before)
-            await settle_fleet(fleet, world, binding=True)
-            check_machines(fleet, said, before)
-            stranded = {
-                f"default/{each.metadata.name}"
-                for each in fleet.all(LatticeService)
-                if gone and _is_in(each, going)
-            }
-            assert stranded == moving
-
-    asyncio.run(script())
+async def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, replicas: int) -> None:
+    async with running_fleet(
+        *world.objects.values(),
+        clock=VirtualClock(),
+        pricing_tables=lambda: PricingTables(world.price_book),
+    ) as fleet:
+        await settle_fleet(fleet, world, binding=True)
+        if has_unschedulable(fleet):
+            return
+        now, before = observed_world(fleet, world), current_placements(fleet)
+        gone = [("LatticePool", "", going)] if ("LatticePool", "", going) in now.objects else []
+        wanted: list[Kind] = [a_service("late", replicas=replicas)] if replicas else []
+        made = plan(now, wanted, gone)
+        said, moving = (
+            made.state_after,
+            {move.name for move in made.would_move if f"{going}: is not offered any more" in move.reasons},
+        )
+        assert said is not None
+        for _, _, name in gone:
+            await fleet.remove(LatticePool, name)
+        await fleet.apply(*wanted)
+        await settle_fleet(fleet, world, binding=False)
+        check_placements(fleet, said, before)
+        await settle_fleet(fleet, world, binding=True)
+        check_machines(fleet, said, before)
+        stranded = {
+            f"default/{each.metadata.name}"
+            for each in fleet.all(LatticeService)
+            if gone and _is_in(each, going)
+        }
+        assert stranded == moving
 
 
 def _is_in(service: LatticeService, pool: str) -> bool:

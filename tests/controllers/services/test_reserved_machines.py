@@ -1,7 +1,6 @@
 """The reserve of a data center, with the real scheduler: other services never occupy reserved machines, and
 the services it is for find them."""
 
-import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator
@@ -296,7 +295,7 @@ STEPS = st.lists(
     sizes=st.tuples(*[st.sampled_from([1, 2, 3, 4])] * 4),
     steps=STEPS,
 )
-def test_random_changes_keep_the_reserve(
+async def test_random_changes_keep_the_reserve(
     nodes: int, reserved: int, sizes: tuple[int, ...], steps: list[tuple[str, int]]
 ) -> None:
     """Two services are production, two are not, and two share a policy. In the end production starts anew and
@@ -308,28 +307,22 @@ def test_random_changes_keep_the_reserve(
         "web": {"env": "dev"},
         "job": {"env": "dev", "team": "own"},
     }
-
-    async def scenario() -> None:
-        async with running_site(
-            a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2})
-        ) as site:
-            known: set[str] = set()
-            for name, replicas in steps:
-                if replicas:
-                    await site.apply(
-                        a_service(name, replicas=replicas, cores=cores[name], labels=labels[name])
-                    )
-                    known.add(name)
-                elif name in known:
-                    await site.remove(name)
-                    known.remove(name)
-                assert site.machines_of_others() <= nodes - min(nodes, reserved)
-            for name in known & {"crit", "vip"}:
+    async with running_site(
+        a_site(nodes, min(nodes, reserved)), a_policy(selector={"team": "own"}, clusters={"minNodes": 2})
+    ) as site:
+        known: set[str] = set()
+        for name, replicas in steps:
+            if replicas:
+                await site.apply(a_service(name, replicas=replicas, cores=cores[name], labels=labels[name]))
+                known.add(name)
+            elif name in known:
                 await site.remove(name)
-            await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
-            assert site.running("anew") == min(nodes, reserved)
-
-    asyncio.run(scenario())
+                known.remove(name)
+            assert site.machines_of_others() <= nodes - min(nodes, reserved)
+        for name in known & {"crit", "vip"}:
+            await site.remove(name)
+        await site.apply(a_service("anew", replicas=min(nodes, reserved), cores=4, labels=PROD))
+        assert site.running("anew") == min(nodes, reserved)
 
 
 CHANGES = st.lists(
@@ -342,34 +335,32 @@ CHANGES = st.lists(
 
 @EXAMPLES
 @given(sizes=st.tuples(*[st.sampled_from([1, 2, 4])] * 2), changes=CHANGES)
-def test_changing_reserves_never_grow_others(sizes: tuple[int, int], changes: list[tuple[str, int]]) -> None:
+async def test_changing_reserves_never_grow_others(
+    sizes: tuple[int, int], changes: list[tuple[str, int]]
+) -> None:
     """A service that has more than the reserve leaves keeps it and gets nothing new; a standalone workload
     joins machines that others already use."""
     cores = dict(zip(("crit", "web"), sizes, strict=True))
-
-    async def scenario() -> None:
-        async with running_site(a_site(4, 0)) as site:
-            reserved, known = 0, set[str]()
-            for number, (what, count) in enumerate(changes):
-                before = site.machines_among_others()
-                if what == "reserve":
-                    reserved = count
-                    await site.apply(a_site(4, reserved))
-                elif what == "guest":
-                    await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
-                elif count:
-                    await site.apply(
-                        a_service(
-                            what,
-                            replicas=count,
-                            cores=cores[what],
-                            labels={"env": "prod" if what == "crit" else "dev"},
-                        )
+    async with running_site(a_site(4, 0)) as site:
+        reserved, known = 0, set[str]()
+        for number, (what, count) in enumerate(changes):
+            before = site.machines_among_others()
+            if what == "reserve":
+                reserved = count
+                await site.apply(a_site(4, reserved))
+            elif what == "guest":
+                await site.apply(a_workload(f"guest-{number}", 1000 * max(1, count)))
+            elif count:
+                await site.apply(
+                    a_service(
+                        what,
+                        replicas=count,
+                        cores=cores[what],
+                        labels={"env": "prod" if what == "crit" else "dev"},
                     )
-                    known.add(what)
-                elif what in known:
-                    await site.remove(what)
-                    known.remove(what)
-                assert site.machines_among_others() <= max(before, 4 - reserved)
-
-    asyncio.run(scenario())
+                )
+                known.add(what)
+            elif what in known:
+                await site.remove(what)
+                known.remove(what)
+            assert site.machines_among_others() <= max(before, 4 - reserved)

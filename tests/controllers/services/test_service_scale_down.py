@@ -1,6 +1,5 @@
 """Concurrent scale-downs and deletions leave the planned machines, wherever the replicas run."""
 
-import asyncio
 import os
 from collections.abc import Sequence
 
@@ -66,43 +65,37 @@ def a_set(several: Sequence[Shape], *, after: bool) -> list[LatticeService]:
     choices=st.tuples(*[st.integers(0, 9)] * 15),
     fewest=st.integers(1, 2),
 )
-def test_concurrent_scale_downs_leave_planned_machines(
+async def test_concurrent_scale_downs_leave_planned_machines(
     several: Sequence[Shape], choices: Sequence[int], fewest: int
 ) -> None:
     """A service scaled to no replicas is deleted."""
-
-    async def script() -> None:
-        rules = a_policy(clusters={"minNodes": fewest})
-        async with running_fleet(
-            a_class(cores=CORES), a_pool(), rules, *a_set(several, after=False)
-        ) as fleet:
-            await fleet.converge()
-            await scatter(fleet, choices)
-            await settle_fleet(fleet, EMPTY_WORLD, binding=True)
-            if has_unschedulable(fleet):
-                return
-            before, wanted = current_placements(fleet), a_set(several, after=True)
-            note(
-                str(
-                    [
-                        (replica.metadata.name, replica.status.binding.node)
-                        for replica in fleet.all(LatticeWorkload)
-                    ]
-                )
+    rules = a_policy(clusters={"minNodes": fewest})
+    async with running_fleet(a_class(cores=CORES), a_pool(), rules, *a_set(several, after=False)) as fleet:
+        await fleet.converge()
+        await scatter(fleet, choices)
+        await settle_fleet(fleet, EMPTY_WORLD, binding=True)
+        if has_unschedulable(fleet):
+            return
+        before, wanted = current_placements(fleet), a_set(several, after=True)
+        note(
+            str(
+                [
+                    (replica.metadata.name, replica.status.binding.node)
+                    for replica in fleet.all(LatticeWorkload)
+                ]
             )
-            gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
-            planned = plan(
-                observed_world(fleet, EMPTY_WORLD),
-                wanted,
-                [("LatticeService", "default", name) for name in gone],
-            ).state_after
-            assert planned is not None
-            for name in gone:
-                await fleet.remove(LatticeService, name, "default")
-            await fleet.apply(*wanted)
-            await settle_fleet(fleet, EMPTY_WORLD, binding=False)
-            check_placements(fleet, planned, before)
-            await settle_fleet(fleet, EMPTY_WORLD, binding=True)
-            check_machines(fleet, planned, before)
-
-    asyncio.run(script())
+        )
+        gone = sorted({*NAMES} - {each.metadata.name for each in wanted})
+        planned = plan(
+            observed_world(fleet, EMPTY_WORLD),
+            wanted,
+            [("LatticeService", "default", name) for name in gone],
+        ).state_after
+        assert planned is not None
+        for name in gone:
+            await fleet.remove(LatticeService, name, "default")
+        await fleet.apply(*wanted)
+        await settle_fleet(fleet, EMPTY_WORLD, binding=False)
+        check_placements(fleet, planned, before)
+        await settle_fleet(fleet, EMPTY_WORLD, binding=True)
+        check_machines(fleet, planned, before)

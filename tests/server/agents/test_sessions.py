@@ -1,6 +1,5 @@
 """Sessions of agents with the leader, message by message, in virtual time."""
 
-import asyncio
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -342,26 +341,23 @@ _words = st.one_of(
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(said=st.lists(_words, max_size=6), is_polite=st.booleans())
-def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite: bool) -> None:
-    async def scenario() -> None:
-        async with leading_server("n1", "n2") as (leader, clock):
-            await bound(leader, clock, "web", "n1")
-            rude, good = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
-            await good.welcomed()
-            if is_polite:
-                await rude.welcomed()
-            for message in said:
-                with suppress(Unavailable):
-                    await rude.end.send(message)
-                await settle()
-            await rude.answers()
-            rude.end.close()
-            await clock.advance(61)
-            assert rude.serving.done()
-            rude.serving.result()
-            again = ScriptedAgent(leader, peer("n2"))
-            await again.welcomed()
-            await again.beat()
-            assert [message.heard.beat for message in await again.answers()] == [1]
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
+async def test_server_survives_any_agent_messages(said: list[pb.FromAgent], is_polite: bool) -> None:
+    async with leading_server("n1", "n2") as (leader, clock):
+        await bound(leader, clock, "web", "n1")
+        rude, good = ScriptedAgent(leader, peer("n1")), ScriptedAgent(leader, peer("n2"))
+        await good.welcomed()
+        if is_polite:
+            await rude.welcomed()
+        for message in said:
+            with suppress(Unavailable):
+                await rude.end.send(message)
+            await settle()
+        await rude.answers()
+        rude.end.close()
+        await clock.advance(61)
+        assert rude.serving.done()
+        rude.serving.result()
+        again = ScriptedAgent(leader, peer("n2"))
+        await again.welcomed()
+        await again.beat()
+        assert [message.heard.beat for message in await again.answers()] == [1]

@@ -1,6 +1,5 @@
 """The store feed of the query process equals lists, also after watches have lost changes."""
 
-import asyncio
 import contextlib
 import random
 
@@ -19,31 +18,27 @@ pytestmark = pytest.mark.timeout(90)
 
 @settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), window=st.sampled_from([3, 1000]))
-def test_snapshot_equals_lists_at_its_revision(seed: int, window: int) -> None:
+async def test_snapshot_equals_lists_at_its_revision(seed: int, window: int) -> None:
     """Also after more changes than the watch window holds."""
-
-    async def scenario() -> None:
-        draw, clock = random.Random(seed), VirtualClock()
-        store = MemoryStore(clock, window)
-        snapshot = Snapshot(store, clock, ["a", "b"])
-        known: dict[Key, tuple[int, bytes]] = {}
-        for _ in range(6):
-            for _ in range(draw.randint(0, 12)):
-                await _something(store, draw)
-            async for load in snapshot.loads():
-                if load.anew:
-                    known.clear()
-                for row in load.rows:
-                    known.pop(row.key, None)
-                    if row.value is not None:
-                        known[row.key] = (row.revision, row.value)
-            lists = [(await store.list(each, revision=snapshot.revision)).entries for each in ("a", "b")]
-            assert known == {each.key: (each.revision, each.value) for entries in lists for each in entries}
-            assert (snapshot.revision, snapshot.size) == (await store.revision(), len(known))
-            if draw.random() < 0.2:
-                snapshot.reset()
-
-    asyncio.run(scenario())
+    draw, clock = random.Random(seed), VirtualClock()
+    store = MemoryStore(clock, window)
+    snapshot = Snapshot(store, clock, ["a", "b"])
+    known: dict[Key, tuple[int, bytes]] = {}
+    for _ in range(6):
+        for _ in range(draw.randint(0, 12)):
+            await _something(store, draw)
+        async for load in snapshot.loads():
+            if load.anew:
+                known.clear()
+            for row in load.rows:
+                known.pop(row.key, None)
+                if row.value is not None:
+                    known[row.key] = (row.revision, row.value)
+        lists = [(await store.list(each, revision=snapshot.revision)).entries for each in ("a", "b")]
+        assert known == {each.key: (each.revision, each.value) for entries in lists for each in entries}
+        assert (snapshot.revision, snapshot.size) == (await store.revision(), len(known))
+        if draw.random() < 0.2:
+            snapshot.reset()
 
 
 async def _something(store: MemoryStore, draw: random.Random) -> None:
