@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from build.browser import CHROMIUM, EXAMPLES, UiServer, a_browser, read_until, until
+from build.browser import CHROMIUM, EXAMPLES, UiServer, a_browser, read_until
 from build.servers import running_server
+from build.waiting import wait_until
 from playwright.sync_api import Browser
 
 from bench import machine
@@ -92,7 +93,7 @@ def _quickstart(report: Report, browser: Browser, folder: Path, visits: int) -> 
         str(EXAMPLES / "quickstart"),
     )
     with _served(folder, *flags) as ui_server:
-        until(ui_server.is_ready, "every service of the quickstart runs")
+        wait_until(ui_server.is_ready, "every service of the quickstart runs")
         report.add(
             "fleet, from nothing until it answers",
             _soon(browser, ui_server, VIEWS["fleet"], visits),

@@ -5,8 +5,7 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from build.doc_samples import samples
 from build.etcd_server import EtcdServer, free_port
 from build.servers import LATTICE
+from build.waiting import wait_until
 from build.wire import Wire
 
 from tests.contract.test_store_etcd import issue
@@ -85,14 +85,17 @@ def test_servers_and_agents_start_as_documented(
         "lattice.example:7443", f"localhost:{port}"
     )
     kubeconfig = tmp_path / ".lattice" / "kubeconfig"
+    log = tmp_path / "log"
     with running(f"{start} --port {port} --lease-ttl 5", tmp_path):
-        until(kubeconfig.exists, tmp_path)
+        wait_until(kubeconfig.exists, log.read_text)
         wire = Wire(kubeconfig)
-        until(lambda: ready(wire, "/readyz"), tmp_path)
+        wait_until(lambda: ready(wire, "/readyz"), log.read_text)
         words = [*LATTICE, "tokens", "create", "--kubeconfig", str(kubeconfig)]
         token = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
         with running(join, tmp_path, TOKEN=token):
-            until(lambda: '"phase":"Ready"' in wire.get(NODES).raw.decode().replace(" ", ""), tmp_path)
+            wait_until(
+                lambda: '"phase":"Ready"' in wire.get(NODES).raw.decode().replace(" ", ""), log.read_text
+            )
 
 
 def ready(wire: Wire, path: str) -> bool:
@@ -100,11 +103,3 @@ def ready(wire: Wire, path: str) -> bool:
         return wire.get(path).status == 200
     except OSError:
         return False
-
-
-def until(holds: Callable[[], bool], folder: Path) -> None:
-    """Or what was said until then."""
-    ends = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < ends, (folder / "log").read_text()
-        time.sleep(0.2)

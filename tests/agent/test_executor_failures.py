@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.assignments import until
+from build.waiting import eventually
 
 from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import InstanceRecord
@@ -53,7 +53,7 @@ async def execute_until(
     running = asyncio.create_task(work.run())
     try:
         work.accept_orders(first)
-        await until(lambda: check(work))
+        await eventually(lambda: check(work))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -1,8 +1,5 @@
 """Assignments and run specs of agents."""
 
-import asyncio
-import time
-from collections.abc import Callable
 from typing import Any
 
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, RunSpec
@@ -39,16 +36,3 @@ def an_assignment(
 def an_instance(workload: str = "default/web", **rest: Any) -> Instance:
     given: dict[str, Any] = {"id": instance_id(), "attempt": 0, "state": "Running"} | rest
     return Instance(workload=workload, **given)
-
-
-async def until(condition: Callable[[], Any], within: float = 60.0) -> Any:
-    """The first true value of the condition."""
-    end = time.monotonic() + within
-    while time.monotonic() < end:
-        answer = condition()
-        if asyncio.iscoroutine(answer):
-            answer = await answer
-        if answer:
-            return answer
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {within:g} s")

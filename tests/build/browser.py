@@ -7,10 +7,9 @@ import os
 import re
 import shutil
 import ssl
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -190,11 +189,3 @@ def read_until(server: Server, words: str) -> str:
         assert line, f"it ended: {said}"
         said += line
     return said
-
-
-def until(found: Callable[[], object], what: str, within: float = 60.0) -> None:
-    """Looked at until it is so; `what` is waited for."""
-    ends = time.monotonic() + within
-    while not found():
-        assert time.monotonic() < ends, f"waited {within:g} s in vain: {what}"
-        time.sleep(0.1)

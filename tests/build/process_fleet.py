@@ -20,8 +20,9 @@ import msgspec
 from build.etcd_history import History
 from build.etcd_relay import Fences, relayed
 from build.etcd_server import EtcdServer, free_port, running_etcds
-from build.process_site import end, until
+from build.process_site import end
 from build.servers import LATTICE
+from build.waiting import wait_until
 from build.wire import Wire
 from lattice.agent.state_file import AgentState
 from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
@@ -92,7 +93,7 @@ class Server(Program):
     def start(self) -> None:
         before = len(self.said("serving"))
         super().start()
-        until(
+        wait_until(
             lambda: len(self.said("serving")) > before or self._ended(),
             f"server {self.name} serves",
             PATIENCE,
@@ -195,9 +196,9 @@ class Fleet:
 
     def wait_for_leader(self, after: int, within: float = PATIENCE) -> Server:
         """Of a later term, by the store and by its own word."""
-        until(lambda: self.history.term > after and self.history.leader, f"a term after {after}", within)
+        wait_until(lambda: self.history.term > after and self.history.leader, f"a term after {after}", within)
         leader = self.leader
-        until(lambda: leader.leads, f"{leader.name} says that it leads", PATIENCE)
+        wait_until(lambda: leader.leads, f"{leader.name} says that it leads", PATIENCE)
         return leader
 
     def arrivals(self, term: int) -> dict[str, datetime]:
@@ -211,7 +212,7 @@ class Fleet:
 
     def wait_for_agents(self, term: int) -> datetime:
         """When the last of them came to the leader of that term."""
-        until(
+        wait_until(
             lambda: len(self.arrivals(term)) == len(self.agents),
             f"all agents are with the leader of term {term}",
             PATIENCE,
@@ -220,7 +221,7 @@ class Fleet:
 
     def wait_until_ready(self) -> None:
         """Every node, in the eyes of the control plane."""
-        until(lambda: self._ready() == len(self.agents), "all nodes are ready", PATIENCE)
+        wait_until(lambda: self._ready() == len(self.agents), "all nodes are ready", PATIENCE)
 
     def _ready(self) -> int:
         found = Wire(self.servers[0].kubeconfig).get(NODES).value["items"]

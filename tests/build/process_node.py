@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from build.assignments import until
+from build.waiting import eventually
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, InstanceRecord, RunSpec
@@ -49,7 +49,7 @@ class ProcessNode:
                 None,
             )
 
-        found: Instance = await until(look, within)
+        found: Instance = await eventually(look, within)
         return found
 
 

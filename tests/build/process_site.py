@@ -6,16 +6,16 @@ import json
 import os
 import signal
 import subprocess
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
 from build.servers import LATTICE
+from build.waiting import wait_until
 from build.wire import Wire
 
 LATTICE_API = "/apis/lattice.dev/v1alpha1"
@@ -25,7 +25,6 @@ NODES = f"{LATTICE_API}/latticenodes"
 EVENTS = "/api/v1/events"
 PATIENCE = 60.0  # seconds; long, since the machine may be busy with something else
 LOOK = 0.05  # seconds between two looks at the machine
-ASK = 0.1  # and at the API
 SHIFTED = Path(__file__).parents[1] / "e2e" / "shifted"
 # The shipped times, made shorter together: heartbeat 10 s, lost 40 s, replaced 120 s, retried after 5 s to 120 s.
 TIMES = {
@@ -40,20 +39,7 @@ TIMES = {
     "reconcile-interval": "0.5",
     "lease-ttl": "5",
 }
-Found = TypeVar("Found")
 Object = dict[str, Any]
-
-
-def until(found: Callable[[], Found | None], what: str, within: float = PATIENCE) -> Found:
-    """Whatever it finds, once it finds something; `what` is waited for."""
-    ends = time.monotonic() + within
-    while True:
-        answer = found()
-        if answer:
-            return answer
-        if time.monotonic() > ends:
-            raise AssertionError(f"waited {within:g} s in vain: {what}")
-        time.sleep(ASK)
 
 
 def together(*scenes: Callable[[], None]) -> None:
@@ -142,7 +128,9 @@ class Site:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         for pid in self.watchdogs():
-            until(lambda pid=pid: not Path(f"/proc/{pid}").exists() or _killed(pid), "its watchdog ends", 10)  # type: ignore[misc]
+            wait_until(
+                lambda pid=pid: not Path(f"/proc/{pid}").exists() or _killed(pid), "its watchdog ends", 10
+            )  # type: ignore[misc]
         for place in self._mounts:
             subprocess.run(["umount", "-l", place], check=False)
 
@@ -172,7 +160,7 @@ class Site:
         ]
         seen = log.stat().st_size if log.exists() else 0
         self.server = _started(command, log)
-        line = until(lambda: self._serving(log, seen), "the server says where it serves")
+        line = wait_until(lambda: self._serving(log, seen), "the server says where it serves")
         self.port = int(line["url"].rpartition(":")[2])
 
     def _serving(self, log: Path, seen: int) -> Object | None:

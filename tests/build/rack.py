@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from build.process_site import LOOK, NODES, Object, Site, together, until
+from build.process_site import LOOK, NODES, Object, Site, together
+from build.waiting import wait_until
 
 RACK = [f"rack-001-small-{number}" for number in (1, 2, 3)]
 WEB = ["sh", "-c", 'exec python3 -m http.server "$PORT" --bind 127.0.0.1']
@@ -92,7 +93,7 @@ def a_rack(folder: Path) -> Iterator[Site]:
     """A server, the service, and the agents of three nodes; everything that lives is counted, look after look."""
     with Site(folder) as site:
         site.apply(*supply(), web(site))
-        until(
+        wait_until(
             lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]},
             "the cluster has its nodes",
         )
@@ -103,7 +104,7 @@ def a_rack(folder: Path) -> Iterator[Site]:
 
 def _join(site: Site, node: str, *flags: str) -> None:
     site.start_agent(node, site.token(node, *flags))
-    until(lambda: site.condition(node).get("status") == "True", f"node {node} is ready")
+    wait_until(lambda: site.condition(node).get("status") == "True", f"node {node} is ready")
 
 
 @contextlib.contextmanager

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.assignments import a_spec, instance_id, until
+from build.assignments import a_spec, instance_id
+from build.waiting import eventually
 
 from lattice.agent.host.runtime_protocol import Failure, Instance, InstanceId, RunSpec, Runtime, Usage
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -95,7 +96,7 @@ class Rig:
                 None,
             )
 
-        found: Instance = await until(look)
+        found: Instance = await eventually(look)
         return found
 
 
@@ -276,7 +277,7 @@ async def test_last_log_lines_are_kept(open_node: OpenNode) -> None:
         async def printed() -> bool:
             return await rig.runtime.logs(instance_id(), 2) == "line 4\nline 5\n"
 
-        await until(printed)
+        await eventually(printed)
         await rig.runtime.stop(instance_id(), 2)
         assert await rig.runtime.logs(instance_id(), 1) == "line 5\n"
         assert await rig.runtime.logs(instance_id(), 0) == ""

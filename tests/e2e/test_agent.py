@@ -9,7 +9,7 @@ import signal
 import ssl
 import sys
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ import pytest
 from aiohttp import ClientSession, TCPConnector, web
 from build.agent_world import AUTHORITY, Leader, a_joining, a_sleeping_workload, a_token, applied, store_token
 from build.servers import running_server
+from build.waiting import eventually
 
 from lattice.agent.identity import Identity, JoinRecord
 from lattice.agent.join import join
@@ -98,14 +99,7 @@ class Site:
         )  # said on this connection
 
     async def running(self, run: int = 1) -> None:
-        await until(lambda: (said := self.said()) and said.state == "Running" and said.run == run)
-
-
-async def until(condition: Callable[[], Any], within: float = 30.0) -> Any:
-    async with asyncio.timeout(within):
-        while not (found := condition()):
-            await asyncio.sleep(0.02)
-        return found
+        await eventually(lambda: (said := self.said()) and said.state == "Running" and said.run == run)
 
 
 @contextlib.asynccontextmanager
@@ -168,14 +162,14 @@ async def test_restarted_agent_adopts_running_workloads(tmp_path: Path) -> None:
     async with a_site(tmp_path) as site:
         await site.leader.add(sleeping(marker))
         async with site.agent(await site.token(node="n1")):
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.leader.bind("web", applied("n1"))
             await site.running()
         before = alive(marker)
         assert len(before) == 1
-        await until(lambda: not site.leader.links.sessions)
+        await eventually(lambda: not site.leader.links.sessions)
         async with site.agent() as second:  # no token any more
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.running()
             assert alive(marker) == before
             second.send_signal(signal.SIGTERM)
@@ -194,7 +188,7 @@ async def test_agent_of_deleted_node_stops_workloads_and_can_rejoin(
         await site.leader.add(sleeping(marker))
         used = await site.token(node="n1")
         async with site.agent(used):
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.leader.bind("web", applied("n1"))
             await site.running()
         assert len(alive(marker)) == 1, "cut off, it is kept"
@@ -207,7 +201,7 @@ async def test_agent_of_deleted_node_stops_workloads_and_can_rejoin(
         assert alive(marker) == []
         assert not Identity.load(tmp_path / "agent").has_joined
         async with site.agent(await site.token(2, node="n1")):
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
 
 
 async def test_joining_another_control_plane_resets_the_known_term(tmp_path: Path) -> None:
@@ -225,7 +219,7 @@ async def test_joining_another_control_plane_resets_the_known_term(tmp_path: Pat
         memory.save_assignments((), 99)
         memory.close()
         async with site.agent(await site.token(node="n1")):
-            await until(lambda: "n1" in site.leader.links.sessions)
+            await eventually(lambda: "n1" in site.leader.links.sessions)
 
 
 async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> None:
@@ -242,18 +236,18 @@ async def test_disconnect_stop_holds_after_agent_is_killed(tmp_path: Path) -> No
             a_sleeping_workload("lasting", containers={"main": Container(command=("sleep", lasting))})
         )
         async with site.agent(await site.token(node="n1")):
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.leader.bind("web", applied("n1"))
             await site.leader.bind("lasting", applied("n1"))
             await site.running()
-            await until(lambda: alive(lasting))
+            await eventually(lambda: alive(lasting))
             heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
-            await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
+            await eventually(lambda: site.leader.context.presence.get("n1").received_at > heard + 4)  # type: ignore[union-attr]
             assert len(alive(strict)) == 1, "with contact it runs for as long as it likes"
-        await until(lambda: not alive(strict))
+        await eventually(lambda: not alive(strict))
         assert len(alive(lasting)) == 1
         async with site.agent():
-            failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
+            failed = await eventually(lambda: (said := site.said()) and said.state == "Failed" and said)
             assert failed.failure_reason == "DISCONNECTED"
 
 
@@ -263,7 +257,7 @@ async def test_agent_stops_workloads_on_exit_and_restarts_them(tmp_path: Path) -
     async with a_site(tmp_path) as site:
         await site.leader.add(sleeping(marker))
         async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.leader.bind("web", applied("n1"))
             await site.running()
             process.send_signal(signal.SIGTERM)
@@ -284,15 +278,15 @@ async def test_agent_on_full_disk_fails_starts_and_keeps_running(tmp_path: Path)
         await site.leader.add(sleeping(marker))
         with (tmp_path / "log").open("wb") as log:
             async with site.agent(await site.token(node="n1"), log=log) as process:
-                await until(lambda: site.leader.links.sessions)
+                await eventually(lambda: site.leader.links.sessions)
                 _, most = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, most))
                 await site.leader.bind("web", applied("n1"))
-                failed = await until(lambda: (said := site.said()) and said.state == "Failed" and said)
+                failed = await eventually(lambda: (said := site.said()) and said.state == "Failed" and said)
                 assert failed.failure_reason == "STORAGE_ERROR"
                 assert alive(marker) == []
                 heard = site.leader.context.presence.get("n1").received_at  # type: ignore[union-attr]
-                await until(lambda: site.leader.context.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
+                await eventually(lambda: site.leader.context.presence.get("n1").received_at > heard + 1)  # type: ignore[union-attr]
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
                 await site.leader.bind("web", applied("n1", run=2))
                 await site.running(run=2)
@@ -307,7 +301,7 @@ async def test_logs_are_read_and_followed_over_the_session(tmp_path: Path) -> No
             a_sleeping_workload(containers={"main": Container(command=("sh", "-c", f"mkfifo go; {script}"))})
         )
         async with site.agent(await site.token(node="n1"), "--stop-workloads-on-exit") as process:
-            await until(lambda: site.leader.links.sessions)
+            await eventually(lambda: site.leader.links.sessions)
             await site.leader.bind("web", applied("n1"))
             await site.running()
             asked = LogRequest("n1", "default/web", "uid-web", tail_lines=1, follow=True)
@@ -318,7 +312,7 @@ async def test_logs_are_read_and_followed_over_the_session(tmp_path: Path) -> No
                     read.append(text)  # noqa: PERF401 - looked at while it grows
 
             reading = asyncio.create_task(follow())
-            await until(lambda: "".join(read) == "two\n")
+            await eventually(lambda: "".join(read) == "two\n")
             fifo = next((tmp_path / "agent" / "instances").glob("*/work/go"))
             await asyncio.to_thread(fifo.write_text, "go\n")
             await asyncio.wait_for(reading, 20)

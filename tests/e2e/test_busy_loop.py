@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from build.process_site import TIMES, Object, Site, until
+from build.process_site import TIMES, Object, Site
 from build.rack import workload
+from build.waiting import wait_until
 
 from lattice.server.access.certificate_authority import CertificateAuthority, new_authority
 
@@ -76,10 +77,10 @@ def test_busy_loop_triggers_the_rule_once(tmp_path: Path) -> None:
             workload(site, "rests", "sleep", "1000", **alone),
             workload(site, "burns", *BUSY, **alone),
         )
-        until(lambda: site.is_running("rests") and site.is_running("burns"), "both run")
+        wait_until(lambda: site.is_running("rests") and site.is_running("burns"), "both run")
         busy, calm = site.node_of("burns"), site.node_of("rests")
-        until(lambda: "NodeBusy" in site.reasons(busy), "it is told of that its node is busy")
-        posted = until(lambda: heard, "the webhook is called")
+        wait_until(lambda: "NodeBusy" in site.reasons(busy), "it is told of that its node is busy")
+        posted = wait_until(lambda: heard, "the webhook is called")
         assert [(each["rule"], each["object"]) for each in posted] == [("busy", f"latticenode/{busy}")]
         assert "of 200m cpu are in use" in posted[0]["message"]
         assert "NodeBusy" not in site.reasons(calm)

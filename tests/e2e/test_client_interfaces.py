@@ -4,13 +4,13 @@ import json
 import os
 import select
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import pytest
 from build.servers import LATTICE, Server, running_server
+from build.waiting import wait_until
 from build.wire import Wire
 
 from lattice.cli.client.config import read_kubeconfig
@@ -61,14 +61,6 @@ BAD = {
 }
 
 
-def until(look: Callable[[], Any], seconds: float = 60) -> Any:
-    ends = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < ends, "it never came to be"
-        time.sleep(0.2)
-    return found
-
-
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("faces")
@@ -77,7 +69,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         folder / "data", "--controllers", "*", "--room-grace", "1", "--seed", str(folder / "seed.yaml")
     ) as server:
         wire = Wire(server.kubeconfig)
-        until(lambda: ready_replicas(wire) == 2, 90)
+        wait_until(lambda: ready_replicas(wire) == 2, "both replicas are ready", 90)
         yield server
 
 
@@ -170,11 +162,11 @@ def test_retry_restarts_a_failed_workload(site: Server, wire: Wire) -> None:
             ((wire.get(f"{WORKLOADS}/bad").value.get("status") or {}).get("retry") or {}).get("attempts") or 0
         )
 
-    until(lambda: attempts() >= 2)
+    wait_until(lambda: attempts() >= 2)
     done = site.lattice("retry", "bad")
     assert (done.returncode, done.stdout) == (0, "workload/bad will be retried\n")
-    until(lambda: "RetryTriggered" in site.lattice("events", "--for", "workload/bad").stdout)
-    until(
+    wait_until(lambda: "RetryTriggered" in site.lattice("events", "--for", "workload/bad").stdout)
+    wait_until(
         lambda: (
             "lattice.dev/retry-requested"
             not in str(wire.get(f"{WORKLOADS}/bad").value["metadata"].get("annotations"))
@@ -205,19 +197,19 @@ def test_plain_rest_for_workloads_and_nodes(wire: Wire) -> None:
         assert answer.status in (200, 409)
         return answer.status == 200
 
-    until(put_back)
+    wait_until(put_back)
     assert "plain" in wire.get(home).names
     assert wire.get(home, namespace="lattice-system").names == []
     assert wire.ask("POST", f"{home}/plain/retry").status == 200
     assert {node["kind"] for node in wire.get("/lattice/v1/nodes").value["items"]} == {"LatticeNode"}
-    until(lambda: wire.get(f"{home}/plain").value.get("status", {}).get("actualState") == "Running")
+    wait_until(lambda: wire.get(f"{home}/plain").value.get("status", {}).get("actualState") == "Running")
     assert wire.get(f"{home}/plain/log", accept="*/*", tail="3").raw == b""
     assert (
         wire.ask("PUT", f"{home}/talk-0", {"spec": {"priority": 1}}, content_type="application/json").status
         == 403
     )
     assert wire.delete(f"{home}/plain").status == 200
-    until(lambda: wire.get(f"{home}/plain").status == 404)
+    wait_until(lambda: wire.get(f"{home}/plain").status == 404)
 
 
 def test_top_shows_usage_and_cost(site: Server) -> None:
@@ -230,7 +222,7 @@ def test_top_shows_usage_and_cost(site: Server) -> None:
             else None
         )
 
-    found = until(measured)
+    found = wait_until(measured)
     (talk,) = found["services"]
     assert (talk["name"], talk["ready"], talk["wanted"], talk["pools"]) == ("talk", 2, 2, ["yard"])
     (yard,) = found["pools"]
@@ -346,7 +338,7 @@ def test_drain_moves_everything_off_a_node(site: Server, wire: Wire) -> None:
     node = node_of(wire, "talk-0")
     done = site.lattice("drain", node, "--timeout", "50s")
     assert (done.returncode, done.stdout) == (0, f"node/{node} draining\nnode/{node} drained\n"), done.stderr
-    until(lambda: ready_replicas(wire) == 2)
+    wait_until(lambda: ready_replicas(wire) == 2)
     assert node not in {node_of(wire, each) for each in wire.get(WORKLOADS).names}
     assert site.lattice("uncordon", node).stdout == f"node/{node} uncordoned\n"
     spec = wire.get(f"{API}/latticenodes/{node}").value["spec"]

@@ -16,7 +16,7 @@ from build.etcd_history import NODES, TERM, HistoryChecker, KeyChange
 from build.etcd_history import WORKLOADS as STORED
 from build.load_clients import WORKLOADS, WriteLog, Writer
 from build.process_fleet import LEASE_TTL, SLOTS, CopyObserver, Fleet, Server, running_fleet
-from build.process_site import until
+from build.waiting import wait_until
 from build.wire import CONFIGMAPS, Wire
 
 from lattice.kinds.meta.base import Condition, Metadata
@@ -68,7 +68,7 @@ class Trial:
         fleet, history = self.fleet, self.fleet.history
         term, former = history.term, fleet.leader
         fleet.wait_for_agents(term)
-        until(
+        wait_until(
             lambda: sum(each.term == term for each in history.bound().values()) >= BINDINGS,
             f"{former.name} binds",
         )
@@ -77,7 +77,7 @@ class Trial:
         fleet.wait_for_leader(term)
         begun = history.began(term + 1)
         assert begun is not None
-        first = until(lambda: history.first_binding(term + 1), "the new leader binds")
+        first = wait_until(lambda: history.first_binding(term + 1), "the new leader binds")
         arrived = fleet.wait_for_agents(term + 1)
         wait = self.ledger.longest_wait(at, time.monotonic(), but=former.name)
         self.figures.append(
@@ -149,7 +149,7 @@ def _wait_until_it_settles(trial: Trial) -> None:
         leaving = [each for each in items if "deletionTimestamp" in each["metadata"]]
         return not leaving and len(running) == min(room, len(items))
 
-    until(settled, "everything runs that fits", 120)
+    wait_until(settled, "everything runs that fits", 120)
 
 
 def _check_acknowledged(trial: Trial) -> None:
@@ -248,12 +248,12 @@ def _pause_leader(trial: Trial) -> None:
     def pause(leader: Server) -> None:
         assert leader is fleet.servers[0], "the one whose writes are seen"
         fleet.fences.hold()
-        until(lambda: fleet.fences.held, "a write is on its way")
+        wait_until(lambda: fleet.fences.held, "a write is on its way")
         leader.send(signal.SIGSTOP)
 
     paused = trial.disturb("SIGSTOP", pause)
     fleet.fences.release()
-    until(lambda: not fleet.fences.held, "its writes arrive, late")
+    wait_until(lambda: not fleet.fences.held, "its writes arrive, late")
     paused.send(signal.SIGCONT)
     late = _check_that_it_stopped(trial, paused, term)
     print(f"{'':<22} {late} writes of term {term} after its end, all refused")
@@ -264,8 +264,8 @@ def _check_that_it_stopped(trial: Trial, former: Server, term: int) -> int:
     fleet = trial.fleet
     begun = fleet.history.began(term + 1)
     assert begun is not None
-    until(lambda: fleet.fences.after(begun.revision, term), "it tries to write")
-    until(
+    wait_until(lambda: fleet.fences.after(begun.revision, term), "it tries to write")
+    wait_until(
         lambda: not former.leads and former.said("no longer leading")[-1]["term"] == term,
         "it sees that it is over",
     )
@@ -279,7 +279,7 @@ def _check_that_it_stopped(trial: Trial, former: Server, term: int) -> int:
 
 def _wait_for_more(trial: Trial) -> None:
     before = set(trial.fleet.history.bound())
-    until(lambda: len(set(trial.fleet.history.bound()) - before) >= BINDINGS, "somebody binds")
+    wait_until(lambda: len(set(trial.fleet.history.bound()) - before) >= BINDINGS, "somebody binds")
 
 
 def _let_the_first_lead(trial: Trial) -> None:
@@ -287,7 +287,7 @@ def _let_the_first_lead(trial: Trial) -> None:
     first, *others = trial.fleet.servers
     for server in others:
         assert server.end() == 0
-    until(lambda: trial.fleet.history.leader == first.name and first.leads, f"{first.name} leads")
+    wait_until(lambda: trial.fleet.history.leader == first.name and first.leads, f"{first.name} leads")
     for server in others:
         server.start()
 
@@ -298,7 +298,9 @@ def _kill_etcd_leader(trial: Trial) -> None:
     term, member = history.term, fleet.etcd_leader()
     at = time.monotonic()
     member.stop()
-    until(lambda: any(deed.at > at + 1 for deed in list(trial.ledger.done)), "writes are acknowledged again")
+    wait_until(
+        lambda: any(deed.at > at + 1 for deed in list(trial.ledger.done)), "writes are acknowledged again"
+    )
     _wait_for_more(trial)
     wait = trial.ledger.longest_wait(at, time.monotonic())
     fleet.wait_for_agents(history.term)

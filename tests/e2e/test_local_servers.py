@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from build.etcd_server import free_port, running_etcds
 from build.process_fleet import Server
-from build.process_site import SERVICES, WORKLOADS, Object, Site, until
+from build.process_site import SERVICES, WORKLOADS, Object, Site
 from build.servers import LATTICE
+from build.waiting import wait_until
 from build.wire import Wire
 
 pytestmark = [pytest.mark.xdist_group("local-servers"), pytest.mark.timeout(180)]
@@ -67,9 +68,11 @@ def two_servers(folder: Path) -> Iterator[tuple[Server, Server]]:
             stack.callback(lambda server=server: server.process and server.end())
             server.start()
             servers.append(server)
-            until(lambda: servers[0].leads, "the first leads")
+            wait_until(lambda: servers[0].leads, "the first leads")
         first, second = servers
-        until(lambda: _listed(first) == {first.url, second.url} == _listed(second), "each knows of the other")
+        wait_until(
+            lambda: _listed(first) == {first.url, second.url} == _listed(second), "each knows of the other"
+        )
         yield first, second
 
 
@@ -124,25 +127,25 @@ def test_agents_fail_over_to_the_other_server_without_restarts(
     site = Site(tmp_path)  # only to look with
     with nothing_left(site), two_servers(tmp_path) as (first, second):
         create(Wire(first.kubeconfig), site)
-        until(lambda: len(ready(first)) == 1, "it runs")
+        wait_until(lambda: len(ready(first)) == 1, "it runs")
         (agent,), before = _agents(first.folder / "machines"), site.live()
         words = Path(f"/proc/{agent}/cmdline").read_bytes().decode().split("\0")
         assert words[words.index("--server") + 1].split(",") == [first.url, second.url]
         log = next((first.folder / "machines").glob("local/*/agent.log"))
         connected = log.read_text().count('"event": "connected"')
         first.end(signal.SIGKILL)
-        until(lambda: second.leads, "the second leads")
-        until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
+        wait_until(lambda: second.leads, "the second leads")
+        wait_until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
         binding = ready(second)[0]["status"]["binding"]
         assert (_agents(first.folder / "machines"), site.live()) == ([agent], before), (
             "the same agent runs the same process"
         )
         assert not [*(second.folder / "machines").glob("local/*")], "and no other machine was made for it"
         first.start()
-        until(lambda: _listed(second) == {first.url, second.url}, "both are there again")
+        wait_until(lambda: _listed(second) == {first.url, second.url}, "both are there again")
         assert (ready(second)[0]["status"]["binding"], site.live()) == (binding, before)
         assert (second.end(), first.end()) == (0, 0)
-        until(lambda: not _agents(tmp_path), "who made the machines ends them")
+        wait_until(lambda: not _agents(tmp_path), "who made the machines ends them")
         assert site.live() == {}
 
 
@@ -156,21 +159,21 @@ def test_agents_reconnect_to_a_server_on_a_new_port(tmp_path: Path) -> None:
         server = Server("one", command, tmp_path / "log", folder=place, port=port)
         stack.callback(lambda: server.process and server.end())
         server.start()
-        until(lambda: server.leads, "it leads")
+        wait_until(lambda: server.leads, "it leads")
         return server
 
     with nothing_left(site), ExitStack() as stack:
         first = a_server()
         create(Wire(first.kubeconfig), site)
-        until(lambda: len(ready(first)) == 1, "it runs")
+        wait_until(lambda: len(ready(first)) == 1, "it runs")
         (agent,), before = _agents(place / "machines"), site.live()
         log = next((place / "machines").glob("local/*/agent.log"))
         connected = log.read_text().count('"event": "connected"')
         first.end(signal.SIGKILL)
         second = a_server()
         assert second.port != first.port
-        until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
-        until(lambda: len(ready(second)) == 1, "and what it runs is ready")
+        wait_until(lambda: log.read_text().count('"event": "connected"') > connected, "the agent is with it")
+        wait_until(lambda: len(ready(second)) == 1, "and what it runs is ready")
         assert (_agents(place / "machines"), site.live()) == ([agent], before), (
             "the same agent runs the same process"
         )

@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
-from build.process_site import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together, until
+from build.process_site import NODES, SERVICES, TIMES, WORKLOADS, Object, Site, together
 from build.rack import LEAST, RACK, a_rack, answering, answers, strict, web, workload
+from build.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("run"), pytest.mark.timeout(300)]
 
@@ -50,23 +51,23 @@ def test_applied_workloads_run_or_report_the_failure(site: Site) -> None:
         assert not site.pids(name)
     deleted = site.lattice("delete", "workloads", "no-command", "no-port", "no-runtime", "crashing")
     assert deleted.returncode == 0, deleted.stderr
-    until(
+    wait_until(
         lambda: not _left_of(site, "no-command", "no-port", "no-runtime", "crashing"),
         "nothing of them is left on the nodes",
     )
 
 
 def _answers(site: Site) -> None:
-    until(lambda: len(site.ready("web")) == LEAST, "its replicas are ready")
+    wait_until(lambda: len(site.ready("web")) == LEAST, "its replicas are ready")
     assert answers(site, "web") == LEAST
-    until(lambda: site.get(f"{SERVICES}/web")["status"].get("phase") == "Running", "the service says so")
+    wait_until(lambda: site.get(f"{SERVICES}/web")["status"].get("phase") == "Running", "the service says so")
 
 
 def _fails_for_good(site: Site, name: str, why: str) -> None:
-    status = until(lambda: _when(site.status(name), "Failed"), f"{name} fails")
+    status = wait_until(lambda: _when(site.status(name), "Failed"), f"{name} fails")
     assert (status["failureReason"], status["retry"]["attempts"], status["retry"]["final"]) == (why, 1, True)
     assert "nextAt" not in status["retry"]
-    told = until(
+    told = wait_until(
         lambda: [each for each in site.events(name) if each["reason"] == "WorkloadFailed"], "an event says so"
     )
     assert [each["type"] for each in told] == ["Warning"]
@@ -75,7 +76,7 @@ def _fails_for_good(site: Site, name: str, why: str) -> None:
 
 
 def _is_tried_five_times(site: Site, name: str) -> None:
-    until(lambda: "WorkloadFailed" in site.reasons(name), f"{name} is given up")
+    wait_until(lambda: "WorkloadFailed" in site.reasons(name), f"{name} is given up")
     status = site.status(name)
     assert (status["actualState"], status["failureReason"], status["retry"]["attempts"]) == (
         "Failed",
@@ -90,7 +91,7 @@ def _is_tried_five_times(site: Site, name: str) -> None:
 
 
 def _finds_no_node(site: Site, name: str) -> None:
-    told = until(
+    told = wait_until(
         lambda: [each for each in site.events(name) if each["reason"] == "FailedScheduling"],
         f"{name} finds no node",
     )
@@ -110,7 +111,7 @@ def _refuses_bad_tokens(site: Site) -> None:
     cases = [("wrong", wrong, "is unknown"), ("used", used, "used"), ("late", short, "expired")]
     for name, token, why in cases:
         if name == "late":
-            until(lambda: time.monotonic() > began + 2, "it is too late")
+            wait_until(lambda: time.monotonic() > began + 2, "it is too late")
         agent = site.start_agent("stranger", token, folder=site.folder / f"stranger-{name}")
         assert agent.process.wait(60) != 0
         assert why in agent.said
@@ -140,41 +141,41 @@ def test_workloads_restart_scale_and_are_deleted(site: Site) -> None:
 def _rises_again(site: Site, name: str) -> None:
     """Each failure is counted and reported; after a long enough run, the count is reset."""
     for failures in (1, 2):
-        until(lambda: site.is_running(name), f"{name} runs")
+        wait_until(lambda: site.is_running(name), f"{name} runs")
         killed = site.pid(name)
         os.kill(killed, signal.SIGKILL)
-        until(
+        wait_until(
             lambda failures=failures: site.reasons(name).count("RetryTriggered") == failures,
             "it is tried again",
         )
-        until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
+        wait_until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
     counted = [each["message"] for each in site.events(name) if each["reason"] == "WorkloadBackOff"]
     assert counted[0] == "RUNTIME_ERROR, killed by signal SIGKILL: it failed once"
-    until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
-    status = until(lambda: site.status(name), "it is there")
+    wait_until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
+    status = wait_until(lambda: site.status(name), "it is there")
     assert (status["retry"]["attempts"], status.get("failureReason", "")) == (0, "")
 
 
 def _goes_from_the_node_first(site: Site, name: str) -> None:
     """It does not want to end, so there is time to look."""
-    until(lambda: site.is_running(name), f"{name} runs")
+    wait_until(lambda: site.is_running(name), f"{name} runs")
     assert site.lattice("delete", "workload", name, "--wait=false").returncode == 0
     assert site.pids(name)
-    until(lambda: not site.workload(name), "its record is gone")
+    wait_until(lambda: not site.workload(name), "its record is gone")
     assert not site.pids(name)
     assert "WorkloadDeleted" in site.reasons(name)
-    until(lambda: not _left_of(site, name), "nothing of it is left on its node")
+    wait_until(lambda: not _left_of(site, name), "nothing of it is left on its node")
 
 
 def _scales(site: Site) -> None:
     for wanted in (4, LEAST):
         changed = site.wire.patch(f"{SERVICES}/web/scale", {"spec": {"replicas": wanted}})
         assert changed.status == 200, changed.raw
-        until(
+        wait_until(
             lambda wanted=wanted: len(site.ready("web")) == len(site.replicas("web")) == wanted,
             f"there are {wanted} replicas",
         )
-        until(lambda wanted=wanted: len(_live_replicas(site)) == wanted, "and so many processes")
+        wait_until(lambda wanted=wanted: len(_live_replicas(site)) == wanted, "and so many processes")
     assert {"ScaledUp", "ScaledDown"} <= {*site.reasons("web")}
 
 
@@ -193,11 +194,11 @@ def _single(site: Site) -> Iterator[None]:
 
 def test_update_and_drain_keep_min_available(site: Site) -> None:
     """A new revision, replica after replica; then everything off a node, and nothing new onto it."""
-    until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
+    wait_until(lambda: answers(site, "web") >= LEAST, "those that were started last listen, too")
     with _single(site), answering(site, "web") as counts:
         site.apply(web(site, version="2"))
-        until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
-        until(
+        wait_until(lambda: "RolloutDone" in site.reasons("web"), "all replicas are replaced")
+        wait_until(
             lambda: len(site.replicas("web")) == LEAST == len(site.ready("web")),
             "as many as before are ready",
         )
@@ -213,7 +214,7 @@ def test_update_and_drain_keep_min_available(site: Site) -> None:
         each for each in site.get(WORKLOADS)["items"] if each["status"].get("binding", {}).get("node") == node
     ]
     site.apply(*(workload(site, f"late-{number}") for number in range(3)))
-    until(lambda: all(site.is_running(f"late-{number}") for number in range(3)), "others run")
+    wait_until(lambda: all(site.is_running(f"late-{number}") for number in range(3)), "others run")
     assert node not in {site.node_of(f"late-{number}") for number in range(3)}
     assert site.lattice("delete", "workloads", *(f"late-{number}" for number in range(3))).returncode == 0
     assert site.lattice("uncordon", node).returncode == 0
@@ -222,7 +223,7 @@ def test_update_and_drain_keep_min_available(site: Site) -> None:
 def test_restarted_agent_takes_over_running_processes(site: Site) -> None:
     site.apply(workload(site, "steady"), strict(site))
     for _ in range(TRIES):
-        until(
+        wait_until(
             lambda: (
                 len(site.ready("web")) == LEAST and site.is_running("steady") and site.is_running("strict")
             ),
@@ -231,7 +232,7 @@ def test_restarted_agent_takes_over_running_processes(site: Site) -> None:
         before, agent = site.live(), site.agents[site.node_of("steady")]
         began, connections = time.monotonic(), agent.connections
         agent.start_again()
-        until(
+        wait_until(
             lambda agent=agent, connections=connections: agent.connections > connections, "the agent is back"
         )
         if time.monotonic() < began + float(TIMES["node-lost-after"]):
@@ -244,15 +245,17 @@ def _is_untouched(site: Site, before: dict[str, set[int]], *but: str) -> None:
     """The same processes, before and after the control plane has looked at each of them."""
     kept = {name: pids for name, pids in before.items() if name not in but}
     assert {name: pids for name, pids in site.live().items() if name not in but} == kept
-    until(lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready")
-    until(lambda: all(site.pids(name) and site.is_running(name) for name in before), "everything runs")
+    wait_until(
+        lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready"
+    )
+    wait_until(lambda: all(site.pids(name) and site.is_running(name) for name in before), "everything runs")
     assert {name: pids for name, pids in site.live().items() if name not in but} == kept
 
 
 def test_wall_clock_jump_changes_nothing(site: Site) -> None:
     """By an hour, forward and back, of the server and of one node: time is measured by another clock."""
-    until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
-    until(
+    wait_until(lambda: site.is_running("phoenix") or site.apply(workload(site, "phoenix")), "phoenix runs")
+    wait_until(
         lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]),
         "so does everything else",
     )
@@ -261,7 +264,7 @@ def test_wall_clock_jump_changes_nothing(site: Site) -> None:
         site.set_clock(seconds, site.node_of("phoenix"))
         killed = site.pid("phoenix")
         os.kill(killed, signal.SIGKILL)
-        until(
+        wait_until(
             lambda killed=killed: site.is_running("phoenix") and site.pids("phoenix") - {killed},
             "it is started again",
         )
@@ -276,11 +279,13 @@ def test_server_outage_keeps_workloads_that_may_run_alone(site: Site) -> None:
     connections = {node: site.agents[node].connections for node in RACK}
     site.kill_server()
     killed = time.monotonic()
-    until(lambda: not site.pids("strict"), "what may not run alone is ended by its node")
-    until(lambda: time.monotonic() > killed + float(TIMES["replace-after"]) + 1, "it is away for long enough")
+    wait_until(lambda: not site.pids("strict"), "what may not run alone is ended by its node")
+    wait_until(
+        lambda: time.monotonic() > killed + float(TIMES["replace-after"]) + 1, "it is away for long enough"
+    )
     assert site.live() == {name: pids for name, pids in before.items() if name != "strict"}
     site.start_server()
-    until(
+    wait_until(
         lambda: all(site.agents[node].connections > connections[node] for node in RACK), "all agents are back"
     )
     _is_untouched(site, before, "strict")
@@ -312,7 +317,7 @@ def loss(site: Site) -> Loss:
     others = [node for node in RACK if node != lost]
     assert site.lattice("cordon", *others).returncode == 0
     site.apply(workload(site, "kept"))
-    until(lambda: site.is_running("kept"), "it runs")
+    wait_until(lambda: site.is_running("kept"), "it runs")
     assert site.lattice("uncordon", *others).returncode == 0
     assert site.node_of("kept") == lost, "the others are cordoned"
     here = [
@@ -327,9 +332,9 @@ def loss(site: Site) -> Loss:
 
 
 def test_silent_node_is_lost(site: Site, loss: Loss) -> None:
-    until(lambda: site.condition(loss.node).get("reason") == "HeartbeatMissed", "its node is lost")
+    wait_until(lambda: site.condition(loss.node).get("reason") == "HeartbeatMissed", "its node is lost")
     assert "NodeLost" in site.reasons(loss.node)
-    until(
+    wait_until(
         lambda: site.status("kept")["actualState"] == "Unknown" or site.node_of("kept") != loss.node,
         "nobody knows how its workloads are",
     )
@@ -342,13 +347,13 @@ def test_full_disk_fails_only_new_starts(site: Site) -> None:
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a file system of a known size needs the right to mount one")
     agent = site.start_agent("tiny", site.token("tiny", "--label", "disk=tiny"), folder=place)
-    until(lambda: site.condition("tiny").get("status") == "True", "node tiny is ready")
+    wait_until(lambda: site.condition("tiny").get("status") == "True", "node tiny is ready")
     filler = place / "filler"
     with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"x" * 4096)
     site.apply(workload(site, "cramped", constraints={"nodeSelector": {"disk": "tiny"}}))
-    until(lambda: site.status("cramped").get("failureReason") == "STORAGE_ERROR", "it cannot start")
+    wait_until(lambda: site.status("cramped").get("failureReason") == "STORAGE_ERROR", "it cannot start")
     assert site.status("cramped")["retry"]["attempts"] >= 1
     assert "STORAGE_ERROR" in next(
         each["message"] for each in site.events("cramped") if each["type"] == "Warning"
@@ -357,7 +362,7 @@ def test_full_disk_fails_only_new_starts(site: Site) -> None:
     assert (agent.process.poll(), site.condition("tiny")["status"]) == (None, "True")
     filler.unlink()
     assert site.lattice("retry", "cramped").returncode == 0
-    until(lambda: site.is_running("cramped"), "it runs")
+    wait_until(lambda: site.is_running("cramped"), "it runs")
     done = site.lattice("delete", "node", "tiny", "--timeout", "60s")
     assert done.returncode == 0, done.stderr
     assert not site.pids("cramped")
@@ -367,23 +372,25 @@ def test_full_disk_fails_only_new_starts(site: Site) -> None:
 
 
 def test_lost_replicas_are_replaced_and_stopped_on_return(site: Site, loss: Loss) -> None:
-    until(
+    wait_until(
         lambda: site.node_of("kept") not in (loss.node, "") and site.is_running("kept"),
         "another copy runs elsewhere",
     )
     assert loss.kept in site.pids("kept"), "with `keep` the cut-off copy runs on"
-    until(
+    wait_until(
         lambda: site.node_of("strict") not in (loss.node, "") and site.is_running("strict"),
         "so does the strict one",
     )
     assert {"Rescheduled"} <= {*site.reasons("kept")} & {*site.reasons("strict")}
     site.agents[loss.node].start_again()
-    until(lambda: site.condition(loss.node).get("status") == "True", "the node is back")
-    until(lambda: all(len(site.pids(name)) == 1 for name in loss.workloads), "the surplus copies are stopped")
+    wait_until(lambda: site.condition(loss.node).get("status") == "True", "the node is back")
+    wait_until(
+        lambda: all(len(site.pids(name)) == 1 for name in loss.workloads), "the surplus copies are stopped"
+    )
     assert loss.kept not in site.pids("kept"), "it is the one that was cut off that goes"
     assert (site.most["strict"], site.most["kept"]) == (1, 2), "a strict one never has two live copies"
-    until(lambda: all(site.is_running(name) for name in loss.workloads), "everything runs")
-    until(
+    wait_until(lambda: all(site.is_running(name) for name in loss.workloads), "everything runs")
+    wait_until(
         lambda: not _left_of_node(site, loss.node) & loss.workloads,
         "and nothing of them is left where they were",
     )
@@ -405,11 +412,11 @@ def test_node_deletion_drains_first_and_machine_can_rejoin(site: Site) -> None:
     agent = site.agents[node]
     assert agent.process.wait(60) != 0, "its agent ends: it is no node any more"
     assert "then start the agent with --server and --join" in agent.said
-    until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
+    wait_until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
     agent.command[agent.command.index("--join") + 1] = site.token(node)
     agent.start_again()
-    until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
-    until(
+    wait_until(lambda: site.condition(node).get("status") == "True", "the machine is a node again")
+    wait_until(
         lambda: all(site.is_running(each["metadata"]["name"]) for each in site.get(WORKLOADS)["items"]),
         "everything runs",
     )
@@ -418,9 +425,9 @@ def test_node_deletion_drains_first_and_machine_can_rejoin(site: Site) -> None:
 def test_teardown_leaves_nothing(site: Site) -> None:
     assert site.lattice("delete", "service", "web").returncode == 0
     assert site.lattice("delete", "workloads", "--all").returncode == 0
-    until(lambda: not site.get(WORKLOADS)["items"], "all records are gone")
+    wait_until(lambda: not site.get(WORKLOADS)["items"], "all records are gone")
     assert site.live() == {}
-    until(lambda: not any(_left_of_node(site, node) for node in RACK), "nothing is left on the nodes")
+    wait_until(lambda: not any(_left_of_node(site, node) for node in RACK), "nothing is left on the nodes")
     for node in RACK:
         assert [*(site.agents[node].folder / "instances").iterdir()] == []
-    until(lambda: not site.watchdogs(), "nobody is watched over")
+    wait_until(lambda: not site.watchdogs(), "nobody is watched over")

@@ -8,8 +8,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from build.process_site import TIMES, WORKLOADS, Site, until
+from build.process_site import TIMES, WORKLOADS, Site
 from build.rack import LEAST, RACK, a_rack, strict, web, workload
+from build.waiting import wait_until
 
 pytestmark = [pytest.mark.prove, pytest.mark.xdist_group("run"), pytest.mark.timeout(900)]
 
@@ -30,15 +31,15 @@ def _begin(site: Site) -> None:
 def _converges(site: Site) -> None:
     """Every node is there, every workload runs, each of them once."""
     try:
-        until(
+        wait_until(
             lambda: all(site.condition(node).get("status") == "True" for node in RACK), "all nodes are ready"
         )
-        until(
+        wait_until(
             lambda: len(site.ready("web")) == len(site.replicas("web")) == LEAST,
             "the service has its replicas",
         )
         names = [each["metadata"]["name"] for each in site.get(WORKLOADS)["items"]]
-        until(
+        wait_until(
             lambda: all(site.is_running(name) and len(site.pids(name)) == 1 for name in names),
             f"{names} run once each",
         )
@@ -50,7 +51,7 @@ def test_frozen_agent_does_not_revive_replaced_workloads(site: Site) -> None:
     _begin(site)
     lost = site.node_of("strict")
     site.agents[lost].process.send_signal(signal.SIGSTOP)
-    until(
+    wait_until(
         lambda: site.node_of("strict") not in (lost, "") and site.is_running("strict"),
         "the strict one runs elsewhere",
     )
@@ -65,11 +66,11 @@ def test_frozen_server_declares_no_node_lost(site: Site) -> None:
     assert site.server is not None
     site.server.send_signal(signal.SIGSTOP)
     frozen = time.monotonic()
-    until(
+    wait_until(
         lambda: time.monotonic() > frozen + float(TIMES["replace-after"]) + 2, "it is frozen for long enough"
     )
     site.server.send_signal(signal.SIGCONT)
-    until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
+    wait_until(lambda: site.pids("strict") - before["strict"], "the strict one is started again")
     _converges(site)
     assert {name: pids for name, pids in site.live().items() if name != "strict"} == {
         name: pids for name, pids in before.items() if name != "strict"
@@ -113,4 +114,4 @@ def test_random_kills_converge_to_one_copy_each(site: Site, seed: int) -> None:
 def _wait(seconds: float) -> None:
     """Time that passes while something is broken."""
     ends = time.monotonic() + seconds
-    until(lambda: time.monotonic() >= ends, "time passes")
+    wait_until(lambda: time.monotonic() >= ends, "time passes")

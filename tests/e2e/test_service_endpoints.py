@@ -5,8 +5,9 @@ import signal
 from pathlib import Path
 
 import pytest
-from build.process_site import NODES, SERVICES, Object, Site, until
+from build.process_site import NODES, SERVICES, Object, Site
 from build.rack import declared
+from build.waiting import wait_until
 
 pytestmark = [pytest.mark.xdist_group("calling"), pytest.mark.timeout(180)]
 
@@ -46,16 +47,16 @@ def a_linked_service(site: Site, name: str, other: str, direction: str, **contai
 def test_new_caller_gets_endpoints_without_restarting_others(tmp_path: Path) -> None:
     with Site(tmp_path) as site:
         site.apply(*supply(), a_linked_service(site, "shop", "stock-api", "outbound"))
-        until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")
+        wait_until(lambda: site.get(f"{NODES}/{NODE}"), "the cluster has its node")
         site.start_agent(NODE, site.token(NODE))
-        until(lambda: site.is_running("shop-0"), "the caller runs before the other is there")
+        wait_until(lambda: site.is_running("shop-0"), "the caller runs before the other is there")
         before = site.pid("shop-0")
         assert "STOCK_API_HOST" not in site.environment(before)
         site.apply(a_linked_service(site, "stock-api", "shop", "inbound", ports=[{"name": "http"}]))
-        found = until(lambda: _endpoints(site), "the agreement has addresses")
+        found = wait_until(lambda: _endpoints(site), "the agreement has addresses")
         assert site.pid("shop-0") == before, "nobody is started anew because somebody else moved"
         os.kill(before, signal.SIGKILL)
-        now = until(
+        now = wait_until(
             lambda: site.is_running("shop-0") and site.pids("shop-0") - {before}, "it is started again"
         )
         told = site.environment(now.pop())

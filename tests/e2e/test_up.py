@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.process_site import until
 from build.servers import LATTICE, Server, running_server, start
+from build.waiting import wait_until
 from build.wire import CONFIGMAPS, Wire, configmap, refused
 
 pytestmark = [pytest.mark.xdist_group("up"), pytest.mark.timeout(90)]
@@ -390,7 +390,7 @@ def test_ctrl_c_kills_a_workload_that_ignores_sigterm(tmp_path: Path) -> None:
     manifest, data, mark = tmp_path / "stubborn.yaml", tmp_path / "data", uuid.uuid4().hex
     manifest.write_text(STUBBORN % mark)
     server = start(data, "--seed", str(manifest), "--controllers", "*", "--local-stop-within", "3")
-    until(
+    wait_until(
         lambda: (
             "stubborn" in server.lattice("get", "workloads").stdout and _processes(mark, tmp_path / "nowhere")
         ),

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.browser import EXAMPLES, UiServer, Visitor, a_browser, chromium_needed, read_until, until
+from build.browser import EXAMPLES, UiServer, Visitor, a_browser, chromium_needed, read_until
 from build.servers import running_server
+from build.waiting import wait_until
 from playwright.sync_api import Browser, BrowserContext
 
 FLAGS = ("--controllers", "*", "--providers", "local,docker=local", "--heartbeat", "1")
@@ -16,7 +17,7 @@ def ui_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UiServer]:
     folder: Path = tmp_path_factory.mktemp("shop")
     with running_server(folder, *FLAGS, "--seed", str(EXAMPLES / "quickstart")) as server:
         made = UiServer(server, read_until(server, "Press Ctrl-C to stop."))
-        until(made.is_ready, "every service of the quickstart runs")
+        wait_until(made.is_ready, "every service of the quickstart runs")
         yield made
 
 

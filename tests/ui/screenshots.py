@@ -4,8 +4,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from build.browser import EXAMPLES, NARROW, WIDE, UiServer, Visitor, a_browser, read_until, until
+from build.browser import EXAMPLES, NARROW, WIDE, UiServer, Visitor, a_browser, read_until
 from build.servers import running_server
+from build.waiting import wait_until
 from playwright.sync_api import Page, expect
 
 IMAGES = EXAMPLES.parent / "docs" / "images"
@@ -86,7 +87,7 @@ def main() -> None:
         a_browser() as browser,
     ):
         ui_server = UiServer(server, read_until(server, "Press Ctrl-C to stop."))
-        until(ui_server.is_ready, "every service of the quickstart runs")
+        wait_until(ui_server.is_ready, "every service of the quickstart runs")
         ui_server.apply(VAULT)
         take(Visitor(browser, ui_server))
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from build.browser import UiServer, Visitor, until
+from build.browser import UiServer, Visitor
 from build.servers import LATTICE
+from build.waiting import wait_until
 from playwright.sync_api import expect
 
 pytestmark = [pytest.mark.xdist_group("ui"), pytest.mark.timeout(120)]
@@ -49,12 +50,12 @@ def spare(ui_server: UiServer, tmp_path: Path) -> Iterator[str]:
         agent = subprocess.Popen([*LATTICE, "agent", *flags], stdout=log, stderr=log)
     ui_server.apply(json.dumps(GUEST), "latticeworkloads")
     try:
-        until(lambda: bound_to(ui_server, "spare"), "the workload is on the spare node")
+        wait_until(lambda: bound_to(ui_server, "spare"), "the workload is on the spare node")
         yield "spare"
     finally:
         ui_server.delete("guest", "latticeworkloads")
         ui_server.delete("spare", "latticenodes")
-        until(
+        wait_until(
             lambda: (
                 "spare" not in [each["metadata"]["name"] for each in ui_server.get("latticenodes")["items"]]
             ),

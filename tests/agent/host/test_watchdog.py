@@ -7,8 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from build.assignments import instance_id, shell, until
+from build.assignments import instance_id, shell
 from build.process_node import an_agent, clock, end_all, kill_now, running_node, watchdogs, written
+from build.waiting import eventually
 
 from lattice.agent.host import instance_processes as groups
 from lattice.agent.host.watchdog import Watchdog, since_boot
@@ -32,9 +33,9 @@ async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
         last = float((tmp_path / "contact").read_text().split()[0])
         kill_now(agent)
     try:
-        await until(lambda: dead(tmp_path), 5)
+        await eventually(lambda: dead(tmp_path), 5)
         assert 1.2 < since_boot() - last < 2.2
-        await until(lambda: not watchdogs(tmp_path), 5)
+        await eventually(lambda: not watchdogs(tmp_path), 5)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted[0].failure
             assert adopted[0].failure.reason == "DISCONNECTED"
@@ -50,7 +51,7 @@ async def test_watchdog_stops_instances_of_hung_agent(tmp_path: Path) -> None:
     with an_agent(tmp_path, shell(FOREVER, stop_after=1.0), contact_every=0.2) as (agent, _):
         os.kill(agent.pid, signal.SIGSTOP)
         try:
-            await until(lambda: dead(tmp_path), 5)
+            await eventually(lambda: dead(tmp_path), 5)
         finally:
             os.kill(agent.pid, signal.SIGCONT)
             kill_now(agent)
@@ -66,7 +67,7 @@ async def test_new_agent_adopts_watchdog_and_deadlines(tmp_path: Path) -> None:
             assert adopted[0].is_live
             assert watchdogs(tmp_path) == first
             assert len(first) == 1
-            await until(lambda: dead(tmp_path), 5)
+            await eventually(lambda: dead(tmp_path), 5)
     finally:
         end_all(tmp_path)
 
@@ -77,7 +78,7 @@ async def test_killed_watchdog_is_replaced(tmp_path: Path) -> None:
         await node.runtime.start(shell(FOREVER, stop_after=1.5))
         (first,) = watchdogs(tmp_path)
         os.kill(first, signal.SIGKILL)
-        (second,) = await until(lambda: [pid for pid in watchdogs(tmp_path) if pid != first])
+        (second,) = await eventually(lambda: [pid for pid in watchdogs(tmp_path) if pid != first])
         assert second != first
         end = await node.ended(instance_id())
         assert end.failure
@@ -93,7 +94,7 @@ async def test_watchdog_exits_without_guarded_instances(tmp_path: Path) -> None:
         await node.runtime.start(shell(FOREVER, id=strict, workload="default/strict", stop_after=60))
         assert len(watchdogs(tmp_path)) == 1
         await node.runtime.stop(strict, 0)
-        await until(lambda: not watchdogs(tmp_path), 2)
+        await eventually(lambda: not watchdogs(tmp_path), 2)
 
 
 async def test_terminated_watchdog_stops_its_instances_first(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ async def test_terminated_watchdog_stops_its_instances_first(tmp_path: Path) -> 
     try:
         (dog,) = watchdogs(tmp_path)
         os.kill(dog, signal.SIGTERM)
-        await until(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5)
+        await eventually(lambda: dead(tmp_path) and not watchdogs(tmp_path), 5)
     finally:
         end_all(tmp_path)
 

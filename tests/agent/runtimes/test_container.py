@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from build.assignments import a_spec, instance_id, until
+from build.assignments import a_spec, instance_id
 from build.process_node import clock
+from build.waiting import eventually
 
 from lattice.agent.host.runtime_protocol import Instance, Limits
 from lattice.agent.host.watchdog_client import WatchdogClient
@@ -156,7 +157,7 @@ async def end_of(runtime: ContainerRuntime) -> Instance:
     async def look() -> Instance | None:
         return next((instance for instance in await runtime.list() if not instance.is_live), None)
 
-    found: Instance = await until(look, 20)
+    found: Instance = await eventually(look, 20)
     return found
 
 
@@ -182,7 +183,7 @@ async def test_container_port_is_reachable_from_host(tmp_path: Path, real: podma
                 await runtime.run_probe(instance_id(), Probe(http=HttpProbe(port="http", path="/index.html")))
             ).ok
 
-        await until(answers)
+        await eventually(answers)
         second = await runtime.start(
             a_spec(
                 container=container,

@@ -10,8 +10,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from build.assignments import a_spec, instance_id, listening, shell, until
+from build.assignments import a_spec, instance_id, listening, shell
 from build.process_node import an_agent, end_all, kill_now, running_node, written
+from build.waiting import eventually
 
 from lattice.agent.host import cgroups
 from lattice.agent.host import instance_processes as groups
@@ -190,11 +191,11 @@ async def test_grandchild_in_own_session_is_killed(
         script = f'{sys.executable} -c "{DETACHED}" & while [ ! -s child ]; do sleep 0.01; done; {"sleep 60" if how == "stop" else "exit 0"}'
         await node.runtime.start(shell(script))
         child = node.folder / "instances" / str(instance_id()) / "work" / "child"
-        await until(lambda: child.exists() and child.read_text())
+        await eventually(lambda: child.exists() and child.read_text())
         if how == "stop":
             await node.runtime.stop(instance_id(), 5)
         await node.ended(instance_id())
-        await until(lambda: groups.start_time(int(child.read_text())) is None, 2)
+        await eventually(lambda: groups.start_time(int(child.read_text())) is None, 2)
         assert node.alive(instance_id()) == set()
 
 
@@ -205,7 +206,7 @@ async def test_child_processes_get_grace_period(tmp_path: Path) -> None:
         )
         await node.runtime.start(shell(f'sh -c "{inner}" & wait'))
         work = node.folder / "instances" / str(instance_id()) / "work"
-        await until(lambda: (work / "ready").exists())
+        await eventually(lambda: (work / "ready").exists())
         await node.runtime.stop(instance_id(), 5)
         assert (work / "done").read_text() == "saved\n"
 
@@ -276,7 +277,9 @@ async def test_limits_without_cgroups_report_enforcement(tmp_path: Path) -> None
 async def test_busy_loop_shows_in_usage(tmp_path: Path, options: ProcessRuntimeOptions | None) -> None:
     async with running_node(tmp_path, options) as node:
         await node.runtime.start(shell("head -c 100000 /dev/zero > filled; while :; do :; done"))
-        await until(lambda: (node.folder / "instances" / str(instance_id()) / "work" / "filled").exists())
+        await eventually(
+            lambda: (node.folder / "instances" / str(instance_id()) / "work" / "filled").exists()
+        )
         await node.runtime.usage(instance_id())
         await asyncio.sleep(0.5)
         used = await node.runtime.usage(instance_id())
@@ -299,8 +302,8 @@ async def test_logs_are_rotated_while_running(tmp_path: Path) -> None:
         async def finished() -> bool:
             return (await node.runtime.logs(instance_id(), 1)) == "line 3000\n"
 
-        await until(finished)
-        await until(lambda: log.stat().st_size <= 4096)
+        await eventually(finished)
+        await eventually(lambda: log.stat().st_size <= 4096)
         assert sum(path.stat().st_size for path in log.parent.glob("log*")) <= 3 * 2 * 4096
 
 
@@ -318,7 +321,7 @@ async def test_probes_reach_the_process(tmp_path: Path) -> None:
         async def answers() -> bool:
             return (await node.runtime.run_probe(instance_id(), page)).ok
 
-        await until(answers)
+        await eventually(answers)
         missing = await node.runtime.run_probe(
             instance_id(), Probe(http=HttpProbe(port="http", path="/no page"))
         )

@@ -25,7 +25,7 @@ from build.agent_world import (
     applied,
     store_token,
 )
-from build.assignments import until
+from build.waiting import eventually
 
 from lattice.agent.certificate_renewal import CertificateRenewal
 from lattice.agent.executor import Executor
@@ -114,9 +114,9 @@ async def test_machine_joins_and_runs_its_orders(tmp_path: Path) -> None:
         assert context is not None
         await world.leader.add(a_sleeping_workload())
         async with an_agent(tmp_path, identity) as agent:
-            await until(lambda: (heard := context.presence.get("n1")) and heard.has_full_report)
+            await eventually(lambda: (heard := context.presence.get("n1")) and heard.has_full_report)
             await world.leader.bind("web", applied("n1"))
-            spoken = await until(
+            spoken = await eventually(
                 lambda: (
                     (heard := context.presence.get("n1"))
                     and (said := heard.workloads.get("default/web"))
@@ -137,10 +137,10 @@ async def test_renewed_certificate_opens_new_connection(tmp_path: Path) -> None:
         await world.join(identity)
         before = identity.certificate
         async with an_agent(tmp_path, identity) as agent:
-            first = await until(lambda: world.leader.links.sessions.get("n1"))
+            first = await eventually(lambda: world.leader.links.sessions.get("n1"))
             assert await CertificateRenewal(identity, agent, clock, a_rng()).renew()
             assert identity.certificate != before
-            await until(lambda: world.leader.links.sessions.get("n1") not in (None, first))
+            await eventually(lambda: world.leader.links.sessions.get("n1") not in (None, first))
 
 
 def _foreign(identity: Identity) -> CertificateKeyPair:
