@@ -39,7 +39,7 @@ check: .venv/.ready-dev  ## format, lint, types, words, commit subjects, import 
 
 prove: .venv/.ready-dev tools  ## the long proofs: kills, power cuts, 30,000-operation contract, every kubectl, mutations, planted bugs, 10,000 examples a property
 	LATTICE_ALL_KUBECTLS=1 $(BIN)/python -m pytest -m prove -n 2 --dist loadgroup -rP --timeout 3000
-	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/lifecycle tests/scheduling tests/placement tests/controllers/services tests/controllers/garbage/test_ownership_graphs.py tests/controllers/scheduler/test_rival_schedulers.py
+	LATTICE_LONG=1 $(BIN)/python -m pytest -m "not prove" -n 2 --timeout 3000 tests/engine tests/lifecycle tests/scheduling tests/placement tests/controllers/services tests/controllers/garbage/test_ownership_graphs.py tests/controllers/scheduler/test_rival_schedulers.py tests/sim/test_sim_seeds.py
 
 contract: .venv/.ready-dev tools  ## the store contract only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/contract
