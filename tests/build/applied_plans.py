@@ -27,13 +27,13 @@ async def bind(fleet: RunningFleet, world: World) -> None:
     machines, taken = model.machines, {name: Counter[str]() for name in model.machines.row_of}
     asked = {name: Counter(dict(seats[0].needs)) for name, seats in model.assignments.items() if seats}
     every = [
-        (each, f"default/{each.spec.service}")
-        for each in fleet.all(LatticeWorkload)
-        if not each.metadata.deletion_timestamp
+        (workload, f"default/{workload.spec.service}")
+        for workload in fleet.all(LatticeWorkload)
+        if not workload.metadata.deletion_timestamp
     ]
-    for each, service in every:
-        if each.status.binding and each.status.binding.node in taken:
-            taken[each.status.binding.node] += asked[service]
+    for item, service in every:
+        if item.status.binding and item.status.binding.node in taken:
+            taken[item.status.binding.node] += asked[service]
 
     def fits(node: str, needs: Counter[str]) -> bool:
         row, index = machines.row_of[node], machines.resource_index
@@ -41,11 +41,11 @@ async def bind(fleet: RunningFleet, world: World) -> None:
             taken[node][name] + count <= machines.total(index[name])[row] for name, count in needs.items()
         )
 
-    waiting = [(each, service) for each, service in every if not each.status.binding and service in asked]
-    for each, service in sorted(
+    waiting = [(item, service) for item, service in every if not item.status.binding and service in asked]
+    for value, service in sorted(
         waiting, key=lambda found: (-asked[found[1]]["cpu"], -asked[found[1]]["memory"])
     ):
-        cell = (each.spec.cluster, each.spec.constraints.node_selector[NODE_CLASS_LABEL])
+        cell = (value.spec.cluster, value.spec.constraints.node_selector[NODE_CLASS_LABEL])
         nodes = [
             n.metadata.name for n in fleet.all(LatticeNode) if (n.spec.cluster, n.spec.node_class) == cell
         ]
@@ -54,7 +54,7 @@ async def bind(fleet: RunningFleet, world: World) -> None:
             node = min(free, key=lambda name: (taken[name]["cpu"], name))
             taken[node] += asked[service]
             await fleet.change(
-                each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
+                value, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
             )
 
 
@@ -82,7 +82,7 @@ async def remove_unwanted_machines(fleet: RunningFleet) -> None:
         }
     )
     back = [
-        each for cell in cells for each in releases_due(books, cell, wanted.get(cell[0], Counter())[cell[1]])
+        item for cell in cells for item in releases_due(books, cell, wanted.get(cell[0], Counter())[cell[1]])
     ]
     if back:
         await LedgerCommitter(fleet.store, fleet.clock).commit_with_charges(Payment([], releases=back))
@@ -114,21 +114,21 @@ def has_unschedulable(fleet: RunningFleet) -> bool:
 
 def placements_of(fleet: RunningFleet) -> dict[str, Placed]:
     return {
-        f"default/{each.metadata.name}": {
-            (at.pool, at.cluster, at.node): at.replicas for at in each.status.placements
+        f"default/{service.metadata.name}": {
+            (at.pool, at.cluster, at.node): at.replicas for at in service.status.placements
         }
-        for each in fleet.all(LatticeService)
-        if each.status.placements
+        for service in fleet.all(LatticeService)
+        if service.status.placements
     }
 
 
 def costs(fleet: RunningFleet) -> dict[str, int]:
     """Micro-dollars per hour of each service, from its status."""
     found: dict[str, int] = {}
-    for each in fleet.all(LatticeService):
-        if each.status.placements:
-            found[f"default/{each.metadata.name}"] = sum(
-                dollars_to_micros(at.cost.hourly) for at in each.status.placements if at.cost
+    for service in fleet.all(LatticeService):
+        if service.status.placements:
+            found[f"default/{service.metadata.name}"] = sum(
+                dollars_to_micros(at.cost.hourly) for at in service.status.placements if at.cost
             )
     return found
 
@@ -157,7 +157,7 @@ def ledgers(fleet: RunningFleet) -> dict[str, int]:
 
 
 def observed_world(fleet: RunningFleet, world: World) -> World:
-    objects = [each for copy in fleet.context.caches for each in copy.objects()]
+    objects = [item for copy in fleet.context.caches for item in copy.objects()]
     return replace(World.of(objects, world.price_book), now=fleet.clock.now())
 
 
@@ -165,7 +165,7 @@ def check_placements(fleet: RunningFleet, said: FleetState, before: dict[str, tu
     """Placements equal the plan. A service that stays may get its new share of the cost later: its former
     share holds while other services enter and leave its cluster."""
     places, shares = placements_of(fleet), costs(fleet)
-    assert places == {name: dict(each) for name, each in said.replica_counts.items()}
+    assert places == {name: dict(replica_count) for name, replica_count in said.replica_counts.items()}
     for name, share in shares.items():
         had = before.get(name)
         stays = had is not None and had[0] == places[name]
@@ -196,7 +196,9 @@ def crossed_cells(before: dict[str, tuple[Placed, int]], said: FleetState) -> se
 def check_machines(fleet: RunningFleet, said: FleetState, before: dict[str, tuple[Placed, int]]) -> None:
     """Machines equal the plan. Unneeded machines go once every replica of their cluster is bound; machines of
     a deleted pool stay, and are paid, while their cluster is in use."""
-    assert placements_of(fleet) == {name: dict(each) for name, each in said.replica_counts.items()}
+    assert placements_of(fleet) == {
+        name: dict(replica_count) for name, replica_count in said.replica_counts.items()
+    }
     found, told = by_cell(machines(fleet)), by_cell(said.clusters)
     assert not told - found
     assert (found - told).keys() <= crossed_cells(before, said)

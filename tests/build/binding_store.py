@@ -76,9 +76,13 @@ class FakeBindingStore:
 
     async def commit_all(self, requests: Sequence[BindRequest]) -> frozenset[str]:
         await self._step("commit_all")
-        missing = frozenset(each.reservation for each in requests if each.reservation not in self.prepared)
+        missing = frozenset(
+            request.reservation for request in requests if request.reservation not in self.prepared
+        )
         if not missing:
-            self.bound |= {each.reservation: self.prepared.pop(each.reservation) for each in requests}
+            self.bound |= {
+                request.reservation: self.prepared.pop(request.reservation) for request in requests
+            }
         self._after("commit_all")
         if "after commit_all" in self.fails:
             raise Unavailable("store is away before it could answer")
@@ -90,7 +94,7 @@ class FakeBindingStore:
             if self.prepared.pop(request.reservation, None):
                 self._take(request, -1)
         self._after("abort_all")
-        return [each.reservation for each in requests if each.reservation in self.bound]
+        return [request.reservation for request in requests if request.reservation in self.bound]
 
     def _write(self, there: dict[str, BindRequest], request: BindRequest, expected: int) -> int | None:
         if self.revisions.get(request.node, 0) != expected:

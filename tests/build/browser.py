@@ -69,7 +69,9 @@ class UiServer:
 
     def is_ready(self) -> bool:
         services = self.get("latticeservices")["items"]
-        return bool(services) and all(each.get("status", {}).get("phase") == "Running" for each in services)
+        return bool(services) and all(
+            service.get("status", {}).get("phase") == "Running" for service in services
+        )
 
     def token(self, group: str = "lattice:admins") -> str:
         """A bearer token of a user in this group."""
@@ -157,7 +159,7 @@ class Visitor:
         if (
             message.type in {"error", "warning"}
             and not lost
-            and not any(each in said for each in self.forgiven)
+            and not any(item in said for item in self.forgiven)
         ):
             self.wrongs.append(said)
 
@@ -167,10 +169,10 @@ class Visitor:
 
     def forgive(self, words: str) -> None:
         """Takes what was meant to go wrong off the list, where it must be; of several that go wrong alike, some may be told later."""
-        found = [each for each in self.wrongs if words in each]
+        found = [wrong for wrong in self.wrongs if words in wrong]
         assert found, (words, self.wrongs)
         self.forgiven.append(words)
-        self.wrongs[:] = [each for each in self.wrongs if words not in each]
+        self.wrongs[:] = [wrong for wrong in self.wrongs if words not in wrong]
 
     def close(self) -> None:
         for page in self.pages:

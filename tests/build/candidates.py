@@ -32,7 +32,7 @@ def wanted(table: Table, name: str = "w", **amounts: int) -> Wanted:
     return Wanted(
         name,
         tuple(sorted(amounts.items())),
-        tuple((table.add_resource(each), amount) for each, amount in sorted(amounts.items())),
+        tuple((table.add_resource(item), amount) for item, amount in sorted(amounts.items())),
     )
 
 

@@ -178,7 +178,7 @@ class SyntheticHistory:
     def __post_init__(self) -> None:
         """A pool and a class are there before anything happens."""
         changes = tuple(
-            Change(1, key_of(each), msgspec.json.encode(each), None) for each in (pool(), node_class())
+            Change(1, key_of(item), msgspec.json.encode(item), None) for item in (pool(), node_class())
         )
         self.history.append(CommitRecord(1, 0.0, "", "api host", None, 0, None, changes))
 
@@ -192,8 +192,8 @@ class SyntheticHistory:
     ) -> None:
         """Record a commit of the leader of that term, which has seen all earlier commits; `rest` overrides fields of the record."""
         revision = rest.pop("revision", self.history[-1].revision + 1)
-        changes = [Change(revision, key_of(each), msgspec.json.encode(each), None) for each in objects]
-        changes += [Change(revision, key_of(each), None, None) for each in gone]
+        changes = [Change(revision, key_of(item), msgspec.json.encode(item), None) for item in objects]
+        changes += [Change(revision, key_of(item), None, None) for item in gone]
         known = {
             "actor": "s1#1",
             "origin": "controllers",
@@ -247,14 +247,14 @@ class SyntheticHistory:
 
     def simulation_invariants(self) -> set[str]:
         """Of the promises that the checker says were broken."""
-        return {each.invariant for each in Checker(cast("Run", self._run())).check()}
+        return {item.invariant for item in Checker(cast("Run", self._run())).check()}
 
     def chaos_invariants(self) -> set[str]:
         """The invariants that the chaos checker reports, given the same history as far as etcd and machines record it."""
         evidence = SimpleNamespace(crowd=SimpleNamespace(told=self.told), ended=ENDS)
         return {
-            each.invariant
-            for each in RealChecker(
+            item.invariant
+            for item in RealChecker(
                 cast("Run", run_of(cast("Evidence", evidence), self.machines, self.heard, self.history))
             ).check()
         }

@@ -14,7 +14,7 @@ def decision_facts(decision: Decision) -> tuple[Any, ...]:
     best, *others = top_candidates(decision, 2)
     masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
     parts = {part.plugin: pytest.approx(part.score, abs=1e-3) for part in best.parts}
-    scores = {each.name: pytest.approx(each.score, abs=1e-3) for each in (best, *others)}
+    scores = {item.name: pytest.approx(item.score, abs=1e-3) for item in (best, *others)}
     return (
         decision.chosen,
         decision.runner_up,
@@ -35,7 +35,7 @@ def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
         assert decision.totals[pick.row] == pick.total
         assert pick.runner_up < 0 or decision.totals[pick.runner_up] == pick.runner_up_total
         scores, parts = (
-            {each.name: each.score for each in best},
+            {item.name: item.score for item in best},
             {part.plugin: part.score for part in best[0].parts},
         )
         found.append(

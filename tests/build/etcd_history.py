@@ -73,19 +73,19 @@ class History(threading.Thread):
     def began(self, term: int) -> KeyChange | None:
         """How that term began, if it did."""
         return next(
-            (each for each in self.everything if each.key == TERM and each.value and int(each.value) == term),
+            (item for item in self.everything if item.key == TERM and item.value and int(item.value) == term),
             None,
         )
 
     def first_binding(self, term: int) -> KeyChange | None:
         mark = f'"term":{term}}}'.encode()
         found = (
-            each
-            for each in self.everything
-            if each.key.startswith(WORKLOADS) and each.value and mark in each.value
+            item
+            for item in self.everything
+            if item.key.startswith(WORKLOADS) and item.value and mark in item.value
         )
         return next(
-            (each for each in found if (held := _workload(each.value).status.binding) and held.term == term),
+            (item for item in found if (held := _workload(item.value).status.binding) and held.term == term),
             None,
         )
 
@@ -93,8 +93,8 @@ class History(threading.Thread):
         """By path: what is bound now."""
         with self._lock:
             found = {
-                key.removeprefix(WORKLOADS): each.value
-                for key, each in self.now.items()
+                key.removeprefix(WORKLOADS): item.value
+                for key, item in self.now.items()
                 if key.startswith(WORKLOADS)
             }
         return {
@@ -145,19 +145,19 @@ class HistoryChecker:
     faults: list[str] = field(default_factory=list)
 
     def judge(self, everything: Sequence[KeyChange]) -> "HistoryChecker":
-        for revision, changes in itertools.groupby(everything, key=lambda each: each.revision):
+        for revision, changes in itertools.groupby(everything, key=lambda item: item.revision):
             self.see(revision, list(changes))
         return self
 
     def see(self, revision: int, changes: Sequence[KeyChange]) -> None:
         touched: set[str] = set()
-        for each in changes:
-            if each.key == TERM:
-                self._begin(each)
-            elif each.key.startswith(NODES):
-                self._node(each.key.removeprefix(NODES), each)
-            elif each.key.startswith(WORKLOADS):
-                touched |= self._bind(each.key.removeprefix(WORKLOADS), each)
+        for change in changes:
+            if change.key == TERM:
+                self._begin(change)
+            elif change.key.startswith(NODES):
+                self._node(change.key.removeprefix(NODES), change)
+            elif change.key.startswith(WORKLOADS):
+                touched |= self._bind(change.key.removeprefix(WORKLOADS), change)
         for name in touched:
             self._refuse_overcommit(revision, name)
 
@@ -202,20 +202,22 @@ class HistoryChecker:
 
     def _refuse_overcommit(self, revision: int, name: str) -> None:
         here = [
-            each for each in self.bound.values() if each.status.binding and each.status.binding.node == name
+            item for item in self.bound.values() if item.status.binding and item.status.binding.node == name
         ]
         node = self.nodes.get(name)
         if node is None:
             self.faults.extend([f"{revision}: bound to {name}, which is not there"] if here else [])
             return
         for resource, room in node.status.allocatable.items():
-            used = sum(each.spec.request_amounts.get(resource, 0) for each in here)
+            used = sum(item.spec.request_amounts.get(resource, 0) for item in here)
             if used > room:
                 self.faults.append(f"{revision}: {name} has {room} of {resource}, {used} are bound")
 
 
 def _is_ready(node: LatticeNode) -> bool:
-    return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions)
+    return any(
+        condition.type == "Ready" and condition.status == "True" for condition in node.status.conditions
+    )
 
 
 def _workload(value: bytes | None) -> LatticeWorkload:

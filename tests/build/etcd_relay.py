@@ -54,7 +54,11 @@ class Fences:
 
     def after(self, revision: int, term: int) -> list[Attempt]:
         """Attempts of that term, or an earlier one, that etcd decided when that revision was there."""
-        return [each for each in list(self.attempts) if each.term <= term and each.revision >= revision]
+        return [
+            attempt
+            for attempt in list(self.attempts)
+            if attempt.term <= term and attempt.revision >= revision
+        ]
 
     def wait(self) -> None:
         if self._open.is_set():
@@ -90,9 +94,9 @@ class _Relay(grpc.GenericRpcHandler):
         ask = pb.TxnRequest.FromString(raw)
         term = next(
             (
-                int(each.value)
-                for each in ask.compare
-                if b"/terms/" in each.key and each.target == pb.Compare.VALUE
+                int(item.value)
+                for item in ask.compare
+                if b"/terms/" in item.key and item.target == pb.Compare.VALUE
             ),
             0,
         )

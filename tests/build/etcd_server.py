@@ -128,7 +128,7 @@ def running_etcds(folder: Path, count: int) -> Iterator[list[EtcdServer]]:
     try:
         for member in members:
             (folder / member.name).mkdir(parents=True)
-            member.cluster = ",".join(each.as_peer for each in members)
+            member.cluster = ",".join(member.as_peer for member in members)
             member.launch()
         for member in members:
             member.wait_until_it_answers()

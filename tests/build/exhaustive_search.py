@@ -76,33 +76,37 @@ class Fleet:
 
 def fleet_of(settled: FleetState) -> Fleet:
     objects = settled.world.objects.values()
-    policies = [each for each in objects if isinstance(each, LatticePlacementPolicy)]
+    policies = [policy for policy in objects if isinstance(policy, LatticePlacementPolicy)]
     now: dict[str, Counter[Spot]] = {}
     for name, where in settled.replica_counts.items():
         now[name] = Counter()
         for (pool, _, kind), count in where.items():
             now[name][pool, kind] += count
-    services = {name: each for name, each in settled.world.services.items() if name in now}
+    services = {name: service for name, service in settled.world.services.items() if name in now}
     return Fleet(
-        {each.metadata.name: each for each in objects if isinstance(each, LatticePool)},
-        {each.metadata.name: each for each in objects if isinstance(each, LatticeNodeClass)},
+        {pool.metadata.name: pool for pool in objects if isinstance(pool, LatticePool)},
+        {
+            node_class.metadata.name: node_class
+            for node_class in objects
+            if isinstance(node_class, LatticeNodeClass)
+        },
         services,
-        {name: _rules(each, policies) for name, each in services.items()},
+        {name: _rules(service, policies) for name, service in services.items()},
         now,
         settled.world,
     )
 
 
 def _rules(service: LatticeService, policies: list[LatticePlacementPolicy]) -> Rules:
-    matching = [each.spec for each in policies if each.spec.applies_to(service.metadata.labels or {})]
-    stated = [each.cluster_policy for each in matching if each.cluster_policy]
-    least = max((each.min_nodes for each in stated if each.min_nodes is not None), default=1)
-    most = min((each.max_nodes for each in stated if each.max_nodes is not None), default=20)
+    matching = [policy.spec for policy in policies if policy.spec.applies_to(service.metadata.labels or {})]
+    stated = [item.cluster_policy for item in matching if item.cluster_policy]
+    least = max((item.min_nodes for item in stated if item.min_nodes is not None), default=1)
+    most = min((item.max_nodes for item in stated if item.max_nodes is not None), default=20)
     threshold = min(
-        (str(each.bin_packing_threshold) for each in stated if each.bin_packing_threshold is not None),
+        (str(item.bin_packing_threshold) for item in stated if item.bin_packing_threshold is not None),
         default="0.8",
     )
-    skews = [(each.topology_key, each.max_skew) for each in service.spec.spread]
+    skews = [(item.topology_key, item.max_skew) for item in service.spec.spread]
     skews += [
         (each.topology_key, each.max_skew)
         for spec in matching
@@ -126,8 +130,8 @@ def cheapest_fleet_cost(settled: FleetState, move_price: int, most_moves: int | 
     fleet = fleet_of(settled)
     options = [_options(fleet, name) for name in sorted(fleet.services)]
     tries = 1
-    for each in options:
-        tries *= len(each)
+    for option in options:
+        tries *= len(option)
     if tries > 40_000:
         return None
     cheapest = best = 1 << 60
@@ -152,15 +156,15 @@ def _options(fleet: Fleet, service: str) -> list[Counter[Spot]]:
         if _may(fleet, service, (pool, kind))
     ]
     every = (
-        Counter(each) for each in itertools.combinations_with_replacement(spots, fleet.now[service].total())
+        Counter(item) for item in itertools.combinations_with_replacement(spots, fleet.now[service].total())
     )
-    return [each for each in every if _keeps_rules(fleet, service, each)]
+    return [item for item in every if _keeps_rules(fleet, service, item)]
 
 
 def _may(fleet: Fleet, service: str, spot: Spot) -> bool:
     placement, labels = fleet.services[service].spec.placement, fleet.pools[spot[0]].spec.labels
     fits = all(need <= have for need, have in zip(fleet.needs(service), fleet.size(spot), strict=True))
-    return fits and all(each in labels.get("compliance", ()) for each in placement.compliance)
+    return fits and all(item in labels.get("compliance", ()) for item in placement.compliance)
 
 
 def _pools(spots: Counter[Spot]) -> Counter[str]:
@@ -236,8 +240,8 @@ def _cost(fleet: Fleet, chosen: Placed) -> int | None:
                 for key, needs in listed.items()
             }
         )
-        costs = [_price(fleet, pool, each) for each in _with_least(fleet, pool, machines)]
-        allowed = [each for each in costs if each is not None]
+        costs = [_price(fleet, pool, item) for item in _with_least(fleet, pool, machines)]
+        allowed = [cost for cost in costs if cost is not None]
         if not allowed:
             return None
         total += min(allowed)
@@ -284,8 +288,8 @@ def fewest_machines(size: Vector, items: tuple[Vector, ...]) -> int:
         nonlocal best
         if at == len(items):
             best = min(best, len(free))
-        elif len(free) < best or any(_fits(items[at], each) for each in free):
-            for i in {each: i for i, each in enumerate(free)}.values():
+        elif len(free) < best or any(_fits(items[at], item) for item in free):
+            for i in {item: i for i, item in enumerate(free)}.values():
                 if _fits(items[at], free[i]):
                     go(at + 1, (*free[:i], _less(free[i], items[at]), *free[i + 1 :]))
             if len(free) + 1 < best or at + 1 == len(items):

@@ -104,7 +104,7 @@ class Server:
         return task
 
     async def world(self) -> World:
-        found = [(await self.store.list(each)).entries for each in DECODERS]
+        found = [(await self.store.list(decoder)).entries for decoder in DECODERS]
         world = World.of(
             DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries
         )

@@ -34,7 +34,11 @@ def violations(settled: FleetState) -> list[str]:
 def new_violations(before: FleetState, after: FleetState) -> list[str]:
     """Violations after that did not exist before, or are worse."""
     known = dict(map(_measured, violations(before)))
-    return [each for each in violations(after) if (told := _measured(each))[1] > known.get(told[0], 0)]
+    return [
+        violation
+        for violation in violations(after)
+        if (told := _measured(violation))[1] > known.get(told[0], 0)
+    ]
 
 
 def _measured(complaint: str) -> tuple[str, float]:
@@ -45,9 +49,9 @@ def _measured(complaint: str) -> tuple[str, float]:
 
 def _clusters(world: World, offer: str) -> list[LatticeCluster]:
     return [
-        each
-        for each in world.objects.values()
-        if isinstance(each, LatticeCluster) and each.spec.pool == offer
+        cluster
+        for cluster in world.objects.values()
+        if isinstance(cluster, LatticeCluster) and cluster.spec.pool == offer
     ]
 
 
@@ -63,22 +67,22 @@ def _over(what: str, have: float | Decimal, most: float | Decimal | None) -> Ite
 
 
 def _limits(world: World) -> Iterator[str]:
-    for each in world.objects.values():
-        if isinstance(each, LatticePool):
-            yield from _pool_limits(world, each)
-        elif isinstance(each, CloudInfrastructure):
-            yield from _cloud_limits(world, each)
-        elif isinstance(each, StaticInfrastructure):
-            made = _clusters(world, each.metadata.name)
+    for item in world.objects.values():
+        if isinstance(item, LatticePool):
+            yield from _pool_limits(world, item)
+        elif isinstance(item, CloudInfrastructure):
+            yield from _cloud_limits(world, item)
+        elif isinstance(item, StaticInfrastructure):
+            made = _clusters(world, item.metadata.name)
             yield from _over(
-                f"{each.metadata.name} nodes",
+                f"{item.metadata.name} nodes",
                 sum(one.spec.desired_nodes for one in made),
-                each.spec.capacity.nodes,
+                item.spec.capacity.nodes,
             )
-        elif isinstance(each, LatticeCluster):
-            yield from _over(f"{each.metadata.name} nodes", each.spec.desired_nodes, each.spec.max_nodes)
+        elif isinstance(item, LatticeCluster):
+            yield from _over(f"{item.metadata.name} nodes", item.spec.desired_nodes, item.spec.max_nodes)
             yield from _over(
-                f"{each.metadata.name} least nodes", each.spec.min_nodes, each.spec.desired_nodes
+                f"{item.metadata.name} least nodes", item.spec.min_nodes, item.spec.desired_nodes
             )
 
 
@@ -87,16 +91,16 @@ def _pool_limits(world: World, pool: LatticePool) -> Iterator[str]:
     for cluster in _clusters(world, pool.metadata.name):
         nodes.update(cluster.spec.nodes)
     capacity, name = pool.spec.capacity, pool.metadata.name
-    size = {each: _class(world, each).spec.resources for each in nodes}
+    size = {node: _class(world, node).spec.resources for node in nodes}
     yield from _over(f"{name} nodes", nodes.total(), capacity.max_nodes)
     yield from _over(
         f"{name} cores",
-        sum(Decimal(str(size[each].cores)) * nodes[each] for each in nodes),
+        sum(Decimal(str(size[node].cores)) * nodes[node] for node in nodes),
         capacity.max_cores,
     )
     yield from _over(
         f"{name} memory",
-        sum(Decimal(str(size[each].memory_gi)) * nodes[each] for each in nodes),
+        sum(Decimal(str(size[node].memory_gi)) * nodes[node] for node in nodes),
         capacity.max_memory_gi,
     )
 
@@ -105,14 +109,14 @@ def _cloud_limits(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
     for region, stated in cloud.spec.regions.items():
         made = _clusters(world, f"{cloud.metadata.name}/{region}")
         most = [
-            each
-            for each in (stated.quotas.max_clusters, cloud.spec.defaults.max_clusters_per_region)
-            if each is not None
+            item
+            for item in (stated.quotas.max_clusters, cloud.spec.defaults.max_clusters_per_region)
+            if item is not None
         ]
         nodes = [
-            each
-            for each in (stated.quotas.max_nodes_per_cluster, cloud.spec.defaults.max_nodes_per_cluster)
-            if each is not None
+            item
+            for item in (stated.quotas.max_nodes_per_cluster, cloud.spec.defaults.max_nodes_per_cluster)
+            if item is not None
         ]
         yield from _over(f"{region} clusters", len(made), min(most, default=None))
         for cluster in made:
@@ -140,22 +144,22 @@ def _unpriced(world: World, clusters: list[LatticeCluster]) -> Iterator[str]:
 
 
 def _money(world: World) -> Iterator[str]:
-    for each in world.objects.values():
-        name = each.metadata.name
+    for item in world.objects.values():
+        name = item.metadata.name
         if (
-            isinstance(each, LatticePool)
-            and each.spec.budget
-            and each.spec.budget.max_monthly_cost is not None
+            isinstance(item, LatticePool)
+            and item.spec.budget
+            and item.spec.budget.max_monthly_cost is not None
         ):
             made = _clusters(world, name)
             yield from _over(
-                f"{name} money", _hourly(world, made) * MONTH, Decimal(str(each.spec.budget.max_monthly_cost))
+                f"{name} money", _hourly(world, made) * MONTH, Decimal(str(item.spec.budget.max_monthly_cost))
             )
             yield from _unpriced(world, made)
-        elif isinstance(each, CloudInfrastructure):
-            yield from _cloud_money(world, each)
-        elif isinstance(each, StaticInfrastructure) and each.spec.overflow:
-            limits = each.spec.overflow.limits
+        elif isinstance(item, CloudInfrastructure):
+            yield from _cloud_money(world, item)
+        elif isinstance(item, StaticInfrastructure) and item.spec.overflow:
+            limits = item.spec.overflow.limits
             spilled = [
                 one
                 for one in world.objects.values()
@@ -167,7 +171,7 @@ def _money(world: World) -> Iterator[str]:
             yield from (
                 f"{name} spills to {one.spec.pool}"
                 for one in spilled
-                if one.spec.infrastructure != each.spec.overflow.target
+                if one.spec.infrastructure != item.spec.overflow.target
             )
 
 
@@ -178,7 +182,7 @@ def _cloud_money(world: World, cloud: CloudInfrastructure) -> Iterator[str]:
     if whole and whole.monthly is not None and is_hard:
         yield from _over(
             f"{name} money",
-            sum(_hourly(world, each) for each in made.values()) * MONTH,
+            sum(_hourly(world, item) for item in made.values()) * MONTH,
             Decimal(str(whole.monthly)),
         )
     for region, stated in cloud.spec.regions.items():
@@ -218,17 +222,17 @@ def _reserves(settled: FleetState) -> Iterator[str]:
         if offer.reservation:
             admitted = {
                 name
-                for name, each in settled.world.services.items()
-                if offer.reservation.admits(each.metadata.labels or {})
+                for name, service in settled.world.services.items()
+                if offer.reservation.admits(service.metadata.labels or {})
             }
             held = [
-                [fleet.machines.replica_counts[machine] for machine in each.machines]
-                for each in fleet.inventory.clusters_by_offer[row].values()
+                [fleet.machines.replica_counts[machine] for machine in cluster.machines]
+                for cluster in fleet.inventory.clusters_by_offer[row].values()
             ]
             others = sum(
                 len(machines)
                 for machines in held
-                if any(service not in admitted for each in machines for service in each)
+                if any(service not in admitted for machine in machines for service in machine)
             )
             yield from _over(
                 f"{offer.name} machines beside the reserve", others, offer.limits.nodes - offer.reserved_nodes
@@ -248,9 +252,12 @@ def _rules(settled: FleetState) -> Iterator[str]:
     for name, service in settled.world.services.items():
         offers = _offers(settled.fleet, name)
         for offer in offers:
-            yield from (f"{name} in {offer.name}: {each}" for each in _place_rules(settled, service, offer))
+            yield from (
+                f"{name} in {offer.name}: {place_rule}"
+                for place_rule in _place_rules(settled, service, offer)
+            )
         if offers and name not in settled.unplaced:
-            yield from (f"{name}: {each}" for each in _whole_rules(settled, service, offers))
+            yield from (f"{name}: {whole_rule}" for whole_rule in _whole_rules(settled, service, offers))
 
 
 def _offers(fleet: Fleet, service: str) -> list[Offer]:
@@ -269,13 +276,13 @@ def _place_rules(settled: FleetState, service: LatticeService, offer: Offer) -> 
     wanted = {**(placement.pools.match_labels if placement.pools else {})}
     yield from (f"label {key}" for key, value in wanted.items() if value not in offer.labels.get(key, ()))
     certificates = _lower(placement.compliance).union(
-        *(_lower(each.spec.requirements.compliance) for each in policies)
+        *(_lower(policy.spec.requirements.compliance) for policy in policies)
     )
-    yield from (f"compliance {each}" for each in certificates - offer.compliance)
+    yield from (f"compliance {certificate}" for certificate in certificates - offer.compliance)
     abilities = _lower(placement.capabilities).union(
-        *(_lower(each.spec.requirements.capabilities) for each in policies)
+        *(_lower(policy.spec.requirements.capabilities) for policy in policies)
     )
-    yield from (f"capability {each}" for each in abilities - offer.capabilities)
+    yield from (f"capability {ability}" for ability in abilities - offer.capabilities)
     if placement.data_residency and placement.data_residency.lower() not in offer.residency:
         yield "residency"
     for name, stated in placement.latency.items():
@@ -288,7 +295,7 @@ def _place_rules(settled: FleetState, service: LatticeService, offer: Offer) -> 
 
 
 def _policies(world: World, service: LatticeService) -> list[LatticePlacementPolicy]:
-    return [each for each in world.policies if each.spec.applies_to(service.metadata.labels or {})]
+    return [policy for policy in world.policies if policy.spec.applies_to(service.metadata.labels or {})]
 
 
 def _whole_rules(settled: FleetState, service: LatticeService, offers: list[Offer]) -> Iterator[str]:
@@ -296,18 +303,18 @@ def _whole_rules(settled: FleetState, service: LatticeService, offers: list[Offe
     for region in service.spec.placement.required_regions:
         if not any(region in (offer.name, offer.place.region) for offer in offers):
             yield f"no replica in {region}"
-    least = max((each.spec.requirements.min_regions or 0 for each in policies), default=0)
+    least = max((policy.spec.requirements.min_regions or 0 for policy in policies), default=0)
     if len({offer.region for offer in offers}) < least:
         yield f"fewer than {least} regions"
     rules = [
-        (each.topology_key, each.max_skew)
-        for each in service.spec.spread
-        if each.when_unsatisfiable == "DoNotSchedule"
+        (item.topology_key, item.max_skew)
+        for item in service.spec.spread
+        if item.when_unsatisfiable == "DoNotSchedule"
     ]
     rules += [
         (rule.topology_key, rule.max_skew)
-        for each in policies
-        if (rule := each.spec.requirements.spread_constraint)
+        for policy in policies
+        if (rule := policy.spec.requirements.spread_constraint)
     ]
     for key, skew in rules:
         yield from _skew(settled, service, key, skew)

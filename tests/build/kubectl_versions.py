@@ -71,6 +71,6 @@ def missing_kubectls() -> str:
     found = find_kubectls()
     if not found:
         return "no kubectl found: put one on PATH, and run `make tools` for the oldest"
-    if OLDEST not in {each.version[:2] for each in found}:
+    if OLDEST not in {item.version[:2] for item in found}:
         return "no kubectl 1.20: `make tools` fetches it where apt-get knows Debian 12's kubernetes-client"
     return "" if len(found) > 1 else "only kubectl 1.20 found: put a current kubectl on PATH as well"

@@ -65,7 +65,7 @@ def manifest_blockers(world: World, name: str) -> list[ManifestBlocker]:
     service = world.services[name]
     return [
         *_of_service(service),
-        *(each for policy in own for each in _of_policy(policy)),
+        *(item for policy in own for item in _of_policy(policy)),
         *_limits(name, own),
     ]
 
@@ -106,9 +106,9 @@ def _of_service(service: LatticeService) -> Iterator[ManifestBlocker]:
         yield without(
             "latency", one, lambda it, one=one: _placement(it, latency=_but(it.spec.placement.latency, one))
         )
-    for each in service.spec.spread:
-        if each.when_unsatisfiable == "DoNotSchedule":
-            yield without("spread", each.topology_key, lambda it: _spec(it, spread=()))
+    for item in service.spec.spread:
+        if item.when_unsatisfiable == "DoNotSchedule":
+            yield without("spread", item.topology_key, lambda it: _spec(it, spread=()))
     for resource, field in (("cpu", "cores"), ("memory", "memory_gi")):
         yield without(
             "resource",
@@ -120,11 +120,11 @@ def _of_service(service: LatticeService) -> Iterator[ManifestBlocker]:
 
 
 def _less(words: tuple[str, ...], gone: str) -> tuple[str, ...]:
-    return tuple(each for each in words if each != gone)
+    return tuple(word for word in words if word != gone)
 
 
 def _but(stated: dict[str, Any], gone: str) -> dict[str, Any]:
-    return {name: each for name, each in stated.items() if name != gone}
+    return {name: item for name, item in stated.items() if name != gone}
 
 
 def _of_policy(policy: LatticePlacementPolicy) -> Iterator[ManifestBlocker]:
@@ -140,9 +140,9 @@ def _of_policy(policy: LatticePlacementPolicy) -> Iterator[ManifestBlocker]:
     if rules.min_regions and rules.min_regions > 1:
         yield without("minRegions", "regions", min_regions=None)
     yield from (
-        without("compliance", each, compliance=()) for each in rules.compliance
+        without("compliance", item, compliance=()) for item in rules.compliance
     )  # these policies require one at most
-    yield from (without("capability", each, capabilities=()) for each in rules.capabilities)
+    yield from (without("capability", capability, capabilities=()) for capability in rules.capabilities)
     if rules.spread_constraint:
         yield without("spread", rules.spread_constraint.topology_key, spread_constraint=None)
 
@@ -163,11 +163,11 @@ def _limits(name: str, policies: list[LatticePlacementPolicy]) -> Iterator[Manif
             ],
         )
     yield ManifestBlocker(("dependencies", "", ""), lambda world: [_not_waiting(world, name)])
-    if any(each.spec.cluster_policy for each in policies):
+    if any(policy.spec.cluster_policy for policy in policies):
         keys = [
-            ("LatticePlacementPolicy", "", each.metadata.name)
-            for each in policies
-            if each.spec.cluster_policy
+            ("LatticePlacementPolicy", "", policy.metadata.name)
+            for policy in policies
+            if policy.spec.cluster_policy
         ]
         yield ManifestBlocker(
             ("clusterSize", "", ""), lambda world: [_any_size(world.objects[key]) for key in keys]
@@ -181,8 +181,8 @@ def _any_size(policy: Any) -> Any:
 def _not_waiting(world: World, name: str) -> Any:
     """The service without latency limits to unplaced or undefined services."""
     service = world.services[name]
-    there = {each.metadata.name for each in world.services.values() if each.status.placements}
-    latency = {other: each for other, each in service.spec.placement.latency.items() if other in there}
+    there = {service.metadata.name for service in world.services.values() if service.status.placements}
+    latency = {other: item for other, item in service.spec.placement.latency.items() if other in there}
     return _placement(service, latency=latency)
 
 
@@ -197,7 +197,7 @@ def _rich(kind: Any) -> Any:
     if isinstance(kind, LatticePool) and kind.spec.budget:
         return _spec(kind, budget=None)
     if isinstance(kind, CloudInfrastructure):
-        regions = {name: within(each, budget=None) for name, each in kind.spec.regions.items()}
+        regions = {name: within(region, budget=None) for name, region in kind.spec.regions.items()}
         return _spec(kind, budget=None, regions=regions)
     if isinstance(kind, StaticInfrastructure) and kind.spec.overflow:
         return _spec(
@@ -218,8 +218,8 @@ def _roomy(kind: Any) -> Any:
         return _spec(kind, capacity=type(kind.spec.capacity)())
     if isinstance(kind, CloudInfrastructure):
         regions = {
-            name: within(each, quotas=within(each.quotas, max_clusters=None))
-            for name, each in kind.spec.regions.items()
+            name: within(region, quotas=within(region.quotas, max_clusters=None))
+            for name, region in kind.spec.regions.items()
         }
         return _spec(kind, regions=regions)
     if isinstance(kind, StaticInfrastructure):

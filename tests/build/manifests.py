@@ -32,7 +32,7 @@ def in_yaml(*objects):
 
 
 def in_lines(*objects):
-    return "".join(json.dumps(each) + "\n" for each in objects)
+    return "".join(json.dumps(item) + "\n" for item in objects)
 
 
 def changed(value, path, to):

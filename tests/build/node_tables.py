@@ -28,7 +28,7 @@ def a_node_info(name: str = "n1", room: Mapping[str, Any] | None = None, **facts
         if key in facts:
             labels[key] = facts.pop(key)
     gpus = facts.pop("gpus", ())
-    gpus = tuple((each, MILLI_PER_GPU) if isinstance(each, str) else each for each in gpus)
+    gpus = tuple((gpu, MILLI_PER_GPU) if isinstance(gpu, str) else gpu for gpu in gpus)
     return NodeInfo(
         name,
         parse_amounts(dict(ROOM if room is None else room)),
@@ -43,8 +43,8 @@ def nodes(*facts: NodeInfo, seed: int = 0, load: bool = True) -> NodeTable:
     if load:
         table.load(facts)
     else:
-        for each in facts:
-            table.put_node(each)
+        for fact in facts:
+            table.put_node(fact)
     return table
 
 

@@ -33,7 +33,7 @@ class ClusterOracle:
     def place(self, name: str, demands: Demands, node: str) -> None:
         """Assign the fullest GPU with capacity for a share, whole GPUs in order, and the lowest free ports."""
         gpus: tuple[int, ...] = ()
-        here = [each for each in self.placed.values() if each.node == node]
+        here = [item for item in self.placed.values() if item.node == node]
         if demands.gpu is not None:
             room = gpu_room(self.nodes[node], here, demands)
             gpus = tuple(
@@ -53,12 +53,12 @@ class ClusterOracle:
     def remove_node(self, node: str) -> None:
         """Remove the node and its placements."""
         del self.nodes[node]
-        self.placed = {name: each for name, each in self.placed.items() if each.node != node}
+        self.placed = {name: item for name, item in self.placed.items() if item.node != node}
 
 
 def can_take(node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands) -> bool:
-    on_it = [each for each in placed if each.node == node.name]
-    here = [each.demands for each in on_it]
+    on_it = [item for item in placed if item.node == node.name]
+    here = [item.demands for item in on_it]
     return (
         is_usable(node)
         and is_allowed(node, wanted)
@@ -86,7 +86,7 @@ def is_allowed(node: NodeInfo, wanted: Demands) -> bool:
 
 
 def term_matches(term: NodeTerm, labels: Mapping[str, str]) -> bool:
-    return all(requirement_matches(each, labels) for each in term.match_expressions)
+    return all(requirement_matches(match_expression, labels) for match_expression in term.match_expressions)
 
 
 def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> bool:
@@ -111,7 +111,9 @@ def selector_matches(selector: LabelSelector, labels: Iterable[tuple[str, str]])
     for key, value in selector.match_labels.items():
         if key not in found or found[key] != value:
             return False
-    return all(requirement_matches(each, found) for each in selector.match_expressions)
+    return all(
+        requirement_matches(match_expression, found) for match_expression in selector.match_expressions
+    )
 
 
 def tolerates(node: NodeInfo, wanted: Demands) -> bool:
@@ -119,12 +121,14 @@ def tolerates(node: NodeInfo, wanted: Demands) -> bool:
         if taint.effect == "PreferNoSchedule":
             continue
         borne = False
-        for each in wanted.tolerations:
-            same_effect = each.effect is None or each.effect == taint.effect
-            if each.operator == "Exists":
-                borne = borne or (same_effect and (not each.key or each.key == taint.key))
+        for toleration in wanted.tolerations:
+            same_effect = toleration.effect is None or toleration.effect == taint.effect
+            if toleration.operator == "Exists":
+                borne = borne or (same_effect and (not toleration.key or toleration.key == taint.key))
             else:
-                borne = borne or (same_effect and each.key == taint.key and each.value == taint.value)
+                borne = borne or (
+                    same_effect and toleration.key == taint.key and toleration.value == taint.value
+                )
         if not borne:
             return False
     return True
@@ -160,7 +164,7 @@ def has_image(image: str, wanted: MachineImage) -> bool:
 
 def has_room(node: NodeInfo, here: Sequence[Demands], wanted: Demands) -> bool:
     for resource, amount in wanted.requests:
-        used = sum(dict(each.requests).get(resource, 0) for each in here)
+        used = sum(dict(item.requests).get(resource, 0) for item in here)
         if used + amount > node.allocatable.get(resource, 0):
             return False
     return "workloads" not in node.allocatable or len(here) < node.allocatable["workloads"]
@@ -172,22 +176,22 @@ def port_range(node: NodeInfo) -> range:
 
 
 def fixed_numbers(demands: Iterable[Demands]) -> set[int]:
-    return {number for each in demands for number, _ in each.host_ports}
+    return {number for demand in demands for number, _ in demand.host_ports}
 
 
 def numbers_in_use(on_it: Sequence[Placed]) -> set[int]:
-    return fixed_numbers(each.demands for each in on_it) | {number for each in on_it for number in each.ports}
+    return fixed_numbers(item.demands for item in on_it) | {number for item in on_it for number in item.ports}
 
 
 def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
     """An allocated port is taken for both protocols; each number of the range counts once."""
     for number, protocol in wanted.host_ports:
-        if any((number, protocol) in each.demands.host_ports or number in each.ports for each in on_it):
+        if any((number, protocol) in item.demands.host_ports or number in item.ports for item in on_it):
             return False
     ports = port_range(node)
     most = min(len(ports), node.allocatable.get("ports", len(ports)))
-    taken = sum(each.demands.ports for each in on_it) + len(
-        fixed_numbers(each.demands for each in on_it) & set(ports)
+    taken = sum(item.demands.ports for item in on_it) + len(
+        fixed_numbers(item.demands for item in on_it) & set(ports)
     )
     more = wanted.ports + len((fixed_numbers([wanted]) - numbers_in_use(on_it)) & set(ports))
     return not more or taken + more <= most
@@ -199,7 +203,7 @@ def gpu_room(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> dict[i
     found = {}
     for number, (model, milli) in enumerate(node.gpus):
         used = sum(
-            each.demands.gpu.milli for each in on_it if each.demands.gpu is not None and number in each.gpus
+            item.demands.gpu.milli for item in on_it if item.demands.gpu is not None and number in item.gpus
         )
         if need is not None and milli - used >= need.milli and (not need.models or model in need.models):
             found[number] = milli - used
@@ -210,15 +214,15 @@ def count_near(node: NodeInfo, key: str, nodes: Sequence[NodeInfo], matching: Se
     """How many of `matching`, given by the nodes they are on, share this node's value of a topology key."""
     if key not in node.labels:
         return 0
-    value = {each.name: each.labels.get(key) for each in nodes}
+    value = {node.name: node.labels.get(key) for node in nodes}
     return sum(value[name] == node.labels[key] for name in matching)
 
 
 def nodes_of_matching(placed: Sequence[Placed], namespace: str, selector: LabelSelector) -> list[str]:
     return [
-        each.node
-        for each in placed
-        if each.demands.namespace == namespace and selector_matches(selector, each.demands.labels)
+        item.node
+        for item in placed
+        if item.demands.namespace == namespace and selector_matches(selector, item.demands.labels)
     ]
 
 
@@ -227,7 +231,7 @@ def affinity_allows(
 ) -> bool:
     for term in wanted.near:
         there = nodes_of_matching(placed, wanted.namespace, term.selector)
-        anywhere = any(count_near(each, term.topology_key, nodes, there) for each in nodes)
+        anywhere = any(count_near(node, term.topology_key, nodes, there) for node in nodes)
         alone = not anywhere and selector_matches(term.selector, wanted.labels)
         if term.topology_key not in node.labels or not (
             alone or count_near(node, term.topology_key, nodes, there)
@@ -238,12 +242,12 @@ def affinity_allows(
             node, term.topology_key, nodes, nodes_of_matching(placed, wanted.namespace, term.selector)
         ):
             return False
-    for each in placed:
-        for term in each.demands.far:
-            meant = each.demands.namespace == wanted.namespace and selector_matches(
+    for item in placed:
+        for term in item.demands.far:
+            meant = item.demands.namespace == wanted.namespace and selector_matches(
                 term.selector, wanted.labels
             )
-            if meant and count_near(node, term.topology_key, nodes, [each.node]):
+            if meant and count_near(node, term.topology_key, nodes, [item.node]):
                 return False
     return True
 
@@ -262,17 +266,17 @@ def spread_allows(
         else:
             mine = (wanted.namespace, wanted.service)
             there = [
-                each.node
-                for each in placed
-                if wanted.service and (each.demands.namespace, each.demands.service) == mine
+                item.node
+                for item in placed
+                if wanted.service and (item.demands.namespace, item.demands.service) == mine
             ]
             itself = bool(wanted.service)
         eligible = [
-            each
-            for each in nodes
-            if is_usable(each) and is_allowed(each, wanted) and spread.topology_key in each.labels
+            node
+            for node in nodes
+            if is_usable(node) and is_allowed(node, wanted) and spread.topology_key in node.labels
         ]
-        fewest = min((count_near(each, spread.topology_key, nodes, there) for each in eligible), default=0)
+        fewest = min((count_near(item, spread.topology_key, nodes, there) for item in eligible), default=0)
         if itself + count_near(node, spread.topology_key, nodes, there) - fewest > spread.max_skew and (
             itself or there
         ):

@@ -225,8 +225,8 @@ class Fleet:
 
     def _ready(self) -> int:
         found = Wire(self.servers[0].kubeconfig).get(NODES).value["items"]
-        conditions = [each for node in found for each in node.get("status", {}).get("conditions", ())]
-        return sum(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+        conditions = [item for node in found for item in node.get("status", {}).get("conditions", ())]
+        return sum(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def etcd_leader(self) -> EtcdServer:
         return next(member for member in self.etcds if member.is_running and _leads(member))

@@ -45,8 +45,8 @@ Object = dict[str, Any]
 def together(*scenes: Callable[[], None]) -> None:
     """Run the scenes concurrently, since each mostly waits; the first failure is raised."""
     with ThreadPoolExecutor(len(scenes)) as pool:
-        for each in [pool.submit(scene) for scene in scenes]:
-            each.result()
+        for item in [pool.submit(scene) for scene in scenes]:
+            item.result()
 
 
 def end(process: "subprocess.Popen[Any]", number: int = signal.SIGTERM, within: float = 20.0) -> None:
@@ -119,11 +119,11 @@ class Site:
 
     def __exit__(self, *_: object) -> None:
         """Nothing outlives the test, also if it failed."""
-        for each in (
+        for item in (
             *(agent.process for agent in self.agents.values()),
             *([self.server] if self.server else []),
         ):
-            end(each)
+            end(item)
         for pid in [pid for pids in self.live().values() for pid in pids]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -168,11 +168,11 @@ class Site:
         assert self.server is not None
         assert self.server.poll() is None, text
         lines = [
-            json.loads(each)
-            for each in text.splitlines(keepends=True)
-            if each.startswith("{") and each.endswith("\n")
+            json.loads(line)
+            for line in text.splitlines(keepends=True)
+            if line.startswith("{") and line.endswith("\n")
         ]
-        return next((each for each in lines if each.get("event") == "serving"), None)
+        return next((line for line in lines if line.get("event") == "serving"), None)
 
     def kill_server(self) -> None:
         assert self.server is not None
@@ -257,10 +257,10 @@ class Site:
         return found
 
     def replicas(self, service: str) -> list[Object]:
-        return [each for each in self.get(WORKLOADS)["items"] if each["spec"].get("service") == service]
+        return [item for item in self.get(WORKLOADS)["items"] if item["spec"].get("service") == service]
 
     def ready(self, service: str) -> list[Object]:
-        return [each for each in self.replicas(service) if each.get("status", {}).get("ready")]
+        return [replica for replica in self.replicas(service) if replica.get("status", {}).get("ready")]
 
     def node_of(self, name: str) -> str:
         node: str = (self.status(name).get("binding") or {}).get("node", "")
@@ -268,15 +268,15 @@ class Site:
 
     def condition(self, node: str, kind: str = "Ready") -> Object:
         found = self.get(f"{NODES}/{node}").get("status", {}).get("conditions", ())
-        return next((each for each in found if each["type"] == kind), {})
+        return next((item for item in found if item["type"] == kind), {})
 
     def events(self, name: str) -> list[Object]:
         """About the object of that name, oldest first."""
-        found = [each for each in self.get(EVENTS)["items"] if each["involvedObject"]["name"] == name]
-        return sorted(found, key=lambda each: int(each["metadata"]["resourceVersion"]))
+        found = [item for item in self.get(EVENTS)["items"] if item["involvedObject"]["name"] == name]
+        return sorted(found, key=lambda item: int(item["metadata"]["resourceVersion"]))
 
     def reasons(self, name: str) -> list[str]:
-        return [each["reason"] for each in self.events(name)]
+        return [event["reason"] for event in self.events(name)]
 
     @property
     def leadership(self) -> tuple[str, int]:
@@ -315,7 +315,7 @@ class Site:
             text = Path(f"/proc/{pid}/environ").read_bytes()
         except OSError:
             return {}
-        return dict(each.decode(errors="replace").split("=", 1) for each in text.split(b"\0") if b"=" in each)  # type: ignore[misc]
+        return dict(part.decode(errors="replace").split("=", 1) for part in text.split(b"\0") if b"=" in part)  # type: ignore[misc]
 
     def pids(self, name: str) -> set[int]:
         return self.live().get(name, set())

@@ -94,7 +94,7 @@ def a_rack(folder: Path) -> Iterator[Site]:
     with Site(folder) as site:
         site.apply(*supply(), web(site))
         wait_until(
-            lambda: {*RACK} <= {each["metadata"]["name"] for each in site.get(NODES)["items"]},
+            lambda: {*RACK} <= {item["metadata"]["name"] for item in site.get(NODES)["items"]},
             "the cluster has its nodes",
         )
         together(*(lambda node=node: _join(site, node) for node in RACK))
@@ -160,8 +160,8 @@ def answering(site: Site, service: str) -> Iterator[list[int]]:
 def answers(site: Site, service: str) -> int:
     ports = [
         port
-        for each in site.replicas(service)
-        for port in each.get("status", {}).get("allocatedPorts", {}).values()
+        for replica in site.replicas(service)
+        for port in replica.get("status", {}).get("allocatedPorts", {}).values()
     ]
     return sum(answer(port) == 200 for port in ports)
 

@@ -58,7 +58,10 @@ REQUIREMENTS = (
     requirement("size", "Gt", "1"),
     requirement("size", "Lt", "4"),
 )
-NODE_TERMS = [node_term(*each) for each in (*pairs(REQUIREMENTS, 2), *((each,) for each in REQUIREMENTS), ())]
+NODE_TERMS = [
+    node_term(*pair)
+    for pair in (*pairs(REQUIREMENTS, 2), *((requirement,) for requirement in REQUIREMENTS), ())
+]
 TERMS = [near(key, app=app) for key in KEYS for app in "ab"]
 SELECTORS = [
     LabelSelector(match_expressions=(requirement("app", "In", "a", "c"),)),
@@ -85,7 +88,7 @@ SPREADS += [
 
 def some_of(choices: Sequence[Any], often: int = 3) -> list[tuple[Any, ...]]:
     """None, one or two of the choices; none `often` times as often as one, two rarely."""
-    ones: list[tuple[Any, ...]] = [(each,) for each in choices]
+    ones: list[tuple[Any, ...]] = [(choice,) for choice in choices]
     return [()] * (often * len(ones)) + ones + list(pairwise(choices))[::3]
 
 
@@ -220,12 +223,12 @@ FOCUS: tuple[dict[str, Any], ...] = (
 COMES, GOES, CHANGES, IS_GONE = "comes", "goes", "changes", "is gone"
 EVENT_KINDS = (COMES,) * 12 + (GOES,) * 2 + (CHANGES,) * 3 + (IS_GONE,)
 CHANGED = (
-    *({"health": each} for each in ({}, {"is_cordoned": True}, {"is_ready": False}, {"is_draining": True})),
-    *({"room": each} for each in ROOMS[::5]),
-    *({"labels": each} for each in PLACES[::11]),
-    *({"port_range": each} for each in RANGES),
-    *({"gpus": each} for each in GPUS),
-    *({"taints": each} for each in some_of(TAINTS, 1)),
+    *({"health": item} for item in ({}, {"is_cordoned": True}, {"is_ready": False}, {"is_draining": True})),
+    *({"room": room} for room in ROOMS[::5]),
+    *({"labels": place} for place in PLACES[::11]),
+    *({"port_range": item} for item in RANGES),
+    *({"gpus": gpu} for gpu in GPUS),
+    *({"taints": item} for item in some_of(TAINTS, 1)),
 )
 
 
@@ -249,7 +252,7 @@ def some_demands(choices: Choices) -> Demands:
         **choices.one(OWNERS),
         **choices.one(PORTS),
         tolerations=choices.one(TOLERATED),
-        **{name: choices.one(each) for name, each in focus.items()},
+        **{name: choices.one(focu) for name, focu in focus.items()},
     )
 
 
@@ -299,7 +302,7 @@ def world_from_bytes(drawn: bytes) -> World:
     choices = Choices(drawn)
     described = [some_node(choices, f"n{number}") for number in range(choices.one((1, 2, 3, 4, 5, 6, 5, 6)))]
     kinds = [some_demands(choices) for _ in range(choices.one((1, 2, 3)))]
-    facts = [facts_of(each) for each in described]
+    facts = [facts_of(item) for item in described]
     events = [
         some_event(choices, number, described, kinds) for number in range(choices.one((0, 4, 8, 10, 12, 14)))
     ]
@@ -330,17 +333,17 @@ def worlds() -> st.SearchStrategy[World]:
 def plain_world(world: World) -> World:
     """The world with ready nodes in different zones and small demands, so that most workloads fit."""
     apart = ({"zone": "x", "rack": "r1"}, {"zone": "y", "rack": "r2"})
-    places = [{**each.labels, **place} for each, place in zip(world.facts, apart, strict=False)]
-    labels = places + [each.labels for each in world.facts[2:]]
+    places = [{**item.labels, **place} for item, place in zip(world.facts, apart, strict=False)]
+    labels = places + [fact.labels for fact in world.facts[2:]]
     well = {"is_ready": True, "is_cordoned": False, "is_draining": False}
     facts = [
         replace(
-            each,
+            item,
             labels=mine,
-            allocatable={**each.allocatable, "workloads": each.allocatable["workloads"] + 4},
+            allocatable={**item.allocatable, "workloads": item.allocatable["workloads"] + 4},
             **well,
         )
-        for each, mine in zip(world.facts, labels, strict=True)
+        for item, mine in zip(world.facts, labels, strict=True)
     ]
     little = tuple(
         (resource, amount // 4) for resource, amount in world.wanted.requests if resource != "fpga"
@@ -429,6 +432,6 @@ def assert_room_was_left(table: NodeTable, row: int, ask: WorkloadAsk) -> None:
     assert all(table.free(resource)[row] >= 0 for resource, _ in ask.needs)
     facts, placement = table.node_infos[row], table.placements[ask.name]
     for number in placement.gpus:
-        here = [each.ask.demands.gpu for each in table.placements_by_row[row].values() if number in each.gpus]
+        here = [item.ask.demands.gpu for item in table.placements_by_row[row].values() if number in item.gpus]
         assert facts
         assert sum(need.milli for need in here if need) <= facts.gpus[number][1]

@@ -26,7 +26,7 @@ def random_world(number: int) -> World:
     """The same world for the same number."""
     draw = Random(number)
     found: list[Kind] = [*CLASSES, *_supply(draw)]
-    found += [random_policy(draw, f"rules{each}") for each in range(draw.choice([0, 0, 1, 2]))]
+    found += [random_policy(draw, f"rules{number}") for number in range(draw.choice([0, 0, 1, 2]))]
     found += [random_service(draw, name) for name in NAMES[: draw.randint(1, len(NAMES))]]
     return World.of(found, PriceBook({}))
 
@@ -153,7 +153,7 @@ def random_policy(draw: Random, name: str) -> LatticePlacementPolicy:
 def random_change(number: int, world: World) -> tuple[list[Kind], list[tuple[str, str, str]]]:
     """Objects that a user might apply to the world, and keys that might be deleted."""
     draw = Random(number)
-    services = sorted(world.services.values(), key=lambda each: each.metadata.name)
+    services = sorted(world.services.values(), key=lambda service: service.metadata.name)
     match draw.randint(0, 6):
         case 0:
             return [random_service(draw, draw.choice(NAMES))], []

@@ -92,12 +92,12 @@ class World:
     async def bindings(self) -> dict[str, str]:
         page = await self.store.list(LatticeWorkload.resource.id)
         found = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
-        return {each.metadata.name: each.status.binding.node for each in found if each.status.binding}
+        return {item.metadata.name: item.status.binding.node for item in found if item.status.binding}
 
     async def events(self) -> list[tuple[str, str]]:
         page = await self.store.list(Event.resource.id)
         found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        return sorted((each.reason, each.involved_object.name) for each in found)
+        return sorted((item.reason, item.involved_object.name) for item in found)
 
     async def revision(self) -> int:
         return await self.store.revision()

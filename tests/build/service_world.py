@@ -44,14 +44,14 @@ class RunningFleet:
 
     async def apply(self, *objects: Kind) -> None:
         """Create objects, or write another spec, as a user does."""
-        for each in objects:
-            key = Key(each.resource.id, each.metadata.namespace, each.metadata.name)
+        for item in objects:
+            key = Key(item.resource.id, item.metadata.namespace, item.metadata.name)
             entry = await self.store.get(key)
             if entry is None:
                 number = next(_numbers)
-                await self.store.commit([put_new(each, uid=f"{each.metadata.name}-{number}", now=NOW)])
+                await self.store.commit([put_new(item, uid=f"{item.metadata.name}-{number}", now=NOW)])
             else:
-                await self.store.commit([with_spec(entry, each.spec)])  # type: ignore[attr-defined]
+                await self.store.commit([with_spec(entry, item.spec)])  # type: ignore[attr-defined]
         await self.wait_for_caches()
 
     async def remove(self, kind: type[Kind], name: str, namespace: str = "") -> None:
@@ -67,10 +67,10 @@ class RunningFleet:
             revision_before = await self.store.revision()
             try:
                 await self.services.reconcile(FLEET_KEY)
-                for each in sorted(
-                    self.all(LatticeService), key=lambda each: -each.spec.priority
+                for item in sorted(
+                    self.all(LatticeService), key=lambda service: -service.spec.priority
                 ):  # in the order in which their placements are written
-                    await self.replicas.reconcile(f"default/{each.metadata.name}")
+                    await self.replicas.reconcile(f"default/{item.metadata.name}")
             except Conflict:
                 await self.wait_for_caches()
                 continue
@@ -81,7 +81,7 @@ class RunningFleet:
 
     def all(self, kind: type[Any]) -> list[Any]:
         return sorted(
-            self.context.cache(kind).objects(), key=lambda each: (each.metadata.namespace, each.metadata.name)
+            self.context.cache(kind).objects(), key=lambda item: (item.metadata.namespace, item.metadata.name)
         )
 
     def service(self, name: str = "api") -> LatticeService:
@@ -97,7 +97,7 @@ class RunningFleet:
     def workloads(self, service: str = "api") -> list[LatticeWorkload]:
         return sorted(
             self.context.cache(LatticeWorkload).by_index("service", f"default/{service}"),
-            key=lambda each: each.spec.slot,
+            key=lambda item: item.spec.slot,
         )
 
     def live(self, service: str = "api") -> list[LatticeWorkload]:
@@ -115,7 +115,7 @@ class RunningFleet:
     async def events(self, reason: str = "") -> list[Event]:
         page = await self.store.list(Event.resource.id)
         found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        return [each for each in found if reason in ("", each.reason)]
+        return [item for item in found if reason in ("", item.reason)]
 
     def paid(self) -> Counter[tuple[str, str]]:
         """Machines paid for by cluster and class, according to the first ledger that charges for each
@@ -176,31 +176,31 @@ class RunningFleet:
         held = Counter(
             replica.status.binding.node for replica in self.all(LatticeWorkload) if replica.status.binding
         )
-        for each in self.all(LatticeWorkload):
-            if each.status.binding or each.metadata.deletion_timestamp:
+        for workload in self.all(LatticeWorkload):
+            if workload.status.binding or workload.metadata.deletion_timestamp:
                 continue
-            kind = each.spec.constraints.node_selector[NODE_CLASS_LABEL]
+            kind = workload.spec.constraints.node_selector[NODE_CLASS_LABEL]
             nodes = [
                 n.metadata.name
                 for n in self.all(LatticeNode)
-                if (n.spec.cluster, n.spec.node_class) == (each.spec.cluster, kind)
+                if (n.spec.cluster, n.spec.node_class) == (workload.spec.cluster, kind)
             ]
             free = [name for name in nodes if held[name] < per_node]
             if free:
                 node = min(free, key=lambda name: (held[name], name))
                 held[node] += 1
                 await self.change(
-                    each, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
+                    workload, binding=Binding(node=node), ready=True, actual_state="Running", conditions=()
                 )
 
     async def finish_deletions(self) -> None:
         """Remove terminating workloads and workloads without an owner."""
         uids = {service.metadata.uid for service in self.all(LatticeService)}
-        for each in self.all(LatticeWorkload):
-            if each.metadata.deletion_timestamp or any(
-                owner.uid not in uids for owner in each.metadata.owner_references
+        for workload in self.all(LatticeWorkload):
+            if workload.metadata.deletion_timestamp or any(
+                owner.uid not in uids for owner in workload.metadata.owner_references
             ):
-                await self.remove(LatticeWorkload, each.metadata.name, each.metadata.namespace)
+                await self.remove(LatticeWorkload, workload.metadata.name, workload.metadata.namespace)
 
     async def mark_unschedulable(self, workload: LatticeWorkload) -> None:
         """No node fits the workload from now on."""
@@ -249,8 +249,8 @@ async def contents(store: Any, *kinds: type[Kind]) -> dict[str, Any]:
 def _plain(entry: Entry) -> Any:
     value = msgspec.json.decode(entry.value)
     metadata = {
-        name: each
-        for name, each in value["metadata"].items()
+        name: item
+        for name, item in value["metadata"].items()
         if name in ("name", "namespace", "labels", "finalizers")
     }
     return {"metadata": metadata, "spec": value.get("spec"), "status": value.get("status")}

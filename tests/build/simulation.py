@@ -36,7 +36,7 @@ def near(app, key="node"):
 
 
 def reasons(report):
-    return {name: each.reason for each in report.unschedulable for name in each.names}
+    return {name: item.reason for item in report.unschedulable for name in item.names}
 
 
 def with_gpus(name, count=1, **more):
@@ -48,4 +48,4 @@ def with_gpus(name, count=1, **more):
 
 
 def warnings_of(report):
-    return [f"{each.kind} {each.name} {each.message}" for each in report.warnings]
+    return [f"{warning.kind} {warning.name} {warning.message}" for warning in report.warnings]

@@ -60,13 +60,16 @@ def ask(table: NodeTable, name: str, cpu: int = 100, priority: int = 0, **more: 
 
 def put(table: NodeTable, node: str, asks: Iterable[WorkloadAsk]) -> None:
     """Bind the workloads to the node, even beyond its capacity."""
-    for each in asks:
-        table.admit(each, table.row_of[node])
-        table.commit(each.name)
+    for item in asks:
+        table.admit(item, table.row_of[node])
+        table.commit(item.name)
 
 
 def nodes_by_workload(table: NodeTable) -> dict[str, str]:
-    return {name.removeprefix("default/"): table.names[each.row] for name, each in table.placements.items()}
+    return {
+        name.removeprefix("default/"): table.names[placement.row]
+        for name, placement in table.placements.items()
+    }
 
 
 def check_capacity(table: NodeTable) -> None:
@@ -79,24 +82,24 @@ def check_capacity(table: NodeTable) -> None:
             )
         assert (table.gpus.free(row) >= 0).all()
         assert all(
-            len(each.ports) == each.ask.demands.ports for each in table.placements_by_row[row].values()
+            len(item.ports) == item.ask.demands.ports for item in table.placements_by_row[row].values()
         )
 
 
 def check_sums(table: NodeTable) -> None:
     """The table's sums equal its placements, also on nodes that shrank."""
     for row in range(table.count):
-        here = [each for each in table.placements.values() if each.row == row]
+        here = [placement for placement in table.placements.values() if placement.row == row]
         assert here == sorted(table.placements_by_row[row].values(), key=here.index)
         for number in range(len(table.resources)):
-            taken = sum(dict(each.ask.needs).get(number, 0) for each in here)
+            taken = sum(dict(item.ask.needs).get(number, 0) for item in here)
             if table.resources[number] == "ports":
                 taken += len(fixed_inside(table, row, here))
             assert taken == table.allocated(number)[row] == table.total(number)[row] - table.free(number)[row]
         facts = table.node_infos[row]
         gpus = [milli for _, milli in facts.gpus] if facts else []
         used = [
-            sum(each.ask.demands.gpu.milli for each in here if each.ask.demands.gpu and number in each.gpus)
+            sum(item.ask.demands.gpu.milli for item in here if item.ask.demands.gpu and number in item.gpus)
             for number in range(len(gpus))
         ]
         assert table.gpus.free(row).tolist() == [
@@ -104,8 +107,8 @@ def check_sums(table: NodeTable) -> None:
         ]
         ports = [
             port
-            for each in here
-            for port in (*each.ask.demands.host_ports, *product(each.ports, ("TCP", "UDP")))
+            for item in here
+            for port in (*item.ask.demands.host_ports, *product(item.ports, ("TCP", "UDP")))
         ]
         assert len(ports) == len(set(ports)), (
             f"{table.names[row]}: a port is given out twice: {sorted(ports)}"
@@ -117,4 +120,4 @@ def fixed_inside(table: NodeTable, row: int, here: Iterable[Placement]) -> set[i
     """Host ports of the placements that lie in the node's port range."""
     facts = table.node_infos[row]
     first, last = (facts and facts.port_range) or (30000, 32767)
-    return {number for each in here for number, _ in each.ask.demands.host_ports if first <= number <= last}
+    return {number for item in here for number, _ in item.ask.demands.host_ports if first <= number <= last}

@@ -80,7 +80,7 @@ class Agent:
         self._orders: asyncio.Queue[tuple[int, dict[str, DesiredRun | None], bool]] = asyncio.Queue()
         self._carried = 0
         self._answered = self.world.clock.monotonic()
-        self.tasks = [asyncio.create_task(each()) for each in (self._work, self._beats, self._watch)]
+        self.tasks = [asyncio.create_task(item()) for item in (self._work, self._beats, self._watch)]
 
     def connect(self) -> None:
         self.session = self.world.presence.start_session(self.name)
@@ -109,7 +109,7 @@ class Agent:
         order = self.world.orders_of(self.name).get(path)
         if self.session is None or order == self.sent.get(path):
             return
-        self.sent = {name: each for name, each in self.sent.items() if name != path} | (
+        self.sent = {name: item for name, item in self.sent.items() if name != path} | (
             {path: order} if order else {}
         )
         if number := self.world.presence.record_assignments(self.session, {path: order}):
@@ -190,7 +190,7 @@ class Binder:
 
     def loop(self) -> Loop:
         copy, nodes = self.context.cache(LatticeWorkload), self.context.cache(LatticeNode)
-        everything = lambda: [path_of(each) for each in copy.objects()]  # noqa: E731
+        everything = lambda: [path_of(item) for item in copy.objects()]  # noqa: E731
         sources = (Source(copy), Source(nodes, lambda _: everything()))
         return Loop(self, self.context.clock, self.context.rng, everything, sources)
 
@@ -235,15 +235,15 @@ class Binder:
         return None
 
     def _node(self) -> LatticeNode | None:
-        nodes = sorted(self.context.cache(LatticeNode).objects(), key=lambda each: each.metadata.name)
+        nodes = sorted(self.context.cache(LatticeNode).objects(), key=lambda item: item.metadata.name)
         facts = [(node, node_info_of(node)) for node in nodes]
         return next(
             (
-                each
-                for each, seen in facts
+                item
+                for item, seen in facts
                 if seen.is_ready
                 and not (seen.is_cordoned or seen.is_draining or seen.taints)
-                and not each.metadata.deletion_timestamp
+                and not item.metadata.deletion_timestamp
             ),
             None,
         )
@@ -276,7 +276,7 @@ class World:
         self.workloads = WorkloadController(self.context, self.nodes, self.decided, self.graces)
         self.drifts = DriftController(self.context)
         binder = Binder(self, self.context)
-        loops = [each.loop() for each in (self.nodes, self.evictions, self.workloads, self.drifts, binder)]
+        loops = [item.loop() for item in (self.nodes, self.evictions, self.workloads, self.drifts, binder)]
         caches = [self.context.cache(kind) for kind in COPIES]
         for cache in caches:
             cache.freeze = False
@@ -413,8 +413,8 @@ class World:
     async def events(self, name: str = "") -> list[str]:
         page = await self.store.list(Event.resource.id)
         found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        found.sort(key=lambda each: int(each.metadata.uid.removeprefix("uid-")))
-        return [each.reason for each in found if not name or each.involved_object.name == name]
+        found.sort(key=lambda item: int(item.metadata.uid.removeprefix("uid-")))
+        return [item.reason for item in found if not name or item.involved_object.name == name]
 
     def _hear(self, change: Change) -> None:
         for agent in self.agents.values():

@@ -25,7 +25,7 @@ from lattice.placement.model.world import World
 EXAMPLES = int(os.environ.get("EXAMPLES", "3000" if os.environ.get("LATTICE_LONG") == "1" else "20"))
 K = TypeVar("K", bound=Kind)
 Spec = Mapping[str, Any]
-KIND: dict[str, type[Kind]] = {each.resource.kind: each for each in KINDS}
+KIND: dict[str, type[Kind]] = {kind.resource.kind: kind for kind in KINDS}
 EXAMPLE = Path(__file__).parents[2] / "examples" / "worlds" / "seed-000"
 
 
@@ -80,14 +80,19 @@ def a_class(
     return make_valid_object(
         LatticeNodeClass,
         name,
-        {"providers": {each: {} for each in providers}, "resources": resources, "costPerHour": costs, **spec},
+        {
+            "providers": {provider: {} for provider in providers},
+            "resources": resources,
+            "costPerHour": costs,
+            **spec,
+        },
     )
 
 
 def a_cloud(
     name: str = "cloud", regions: Mapping[str, Spec] | Sequence[str] = ("r1",), **spec: Any
 ) -> CloudInfrastructure:
-    listed = dict(regions) if isinstance(regions, Mapping) else {each: {} for each in regions}
+    listed = dict(regions) if isinstance(regions, Mapping) else {region: {} for region in regions}
     labels = spec.pop("labels", None)
     return make_valid_object(
         CloudInfrastructure,
@@ -145,7 +150,7 @@ def a_policy(
 
 def a_world(*objects: Kind) -> World:
     """With class m, unless classes are given."""
-    has_class = any(isinstance(each, LatticeNodeClass) for each in objects)
+    has_class = any(isinstance(node_class, LatticeNodeClass) for node_class in objects)
     return World.of(objects if has_class else (a_class(), *objects))
 
 
@@ -153,7 +158,7 @@ def arranged(world: World, *but: str) -> Fleet:
     """The fleet with every feasible service placed, except the named ones."""
     fleet = world.build_fleet()
     place_one_round(
-        [each for name, each in world.demands.items() if name not in but], fleet, PlanRounds(fleet)
+        [demand for name, demand in world.demands.items() if name not in but], fleet, PlanRounds(fleet)
     )
     return fleet
 
