@@ -53,8 +53,8 @@ class ApiWorld:
 def target(where: str) -> Target:
     """`pools/us-east`, `services/shop/api/status`: kind, namespace if it has one, name, part."""
     plural, *rest = where.split("/")
-    found = {item.resource.plural: item for item in CATALOG}
-    served = found.get(f"lattice{plural}") or found[plural]
+    results = {item.resource.plural: item for item in CATALOG}
+    served = results.get(f"lattice{plural}") or results[plural]
     namespace = rest.pop(0) if served.resource.namespaced and rest else ""
     return Target(served, namespace, *rest)
 

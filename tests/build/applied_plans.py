@@ -124,13 +124,13 @@ def placements_of(fleet: RunningFleet) -> dict[str, Placed]:
 
 def costs(fleet: RunningFleet) -> dict[str, int]:
     """Micro-dollars per hour of each service, from its status."""
-    found: dict[str, int] = {}
+    results: dict[str, int] = {}
     for service in fleet.all(LatticeService):
         if service.status.placements:
-            found[f"default/{service.metadata.name}"] = sum(
+            results[f"default/{service.metadata.name}"] = sum(
                 dollars_to_micros(at.cost.hourly) for at in service.status.placements if at.cost
             )
-    return found
+    return results
 
 
 def machines(fleet: RunningFleet) -> dict[str, dict[str, int]]:
@@ -145,15 +145,15 @@ def ledgers(fleet: RunningFleet) -> dict[str, int]:
     """Micro-dollars per hour that each ledger pays for wanted machines; a machine that is not wanted is paid
     until its removal is confirmed."""
     left = {cluster.metadata.name: dict(cluster.spec.nodes) for cluster in fleet.all(LatticeCluster)}
-    found = {}
+    results = {}
     for book in fleet.all(LatticeLedger):
         lots = [
             (lot, left.get(cluster, {}).get(lot.node_class, 0))
             for cluster, several in book.status.machines.items()
             for lot in several
         ]
-        found[book.metadata.name] = sum(min(lot.count, wanted) * lot.micros for lot, wanted in lots)
-    return {name: rate for name, rate in found.items() if rate}
+        results[book.metadata.name] = sum(min(lot.count, wanted) * lot.micros for lot, wanted in lots)
+    return {name: rate for name, rate in results.items() if rate}
 
 
 def observed_world(fleet: RunningFleet, world: World) -> World:
@@ -199,10 +199,10 @@ def check_machines(fleet: RunningFleet, said: FleetState, before: dict[str, tupl
     assert placements_of(fleet) == {
         name: dict(replica_count) for name, replica_count in said.replica_counts.items()
     }
-    found, told = by_cell(machines(fleet)), by_cell(said.clusters)
-    assert not told - found
-    assert (found - told).keys() <= crossed_cells(before, said)
-    if found != told:
+    actual, planned = by_cell(machines(fleet)), by_cell(said.clusters)
+    assert not planned - actual
+    assert (actual - planned).keys() <= crossed_cells(before, said)
+    if actual != planned:
         return
     paid = Counter(said.fleet.ledgers.committed)
     paid.update({pool_account(pool).ledger_name: rate for pool, rate in said.orphaned.offer_rates.items()})

@@ -155,13 +155,13 @@ class Visitor:
         lost = (
             "409 (Conflict)" in message.text and "/latticenodes/" in url
         )  # another writer changed it first: the page retries
-        said = f"console: {message.text} ({url})"
+        output = f"console: {message.text} ({url})"
         if (
             message.type in {"error", "warning"}
             and not lost
-            and not any(item in said for item in self.forgiven)
+            and not any(item in output for item in self.forgiven)
         ):
-            self.wrongs.append(said)
+            self.wrongs.append(output)
 
     def _request(self, request: Request) -> None:
         if not request.url.startswith((f"{self.ui_server.url}/", "data:", "blob:")):
@@ -169,8 +169,8 @@ class Visitor:
 
     def forgive(self, words: str) -> None:
         """Takes what was meant to go wrong off the list, where it must be; of several that go wrong alike, some may be told later."""
-        found = [wrong for wrong in self.wrongs if words in wrong]
-        assert found, (words, self.wrongs)
+        results = [wrong for wrong in self.wrongs if words in wrong]
+        assert results, (words, self.wrongs)
         self.forgiven.append(words)
         self.wrongs[:] = [wrong for wrong in self.wrongs if words not in wrong]
 
@@ -185,9 +185,9 @@ class Visitor:
 def read_until(server: Server, words: str) -> str:
     """What a starting server prints, up to a line with these words."""
     assert server.process.stdout is not None
-    said = ""
-    while words not in said:
+    output = ""
+    while words not in output:
         line = server.process.stdout.readline()
-        assert line, f"it ended: {said}"
-        said += line
-    return said
+        assert line, f"it ended: {output}"
+        output += line
+    return output

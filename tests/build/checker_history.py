@@ -146,7 +146,7 @@ def lock(holder: str, seconds: int = 10) -> Lease:
     )
 
 
-def said(kind: str, status: str = "False", reason: str = "", message: str = "why") -> dict[str, Any]:
+def a_condition(kind: str, status: str = "False", reason: str = "", message: str = "why") -> dict[str, Any]:
     return {**READY, "type": kind, "status": status, "reason": reason or kind, "message": message}
 
 
@@ -289,19 +289,19 @@ Case = Callable[[SyntheticHistory, bool], None]  # the same history with and wit
 
 def simulation_violations(case: Case) -> list[set[str]]:
     """Numbers of the promises that the checker finds broken: with what is wrong, and without."""
-    found = []
+    results = []
     for bad in (True, False):
         past = SyntheticHistory()
         case(past, bad)
-        found.append(past.simulation_invariants())
-    return found
+        results.append(past.simulation_invariants())
+    return results
 
 
 def chaos_violations(case: Case) -> list[set[str]]:
     """And that the judge of real processes does."""
-    found = []
+    results = []
     for bad in (True, False):
         past = SyntheticHistory()
         case(past, bad)
-        found.append(past.chaos_invariants())
-    return found
+        results.append(past.chaos_invariants())
+    return results

@@ -122,10 +122,10 @@ async def running_cluster_controller() -> AsyncIterator[tuple[ClusterWorld, Clus
 async def miss_heartbeats(world: ClusterWorld, name: str) -> None:
     node = await world.node(name)
     assert node is not None
-    said = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
+    conditions = [{"type": "Ready", "status": "False", "reason": "HeartbeatMissed"}]
     await world.plane.put(
         msgspec.structs.replace(
-            node, status=msgspec.convert({"agentVersion": "1", "conditions": said}, type(node.status))
+            node, status=msgspec.convert({"agentVersion": "1", "conditions": conditions}, type(node.status))
         )
     )
 

@@ -66,10 +66,10 @@ class ControlPlane:
 
     async def get(self, kind: type[K], name: str, namespace: str = "") -> K | None:
         page = await self.store.list(kind.resource.id)
-        found = [
+        results = [
             entry for entry in page.entries if entry.key.name == name and entry.key.namespace == namespace
         ]
-        return msgspec.json.decode(found[0].value, type=kind) if found else None
+        return msgspec.json.decode(results[0].value, type=kind) if results else None
 
     async def all(self, kind: type[K]) -> list[K]:
         page = await self.store.list(kind.resource.id)
@@ -78,10 +78,10 @@ class ControlPlane:
     async def events(self) -> list[str]:
         """Reason and object of every event, oldest first."""
         page = await self.store.list(Event.resource.id)
-        found = [(entry.revision, msgspec.json.decode(entry.value, type=Event)) for entry in page.entries]
+        results = [(entry.revision, msgspec.json.decode(entry.value, type=Event)) for entry in page.entries]
         return [
             f"{event.reason} {event.involved_object.name}"
-            for _, event in sorted(found, key=lambda pair: pair[0])
+            for _, event in sorted(results, key=lambda pair: pair[0])
         ]
 
     async def remove(self, obj: Kind) -> None:
@@ -106,8 +106,8 @@ async def running_loops(context: ControllerContext, *loops: Loop) -> AsyncIterat
 
 async def revision_after(plane: ControlPlane, seconds: Iterable[float]) -> list[int]:
     """The store's revision after each of these waits."""
-    found = []
+    results = []
     for wait in seconds:
         await plane.clock.advance(wait)
-        found.append(await plane.store.revision())
-    return found
+        results.append(await plane.store.revision())
+    return results

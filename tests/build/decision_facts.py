@@ -28,7 +28,7 @@ def decision_facts(decision: Decision) -> tuple[Any, ...]:
 
 def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
     """The facts of each decision in a batch."""
-    found = []
+    results = []
     for place, (best, count) in enumerate(zip(picks.ranked(), picks.rejection_counts(), strict=True)):
         pick, decision = picks.picks[place], picks.decision(place)
         masks = {reason.summary(): mask.tolist() for reason, mask in decision.reasons.items() if mask.any()}
@@ -38,10 +38,10 @@ def batch_facts(picks: BatchResult) -> list[tuple[Any, ...]]:
             {item.name: item.score for item in best},
             {part.plugin: part.score for part in best[0].parts},
         )
-        found.append(
+        results.append(
             (pick.row, pick.runner_up, decision.totals.tolist(), masks, count_facts(count), scores, parts)
         )
-    return found
+    return results
 
 
 def count_facts(found: Any) -> dict[str, int]:

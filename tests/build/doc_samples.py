@@ -52,16 +52,16 @@ def steps(path: Path) -> Iterator[Step]:
 
 def typed(text: str) -> Iterator[Step]:
     """Each command with what stands below it; `echo $?` tells of the one before."""
-    found: list[Step] = []
+    results: list[Step] = []
     for piece in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
         command, *lines = piece.splitlines()
         while command.endswith("\\"):
             command = f"{command}\n{lines.pop(0)}"
         if command == "echo $?":
-            found[-1] = found[-1]._replace(code=int(lines[0]))
+            results[-1] = results[-1]._replace(code=int(lines[0]))
         else:
-            found.append(Step(command, [line for line in lines if line.strip()]))
-    yield from found
+            results.append(Step(command, [line for line in lines if line.strip()]))
+    yield from results
 
 
 def files(path: Path) -> Iterator[tuple[str, str]]:
@@ -82,16 +82,16 @@ def same_words(line: str) -> str:
 
 def difference(lines: list[str], output: str) -> str:
     """What is not as shown, in words; empty when it is. `…` is anything in a line, and any lines where it stands alone."""
-    said = "".join(f"{same_words(line)}\n" for line in output.splitlines() if line.strip())
+    reply = "".join(f"{same_words(line)}\n" for line in output.splitlines() if line.strip())
     pattern = ""
     for line in lines:
         pattern += ANY_LINES if line.strip() == "…" else re.escape(same_words(line)).replace("…", ".*") + "\n"
-        if not re.match(pattern, said):
+        if not re.match(pattern, reply):
             return f"does not print (here): {line}"
-    if re.fullmatch(pattern, said):
+    if re.fullmatch(pattern, reply):
         return ""
-    matched = re.match(pattern, said)
+    matched = re.match(pattern, reply)
     assert matched is not None
     return (
-        f"prints a line that the page leaves out without `…`: {said[matched.end() :].partition(chr(10))[0]}"
+        f"prints a line that the page leaves out without `…`: {reply[matched.end() :].partition(chr(10))[0]}"
     )

@@ -62,13 +62,13 @@ class History(threading.Thread):
 
     @property
     def term(self) -> int:
-        found = self.now.get(TERM)
-        return int(found.value) if found and found.value else 0
+        result = self.now.get(TERM)
+        return int(result.value) if result and result.value else 0
 
     @property
     def leader(self) -> str:
-        found = self.now.get(LEADER)
-        return found.value.decode() if found and found.value else ""
+        result = self.now.get(LEADER)
+        return result.value.decode() if result and result.value else ""
 
     def began(self, term: int) -> KeyChange | None:
         """How that term began, if it did."""
@@ -79,26 +79,32 @@ class History(threading.Thread):
 
     def first_binding(self, term: int) -> KeyChange | None:
         mark = f'"term":{term}}}'.encode()
-        found = (
+        results = (
             item
             for item in self.everything
             if item.key.startswith(WORKLOADS) and item.value and mark in item.value
         )
         return next(
-            (item for item in found if (held := _workload(item.value).status.binding) and held.term == term),
+            (
+                item
+                for item in results
+                if (held := _workload(item.value).status.binding) and held.term == term
+            ),
             None,
         )
 
     def bound(self) -> dict[str, Binding]:
         """By path: what is bound now."""
         with self._lock:
-            found = {
+            results = {
                 key.removeprefix(WORKLOADS): item.value
                 for key, item in self.now.items()
                 if key.startswith(WORKLOADS)
             }
         return {
-            path: held for path, value in found.items() if value and (held := _workload(value).status.binding)
+            path: held
+            for path, value in results.items()
+            if value and (held := _workload(value).status.binding)
         }
 
     def _follow(self, channel: grpc.Channel) -> None:

@@ -125,9 +125,9 @@ def _asks_for_the_term(ask: Any) -> bool:
 
 
 def _term_is(ask: Any, term: int) -> bytes:
-    found = pb.RangeResponse(kvs=[pb.KeyValue(key=ask.success[0].request_range.key, value=b"%d" % term)])
+    result = pb.RangeResponse(kvs=[pb.KeyValue(key=ask.success[0].request_range.key, value=b"%d" % term)])
     answer: bytes = pb.TxnResponse(
-        succeeded=True, responses=[pb.ResponseOp(response_range=found)]
+        succeeded=True, responses=[pb.ResponseOp(response_range=result)]
     ).SerializeToString()
     return answer
 

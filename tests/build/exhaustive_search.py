@@ -70,8 +70,8 @@ class Fleet:
 
     def milliseconds(self, one: str, other: str) -> float:
         places = {offer.name: offer.place for offer in self.world.supply.offers}
-        found = self.world.latencies.between(places[one], places[other])
-        return float("inf") if found is None else found.ms
+        result = self.world.latencies.between(places[one], places[other])
+        return float("inf") if result is None else result.ms
 
 
 def fleet_of(settled: FleetState) -> Fleet:
@@ -168,10 +168,10 @@ def _may(fleet: Fleet, service: str, spot: Spot) -> bool:
 
 
 def _pools(spots: Counter[Spot]) -> Counter[str]:
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     for (pool, _), count in spots.items():
-        found[pool] += count
-    return found
+        result[pool] += count
+    return result
 
 
 def _keeps_rules(fleet: Fleet, service: str, spots: Counter[Spot]) -> bool:

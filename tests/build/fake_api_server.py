@@ -104,20 +104,20 @@ class Handler(BaseHTTPRequestHandler):
         elif self.query.get("watch"):
             self._watch()
         elif self.where in self.api.objects:
-            found = self.api.objects[self.where]
-            self._answer(200, self._table([found]) if self._wants_table() else found)
+            result = self.api.objects[self.where]
+            self._answer(200, self._table([result]) if self._wants_table() else result)
         elif "/" in self.where and self.where.rsplit("/", 1)[-1].endswith(("s", "es")):
             self._list()
         else:
             self._missing()
 
     def _list(self):
-        found = [
+        results = [
             o for path, o in sorted(self.api.objects.items()) if self._inside(path) and self._selected(o)
         ]
         begin, limit = int(self.query.get("continue", 0)), int(self.query.get("limit", 0))
-        page = found[begin : begin + limit] if limit else found
-        more = str(begin + limit) if limit and begin + limit < len(found) else ""
+        page = results[begin : begin + limit] if limit else results
+        more = str(begin + limit) if limit and begin + limit < len(results) else ""
         metadata = {"resourceVersion": str(self.api.revision), "continue": more}
         listed = self._table(page) if self._wants_table() else {"kind": "List", "items": page}
         self._answer(200, {**listed, "metadata": metadata})
@@ -200,11 +200,11 @@ class Handler(BaseHTTPRequestHandler):
         if self.where not in self.api.objects:
             self._missing()
             return
-        found = self.api.objects[self.where]
+        result = self.api.objects[self.where]
         if not self.query.get("dryRun"):
             self.api.remove(self.where)
         self._answer(
-            200, {"kind": "Status", "status": "Success", "details": {"uid": found["metadata"]["uid"]}}
+            200, {"kind": "Status", "status": "Success", "details": {"uid": result["metadata"]["uid"]}}
         )
 
     def _missing(self):

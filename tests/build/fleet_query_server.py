@@ -89,10 +89,10 @@ class Server:
         reply = await (
             apply_plan(self.fleet, user, body) if ask == APPLY_QUERY else self.fleet.answer(user, ask, body)
         )
-        told = (
+        output = (
             reply.body if isinstance(reply.body, bytes) else b"".join([piece async for piece in reply.body])
         )
-        return reply.status, json.loads(told)
+        return reply.status, json.loads(output)
 
     async def begun(self, ask: str, **question: Any) -> "asyncio.Task[tuple[int, Any]]":
         """A query that was sent to the stopped process."""
@@ -104,9 +104,9 @@ class Server:
         return task
 
     async def world(self) -> World:
-        found = [(await self.store.list(decoder)).entries for decoder in DECODERS]
+        results = [(await self.store.list(decoder)).entries for decoder in DECODERS]
         world = World.of(
-            DECODERS[entry.key.resource].decode(entry.value) for entries in found for entry in entries
+            DECODERS[entry.key.resource].decode(entry.value) for entries in results for entry in entries
         )
         return replace(world, now=datetime.now(UTC))
 

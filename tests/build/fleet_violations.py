@@ -37,7 +37,7 @@ def new_violations(before: FleetState, after: FleetState) -> list[str]:
     return [
         violation
         for violation in violations(after)
-        if (told := _measured(violation))[1] > known.get(told[0], 0)
+        if (output := _measured(violation))[1] > known.get(output[0], 0)
     ]
 
 
@@ -56,9 +56,9 @@ def _clusters(world: World, offer: str) -> list[LatticeCluster]:
 
 
 def _class(world: World, name: str) -> LatticeNodeClass:
-    found = world.objects["LatticeNodeClass", "", name]
-    assert isinstance(found, LatticeNodeClass)
-    return found
+    result = world.objects["LatticeNodeClass", "", name]
+    assert isinstance(result, LatticeNodeClass)
+    return result
 
 
 def _over(what: str, have: float | Decimal, most: float | Decimal | None) -> Iterator[str]:

@@ -52,17 +52,17 @@ class Shell:
     def _watch(self, step: Step) -> Outcome:
         """A watch has no end of its own: it is ended once it has said everything, or when patience is over."""
         process = _start(f"exec {step.run}", self.environment(step.who))
-        said = ""
+        output = ""
         for number in range(1, ROUNDS + 1):
-            said += _read(process, ROUND, step, said)
-            if process.poll() is not None or _complete(step, said):
+            output += _read(process, ROUND, step, output)
+            if process.poll() is not None or _complete(step, output):
                 break
             change = self._run(step.meanwhile, step.who, number)
             if change.rc:
-                said += f"\n{step.meanwhile} failed: {change.err}"
+                output += f"\n{step.meanwhile} failed: {change.err}"
                 break
         out, err = _end(process)
-        return Outcome(step.rc if _complete(step, said + out) else -1, said + out, err)
+        return Outcome(step.rc if _complete(step, output + out) else -1, output + out, err)
 
 
 def _start(line: str, environment: dict[str, str]) -> "subprocess.Popen[str]":
@@ -91,15 +91,15 @@ def _complete(step: Step, said: str) -> bool:
 def _read(process: "subprocess.Popen[str]", seconds: float, step: Step, before: str) -> str:
     """What it says within so many seconds, or until nothing is missing."""
     assert process.stdout is not None
-    said, deadline = "", time.monotonic() + seconds
-    while (left := deadline - time.monotonic()) > 0 and not _complete(step, before + said):
-        if not select.select([process.stdout], [], [], min(left, QUIET) if said else left)[0]:
+    output, deadline = "", time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0 and not _complete(step, before + output):
+        if not select.select([process.stdout], [], [], min(left, QUIET) if output else left)[0]:
             break
         piece = os.read(process.stdout.fileno(), 65536).decode()
         if not piece:
             break
-        said += piece
-    return said
+        output += piece
+    return output
 
 
 def open_shell(kubectl: Kubectl, server: Server, home: Path) -> Shell:

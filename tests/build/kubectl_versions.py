@@ -31,12 +31,12 @@ def in_ci() -> bool:
 @cache
 def find_kubectls() -> tuple[Kubectl, ...]:
     """Oldest first, one per version."""
-    found: dict[tuple[int, int, int], Kubectl] = {}
+    results: dict[tuple[int, int, int], Kubectl] = {}
     for path in [*_installed(), DEBIAN]:
         version = _version(path)
         if version is not None:
-            found.setdefault(version, Kubectl(version, path))
-    return tuple(sorted(found.values()))
+            results.setdefault(version, Kubectl(version, path))
+    return tuple(sorted(results.values()))
 
 
 def _installed() -> Iterator[Path]:
@@ -68,9 +68,9 @@ def _version(path: Path) -> tuple[int, int, int] | None:
 
 def missing_kubectls() -> str:
     """What CI refuses to run without, in one line; empty when all is there."""
-    found = find_kubectls()
-    if not found:
+    result = find_kubectls()
+    if not result:
         return "no kubectl found: put one on PATH, and run `make tools` for the oldest"
-    if OLDEST not in {item.version[:2] for item in found}:
+    if OLDEST not in {item.version[:2] for item in result}:
         return "no kubectl 1.20: `make tools` fetches it where apt-get knows Debian 12's kubernetes-client"
-    return "" if len(found) > 1 else "only kubectl 1.20 found: put a current kubectl on PATH as well"
+    return "" if len(result) > 1 else "only kubectl 1.20 found: put a current kubectl on PATH as well"

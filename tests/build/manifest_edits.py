@@ -46,12 +46,12 @@ def with_own_policies(world: World, name: str) -> World:
     it itself."""
     service = world.services[name]
     labels = {**(service.metadata.labels or {}), MARK: "yes"}
-    found: list[Kind] = [within(service, metadata=within(service.metadata, labels=labels))]
+    results: list[Kind] = [within(service, metadata=within(service.metadata, labels=labels))]
     for policy in world.policies:
         if policy.spec.applies_to(service.metadata.labels or {}):
             copied = within(policy, metadata=within(policy.metadata, name=f"{OWN}{policy.metadata.name}"))
-            found += [_selecting(copied, "In"), _selecting(policy, "NotIn")]
-    return world.with_objects(found)
+            results += [_selecting(copied, "In"), _selecting(policy, "NotIn")]
+    return world.with_objects(results)
 
 
 def _selecting(policy: LatticePlacementPolicy, operator: Any) -> Any:

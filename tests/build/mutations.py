@@ -22,9 +22,9 @@ TESTS_FAILED = 1  # pytest's exit code; others mean that the tests could not eve
 
 def assert_mutation_applies(row: Row) -> None:
     """The named location exists, and the mutation applies to exactly one line there."""
-    found: object = import_module(row.module)
+    result: object = import_module(row.module)
     for name in row.symbol.split("."):
-        found = getattr(found, name)
+        result = getattr(result, name)
     assert row.slip.old != row.slip.new
     assert "\n" not in row.slip.old + row.slip.new
     assert (SOURCE / row.slip.file).read_text().count(row.slip.old) == 1, (
@@ -86,8 +86,8 @@ class MutablePackage:
 
 
 def _count(done: subprocess.CompletedProcess[str], outcome: str) -> int:
-    found = re.search(rf"(\d+) {outcome}", done.stdout)
-    return int(found[1]) if found else 0
+    result = re.search(rf"(\d+) {outcome}", done.stdout)
+    return int(result[1]) if result else 0
 
 
 @contextmanager

@@ -83,14 +83,14 @@ def place(table: NodeTable, demands: Demands, *on: str) -> None:
 def ruled_out(plugin: Any, table: NodeTable, demands: Demands) -> dict[str, list[str]]:
     """By node, the text of every reason of the filter."""
     asked = ask(table, demands)
-    found: dict[str, list[str]] = {}
+    results: dict[str, list[str]] = {}
     if not plugin.applies(asked):
-        return found
+        return results
     for reason, mask in plugin.filter(asked, table).items():
         for name, row in table.row_of.items():
             if mask[row]:
-                found.setdefault(name, []).append(reason.summary())
-    return found
+                results.setdefault(name, []).append(reason.summary())
+    return results
 
 
 def scores(plugin: Any, table: NodeTable, demands: Demands) -> dict[str, float]:

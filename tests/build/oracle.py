@@ -107,12 +107,12 @@ def requirement_matches(requirement: Requirement, labels: Mapping[str, str]) -> 
 
 def selector_matches(selector: LabelSelector, labels: Iterable[tuple[str, str]]) -> bool:
     """Whether the labels satisfy every label and requirement of the selector."""
-    found = dict(labels)
+    result = dict(labels)
     for key, value in selector.match_labels.items():
-        if key not in found or found[key] != value:
+        if key not in result or result[key] != value:
             return False
     return all(
-        requirement_matches(match_expression, found) for match_expression in selector.match_expressions
+        requirement_matches(match_expression, result) for match_expression in selector.match_expressions
     )
 
 
@@ -200,14 +200,14 @@ def has_ports(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> bool:
 def gpu_room(node: NodeInfo, on_it: Sequence[Placed], wanted: Demands) -> dict[int, int]:
     """By GPU number, the free amount of each GPU of an allowed model with enough capacity."""
     need = wanted.gpu
-    found = {}
+    results = {}
     for number, (model, milli) in enumerate(node.gpus):
         used = sum(
             item.demands.gpu.milli for item in on_it if item.demands.gpu is not None and number in item.gpus
         )
         if need is not None and milli - used >= need.milli and (not need.models or model in need.models):
-            found[number] = milli - used
-    return found
+            results[number] = milli - used
+    return results
 
 
 def count_near(node: NodeInfo, key: str, nodes: Sequence[NodeInfo], matching: Sequence[str]) -> int:

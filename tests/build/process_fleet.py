@@ -110,8 +110,8 @@ class Server(Program):
     def metric(self, name: str, *labels: str) -> float:
         """The sum over all series with these labels, as in `result="fenced"`."""
         text = Wire(self.kubeconfig).get("/metrics", accept="text/plain").raw.decode()
-        found = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
-        return sum(float(value) for marks, value in found if all(label in marks for label in labels))
+        result = re.findall(rf"^{name}(\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE)
+        return sum(float(value) for marks, value in result if all(label in marks for label in labels))
 
 
 class CopyObserver(threading.Thread):
@@ -203,12 +203,12 @@ class Fleet:
 
     def arrivals(self, term: int) -> dict[str, datetime]:
         """By agent: when it was first with the leader of that term."""
-        found = {}
+        results = {}
         for agent in self.agents:
             lines = [line for line in agent.said("connected") if line["term"] == term]
             if lines:
-                found[agent.name] = datetime.fromisoformat(lines[0]["timestamp"])
-        return found
+                results[agent.name] = datetime.fromisoformat(lines[0]["timestamp"])
+        return results
 
     def wait_for_agents(self, term: int) -> datetime:
         """When the last of them came to the leader of that term."""
@@ -224,8 +224,8 @@ class Fleet:
         wait_until(lambda: self._ready() == len(self.agents), "all nodes are ready", PATIENCE)
 
     def _ready(self) -> int:
-        found = Wire(self.servers[0].kubeconfig).get(NODES).value["items"]
-        conditions = [item for node in found for item in node.get("status", {}).get("conditions", ())]
+        result = Wire(self.servers[0].kubeconfig).get(NODES).value["items"]
+        conditions = [item for node in result for item in node.get("status", {}).get("conditions", ())]
         return sum(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
     def etcd_leader(self) -> EtcdServer:

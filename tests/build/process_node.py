@@ -49,8 +49,8 @@ class ProcessNode:
                 None,
             )
 
-        found: Instance = await eventually(look, within)
-        return found
+        result: Instance = await eventually(look, within)
+        return result
 
 
 @asynccontextmanager
@@ -104,15 +104,15 @@ def end_all(folder: Path) -> None:
 
 def watchdogs(folder: Path) -> list[int]:
     """The pids of watchdogs of this folder."""
-    found = []
+    results = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             words = Path(f"/proc/{name}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
         if b"lattice.agent.host.watchdog" in words and str(folder).encode() in words:
-            found.append(int(name))
-    return found
+            results.append(int(name))
+    return results
 
 
 def kill_now(process: subprocess.Popen[str]) -> None:

@@ -245,16 +245,16 @@ class Site:
         """Empty if it is not there."""
         answer = self.wire.get(path)
         assert answer.status in (200, 404), answer.raw
-        found: Object = answer.value
-        return found if answer.status == 200 else {}
+        result: Object = answer.value
+        return result if answer.status == 200 else {}
 
     def workload(self, name: str) -> Object:
         return self.get(f"{WORKLOADS}/{name}")
 
     def status(self, name: str) -> Object:
         """Of a workload; empty if there is none."""
-        found: Object = self.workload(name).get("status", {})
-        return found
+        result: Object = self.workload(name).get("status", {})
+        return result
 
     def replicas(self, service: str) -> list[Object]:
         return [item for item in self.get(WORKLOADS)["items"] if item["spec"].get("service") == service]
@@ -267,13 +267,13 @@ class Site:
         return node
 
     def condition(self, node: str, kind: str = "Ready") -> Object:
-        found = self.get(f"{NODES}/{node}").get("status", {}).get("conditions", ())
-        return next((item for item in found if item["type"] == kind), {})
+        result = self.get(f"{NODES}/{node}").get("status", {}).get("conditions", ())
+        return next((item for item in result if item["type"] == kind), {})
 
     def events(self, name: str) -> list[Object]:
         """About the object of that name, oldest first."""
-        found = [item for item in self.get(EVENTS)["items"] if item["involvedObject"]["name"] == name]
-        return sorted(found, key=lambda item: int(item["metadata"]["resourceVersion"]))
+        results = [item for item in self.get(EVENTS)["items"] if item["involvedObject"]["name"] == name]
+        return sorted(results, key=lambda item: int(item["metadata"]["resourceVersion"]))
 
     def reasons(self, name: str) -> list[str]:
         return [event["reason"] for event in self.events(name)]
@@ -300,14 +300,14 @@ class Site:
 
     def live(self) -> dict[str, set[int]]:
         """By workload: the processes that lead a session, one for each copy that lives."""
-        found: dict[str, set[int]] = {}
+        results: dict[str, set[int]] = {}
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             environment = self.environment(pid)
             if environment.get("SITE") == self.mark and _leads(pid):
-                found.setdefault(environment.get("LATTICE_WORKLOAD", "").removeprefix("default/"), set()).add(
-                    pid
-                )
-        return found
+                results.setdefault(
+                    environment.get("LATTICE_WORKLOAD", "").removeprefix("default/"), set()
+                ).add(pid)
+        return results
 
     def environment(self, pid: int) -> dict[str, str]:
         """Empty when it is gone."""
@@ -322,19 +322,19 @@ class Site:
 
     def pid(self, name: str) -> int:
         """Of the one copy that there is."""
-        (found,) = self.pids(name)
-        return found
+        (result,) = self.pids(name)
+        return result
 
     def watchdogs(self) -> list[int]:
         """Of our agents; they outlive them while something is guarded."""
         folders = {str(agent.folder).encode() for agent in self.agents.values()}
-        found = []
+        results = []
         for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
                 if b"lattice.agent.host.watchdog" in words and folders & set(words):
-                    found.append(pid)
-        return found
+                    results.append(pid)
+        return results
 
 
 def _killed(pid: int) -> bool:

@@ -148,10 +148,10 @@ def answering(site: Site, service: str) -> Iterator[list[int]]:
     counts: list[int] = []
 
     def look() -> None:
-        found = answers(site, service)
-        if counts and found < counts[-1]:  # where they are may have been read before one of them moved
-            found = max(found, answers(site, service))
-        counts.append(found)
+        result = answers(site, service)
+        if counts and result < counts[-1]:  # where they are may have been read before one of them moved
+            result = max(result, answers(site, service))
+        counts.append(result)
 
     with _repeated(look):
         yield counts

@@ -25,10 +25,10 @@ CLASSES = (
 def random_world(number: int) -> World:
     """The same world for the same number."""
     draw = Random(number)
-    found: list[Kind] = [*CLASSES, *_supply(draw)]
-    found += [random_policy(draw, f"rules{number}") for number in range(draw.choice([0, 0, 1, 2]))]
-    found += [random_service(draw, name) for name in NAMES[: draw.randint(1, len(NAMES))]]
-    return World.of(found, PriceBook({}))
+    results: list[Kind] = [*CLASSES, *_supply(draw)]
+    results += [random_policy(draw, f"rules{number}") for number in range(draw.choice([0, 0, 1, 2]))]
+    results += [random_service(draw, name) for name in NAMES[: draw.randint(1, len(NAMES))]]
+    return World.of(results, PriceBook({}))
 
 
 def _supply(draw: Random) -> Iterator[Kind]:

@@ -61,27 +61,27 @@ class RecordingDisk:
             own = [operation for operation in past if operation.file == file]
             synced = max((at for at, operation in enumerate(own) if operation.is_sync), default=-1)
             content = _replayed(None, own[: synced + 1])
-            found = _replayed(content, _survivors(own[synced + 1 :], rng))
-            if found is not None:
-                (folder / Path(file).name).write_bytes(found)
+            result = _replayed(content, _survivors(own[synced + 1 :], rng))
+            if result is not None:
+                (folder / Path(file).name).write_bytes(result)
 
 
 def _survivors(pending: Iterable[DiskOperation], rng: random.Random) -> list[DiskOperation]:
     """A random part of the unsynced sectors, in random order."""
     fate = rng.choice((0.0, 0.5, 0.9, 1.0))
-    found = []
+    results = []
     for operation in pending:
         if operation.data is None:
-            found += [operation] if rng.random() < fate else []
+            results += [operation] if rng.random() < fate else []
             continue
         for start in range(0, len(operation.data), SECTOR):
             if rng.random() < fate:
-                found.append(
+                results.append(
                     DiskOperation(
                         operation.file, operation.offset + start, operation.data[start : start + SECTOR]
                     )
                 )
-    return found
+    return results
 
 
 def _replayed(content: bytearray | None, operations: Iterable[DiskOperation]) -> bytearray | None:

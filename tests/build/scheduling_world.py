@@ -58,9 +58,9 @@ class World:
             )
 
     async def entry(self, kind: type[Kind], name: str) -> Entry:
-        found = await self.store.get(key_of(kind, name))
-        assert found is not None
-        return found
+        result = await self.store.get(key_of(kind, name))
+        assert result is not None
+        return result
 
     async def workload(self, name: str) -> LatticeWorkload:
         return msgspec.json.decode((await self.entry(LatticeWorkload, name)).value, type=LatticeWorkload)
@@ -91,13 +91,13 @@ class World:
 
     async def bindings(self) -> dict[str, str]:
         page = await self.store.list(LatticeWorkload.resource.id)
-        found = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
-        return {item.metadata.name: item.status.binding.node for item in found if item.status.binding}
+        results = [msgspec.json.decode(entry.value, type=LatticeWorkload) for entry in page.entries]
+        return {item.metadata.name: item.status.binding.node for item in results if item.status.binding}
 
     async def events(self) -> list[tuple[str, str]]:
         page = await self.store.list(Event.resource.id)
-        found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        return sorted((item.reason, item.involved_object.name) for item in found)
+        results = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        return sorted((item.reason, item.involved_object.name) for item in results)
 
     async def revision(self) -> int:
         return await self.store.revision()

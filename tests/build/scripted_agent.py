@@ -35,22 +35,22 @@ class ScriptedAgent:
 
     async def answers(self) -> list[pb.ToAgent]:
         """All messages received since the last call."""
-        found: list[pb.ToAgent] = []
+        results: list[pb.ToAgent] = []
         while True:
             getting = asyncio.ensure_future(self.end.receive())
             await settle()
             if not getting.done():
                 getting.cancel()
-                return found
+                return results
             if getting.result() is None:
-                return found
-            found.append(getting.result())  # type: ignore[arg-type]
+                return results
+            results.append(getting.result())  # type: ignore[arg-type]
 
     async def welcomed(self, **rest: Any) -> list[pb.ToAgent]:
         await self.hello(**rest)
-        found = await self.answers()
-        assert found[0].WhichOneof("said") == "welcome", found
-        return found
+        result = await self.answers()
+        assert result[0].WhichOneof("said") == "welcome", result
+        return result
 
     async def orders(self) -> list[pb.Orders]:
         return [message.orders for message in await self.answers() if message.WhichOneof("said") == "orders"]

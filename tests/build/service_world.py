@@ -85,9 +85,9 @@ class RunningFleet:
         )
 
     def service(self, name: str = "api") -> LatticeService:
-        found = self.context.cache(LatticeService).get(f"default/{name}")
-        assert found is not None
-        return found
+        result = self.context.cache(LatticeService).get(f"default/{name}")
+        assert result is not None
+        return result
 
     def condition(self, kind: str, name: str = "api") -> Condition | None:
         return next(
@@ -114,18 +114,18 @@ class RunningFleet:
 
     async def events(self, reason: str = "") -> list[Event]:
         page = await self.store.list(Event.resource.id)
-        found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        return [item for item in found if reason in ("", item.reason)]
+        results = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        return [item for item in results if reason in ("", item.reason)]
 
     def paid(self) -> Counter[tuple[str, str]]:
         """Machines paid for by cluster and class, according to the first ledger that charges for each
         cluster."""
-        found: Counter[tuple[str, str]] = Counter()
+        result: Counter[tuple[str, str]] = Counter()
         for ledger in self.all(LatticeLedger):
             for cluster, lots in ledger.status.machines.items():
                 for lot in lots:
-                    found[cluster, lot.node_class] = max(found[cluster, lot.node_class], lot.count)
-        return found
+                    result[cluster, lot.node_class] = max(result[cluster, lot.node_class], lot.count)
+        return result
 
     async def make_nodes(self) -> None:
         """Create one ready node for each machine that a cluster wants."""
@@ -238,12 +238,12 @@ async def running_fleet(
 
 async def contents(store: Any, *kinds: type[Kind]) -> dict[str, Any]:
     """The stored objects without uids and times, which differ between runs."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for kind in kinds:
         page = await store.list(kind.resource.id)
         for entry in page.entries:
-            found[str(entry.key)] = _plain(entry)
-    return found
+            results[str(entry.key)] = _plain(entry)
+    return results
 
 
 def _plain(entry: Entry) -> Any:

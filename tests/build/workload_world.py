@@ -195,36 +195,36 @@ class Binder:
         return Loop(self, self.context.clock, self.context.rng, everything, sources)
 
     async def reconcile(self, key: str) -> Requeue | None:
-        entry, found = (
+        entry, result = (
             self.context.cache(LatticeWorkload).entry(key),
             self.context.cache(LatticeWorkload).get(key),
         )
-        if entry is None or found is None or found.status.binding or found.metadata.deletion_timestamp:
+        if entry is None or result is None or result.status.binding or result.metadata.deletion_timestamp:
             return None
         asks = decide(
             WorkloadInput(
-                found.spec.desired_state,
-                found.spec.effective_revision,
+                result.spec.desired_state,
+                result.spec.effective_revision,
                 self.context.clock.now(),
                 "None",
-                retry=found.status.retry,
+                retry=result.status.retry,
             )
         )
         node = self._node()
         if asks.action is not Action.ASSIGN or node is None:
             return Requeue(asks.requeue_after) if asks.requeue_after else None
         status = msgspec.structs.replace(
-            found.status,
+            result.status,
             binding=Binding(node=node.metadata.name, uid=node.metadata.uid, term=self.context.term.number),
             allocated_ports=allocated_ports(
-                found.spec.containers, [port for port in PORTS if str(port) not in node.status.taken_ports]
+                result.spec.containers, [port for port in PORTS if str(port) not in node.status.taken_ports]
             ),
             last_action=str(Action.ASSIGN),
             last_action_at=format_micro_time(self.context.clock.now()),
         )
         put = with_status(entry, status)
-        if WORKLOAD_FINALIZER not in found.metadata.finalizers:
-            held = [*found.metadata.finalizers, WORKLOAD_FINALIZER]
+        if WORKLOAD_FINALIZER not in result.metadata.finalizers:
+            held = [*result.metadata.finalizers, WORKLOAD_FINALIZER]
             put = with_metadata(
                 Entry(entry.key, put.value, entry.revision), lambda metadata: metadata | {"finalizers": held}
             )
@@ -332,9 +332,9 @@ class World:
             left -= 0.5
 
     async def entry(self, kind: type[Kind], path: str) -> Entry:
-        found = await self.store.get(_key(kind, path))
-        assert found is not None, f"{path} is not there"
-        return found
+        result = await self.store.get(_key(kind, path))
+        assert result is not None, f"{path} is not there"
+        return result
 
     async def change(self, kind: Any, path: str, change: Callable[[Any], Any]) -> None:
         """Write another spec, as a user does."""
@@ -370,17 +370,17 @@ class World:
         )
 
     def workload(self, path: str = "default/w") -> LatticeWorkload:
-        found = self.context.cache(LatticeWorkload).get(path)
-        assert found is not None, f"{path} is not there"
-        return found
+        result = self.context.cache(LatticeWorkload).get(path)
+        assert result is not None, f"{path} is not there"
+        return result
 
     def is_there(self, path: str) -> bool:
         return self.context.cache(LatticeWorkload).get(path) is not None
 
     def node(self, name: str) -> LatticeNode:
-        found = self.context.cache(LatticeNode).get(f"/{name}")
-        assert found is not None, f"{name} is not there"
-        return found
+        result = self.context.cache(LatticeNode).get(f"/{name}")
+        assert result is not None, f"{name} is not there"
+        return result
 
     def condition(self, name: str, kind: str = "Ready") -> Condition | None:
         return next(
@@ -404,17 +404,17 @@ class World:
             self.overlaps.append((path, self.live(path)))
 
     def orders_of(self, node: str) -> dict[str, DesiredRun]:
-        found = (
+        results = (
             (path_of(replica), desired_run(replica))
             for replica in self.context.cache(LatticeWorkload).by_index("node", node)
         )
-        return {path: order for path, order in found if order is not None}
+        return {path: order for path, order in results if order is not None}
 
     async def events(self, name: str = "") -> list[str]:
         page = await self.store.list(Event.resource.id)
-        found = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
-        found.sort(key=lambda item: int(item.metadata.uid.removeprefix("uid-")))
-        return [item.reason for item in found if not name or item.involved_object.name == name]
+        results = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        results.sort(key=lambda item: int(item.metadata.uid.removeprefix("uid-")))
+        return [item.reason for item in results if not name or item.involved_object.name == name]
 
     def _hear(self, change: Change) -> None:
         for agent in self.agents.values():

@@ -165,15 +165,15 @@ def arranged(world: World, *but: str) -> Fleet:
 
 def read_world(folder: Path) -> World:
     """Every manifest in the folder."""
-    found: list[Kind] = []
+    results: list[Kind] = []
     for path in sorted(folder.glob("*.yaml")):
         for document in yaml.safe_load_all(path.read_text()):
             metadata, cls = document["metadata"], KIND[document["kind"]]
             namespace = "default" if cls.resource.namespaced else ""
-            found.append(
+            results.append(
                 make_valid_object(cls, metadata["name"], document["spec"], metadata.get("labels"), namespace)
             )
-    return World.of(found)
+    return World.of(results)
 
 
 def seed_world(*certificates: str) -> World:
@@ -326,16 +326,16 @@ def worlds(draw: st.DrawFn) -> World:
         a_class("l", 16, 64, 0.7),
         a_class("unpriced", 8, 32, None, providers=["aws"]),
     ]
-    found: list[Kind] = [draw(pools(f"p{number}")) for number in range(1, draw(_mostly(2, 0, 1, 3, 4)) + 1)]
+    results: list[Kind] = [draw(pools(f"p{number}")) for number in range(1, draw(_mostly(2, 0, 1, 3, 4)) + 1)]
     cloud = draw(st.sampled_from(["", "cloud"]))
     if cloud:
-        found.append(draw(clouds(cloud)))
+        results.append(draw(clouds(cloud)))
     if draw(st.booleans()):
-        found.append(draw(statics("dc", cloud)))
-    found += [draw(policies(f"rules{number}")) for number in range(draw(st.integers(0, 2)))]
-    found += [
+        results.append(draw(statics("dc", cloud)))
+    results += [draw(policies(f"rules{number}")) for number in range(draw(st.integers(0, 2)))]
+    results += [
         draw(services("db")),
         draw(services("api", ["db", "ghost"] if draw(st.integers(0, 9)) == 0 else ["db"])),
         draw(services("web")),
     ]
-    return World.of([*classes, *found], PriceBook({}))
+    return World.of([*classes, *results], PriceBook({}))

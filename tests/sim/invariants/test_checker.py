@@ -10,6 +10,7 @@ from build.checker_history import (
     OF_CLASS,
     Case,
     SyntheticHistory,
+    a_condition,
     chaos_violations,
     cluster,
     key_of,
@@ -18,7 +19,6 @@ from build.checker_history import (
     node_class,
     pool,
     replica,
-    said,
     service,
     simulation_violations,
     workload,
@@ -257,7 +257,9 @@ def writes_never_stop(history: SyntheticHistory, bad: bool) -> None:
 def pending_reason_is_rewritten(history: SyntheticHistory, bad: bool) -> None:
     """Once in that time it may say in other words why: it is looked at again after a minute at the latest."""
     for at in (145.0, 165.0) if bad else (165.0,):
-        history.commit(workload(conditions=[said("Scheduled", message=f"no node fits since {at} s")]), at=at)
+        history.commit(
+            workload(conditions=[a_condition("Scheduled", message=f"no node fits since {at} s")]), at=at
+        )
 
 
 def pending_without_a_reason(history: SyntheticHistory, bad: bool) -> None:
@@ -265,20 +267,20 @@ def pending_without_a_reason(history: SyntheticHistory, bad: bool) -> None:
     history.commit(
         workload(
             group=group,
-            conditions=[said("Scheduled", message="" if bad else "of its group 1 of 2 are there")],
+            conditions=[a_condition("Scheduled", message="" if bad else "of its group 1 of 2 are there")],
         )
     )
 
 
 def surge_waits_despite_capacity(history: SyntheticHistory, bad: bool) -> None:
-    progress = said("Progressing", reason="NoRoomForSurge")
+    progress = a_condition("Progressing", reason="NoRoomForSurge")
     where = {"cluster": CLUSTER, "constraints": {"nodeSelector": OF_CLASS}}
     new = workload(
         "web-1",
         cpu=600,
         service="web",
         slot=1,
-        conditions=[said("Scheduled")],
+        conditions=[a_condition("Scheduled")],
         ownerReferences=OWNED,
         **where,
     )

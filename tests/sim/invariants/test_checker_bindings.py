@@ -8,10 +8,10 @@ import pytest
 from build.checker_history import (
     Case,
     SyntheticHistory,
+    a_condition,
     chaos_violations,
     node,
     replica,
-    said,
     service,
     simulation_violations,
     workload,
@@ -26,7 +26,7 @@ STRICT = {
     "policy": "stop",
     "stopAfter": "20s",
 }  # certain after (20 + 2.5) * 1.05 * 1.05 = 24.8 s, replaced after 30
-LEAVING = {"conditions": [said("Leaving", "True", "Preempted")]}
+LEAVING = {"conditions": [a_condition("Leaving", "True", "Preempted")]}
 
 
 def prepared(by: str = "r1") -> dict[str, Any]:

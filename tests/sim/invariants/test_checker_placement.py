@@ -9,19 +9,19 @@ from build.checker_history import (
     OF_CLASS,
     Case,
     SyntheticHistory,
+    a_condition,
     chaos_violations,
     lock,
     node,
     node_class,
     pool,
     replica,
-    said,
     service,
     simulation_violations,
     workload,
 )
 
-LEAVING = {"conditions": [said("Leaving", "True", "Preempted")]}
+LEAVING = {"conditions": [a_condition("Leaving", "True", "Preempted")]}
 LONE = {"sort": "lone"}
 APART = {
     "affinity": {"antiWorkload": {"required": [{"selector": {"matchLabels": LONE}, "topologyKey": "node"}]}}
@@ -230,7 +230,7 @@ def preemption_on_another_node(history: SyntheticHistory, bad: bool) -> None:
 def workload_waits_despite_capacity(history: SyntheticHistory, bad: bool) -> None:
     """A workload without a service gets no machine of its own: it may wait, with a reason, while no existing node fits."""
     history.commit(node(cpu=1000 if bad else 500))
-    history.commit(workload(conditions=[said("Scheduled")]))
+    history.commit(workload(conditions=[a_condition("Scheduled")]))
 
 
 def silent_node_deleted_with_wanted_workload(history: SyntheticHistory, bad: bool) -> None:
