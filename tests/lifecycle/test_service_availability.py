@@ -73,7 +73,9 @@ def test_service_availability(
     found = [a_running_replica(slot) for slot in replicas]
     gone = a_running_replica(9, deletion_timestamp="2026-01-01T00:00:00Z")
     assert (
-        service_availability(a_placed_web_service(placed), [*found, gone], DecidedEvictions(), is_surged=is_surged)
+        service_availability(
+            a_placed_web_service(placed), [*found, gone], DecidedEvictions(), is_surged=is_surged
+        )
         == expected
     )
 

@@ -5,7 +5,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import World, a_node, a_profile, a_workload, a_world, running_scheduler
+from build.objects import a_node, a_workload
+from build.scheduling_world import World, a_scheduling_profile, a_virtual_world, running_scheduler
 from build.stored_forms import STORED_FORMS
 
 from lattice.kinds.node import LatticeNode
@@ -15,7 +16,7 @@ from lattice.scheduling.cycle.reservation_record import scheduling_status
 RESERVED, BOUND = STORED_FORMS["decision record"]
 GPUS = {"gpus": [{"model": "T4"}, {"model": "T4"}]}
 LATER = "2100-01-01T00:00:00+00:00"
-TWO_PHASE = a_profile(binding="two-phase")
+TWO_PHASE = a_scheduling_profile(binding="two-phase")
 
 
 def a_gpu_workload(name: str) -> LatticeWorkload:
@@ -33,9 +34,9 @@ async def reserve(world: World, name: str, reservation: str, **fields: str) -> N
     await world.set_status(LatticeNode, "n1", workloads=(node.status.workloads or 0) + 1)
 
 
-@pytest.mark.parametrize("profile", [TWO_PHASE, a_profile()], ids=["two-phase", "optimistic"])
+@pytest.mark.parametrize("profile", [TWO_PHASE, a_scheduling_profile()], ids=["two-phase", "optimistic"])
 async def test_reservation_of_an_earlier_term_is_cancelled_and_bound_again(profile: Any) -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("w"))
         term = await world.store.campaign("leader", "old", 15.0)
         assert term is not None
@@ -55,7 +56,7 @@ async def test_reservation_of_an_earlier_term_is_cancelled_and_bound_again(profi
 
 
 async def test_reservation_of_another_scheduler_holds_capacity() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 1000), a_workload("reserved"), a_workload("new"))
         await reserve(world, "reserved", "other/one.1-1")
         async with running_scheduler(world.store, clock, TWO_PHASE) as scheduler:
@@ -69,7 +70,7 @@ async def test_reservation_of_another_scheduler_holds_capacity() -> None:
 
 async def test_members_of_a_decided_gang_are_bound() -> None:
     """The lead is bound, so the remaining members follow, with the GPUs that the table chose for them."""
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 4000, status=GPUS), a_workload("lead"), a_workload("member"))
         uid, attempt = (await world.node("n1")).metadata.uid, "other/one.1-1 a"
         await world.set_status(
@@ -94,7 +95,7 @@ async def test_members_of_a_decided_gang_are_bound() -> None:
 
 
 async def test_bound_workload_keeps_its_gpus() -> None:
-    async with a_world() as (world, clock):
+    async with a_virtual_world() as (world, clock):
         await world.add(a_node("n1", 4000, status=GPUS), *(a_gpu_workload(name) for name in ("old", "new")))
         uid = (await world.node("n1")).metadata.uid
         status = BOUND(Binding(node="n1", uid=uid, term=1), "other/one.1-1", "")

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from build.scheduling_world import a_workload
+from build.objects import a_workload
 
 from lattice.kinds.workload import LatticeWorkload, ReservationRecord, WorkloadStatus
 from lattice.scheduling.cycle.reservation_record import (
