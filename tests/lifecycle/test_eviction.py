@@ -34,7 +34,7 @@ FAILS_OVER = DecidedEviction(LOST, "its node was silent for 120 s")
 VICTIM = DecidedEviction(PREEMPTION, "")
 
 
-def a_workload(name: str = "web-0", *, desired: str = "Running", **status: Any) -> LatticeWorkload:
+def a_replica_of_web(name: str = "web-0", *, desired: str = "Running", **status: Any) -> LatticeWorkload:
     """A ready replica on n0, unless `status` differs."""
     facts = {"binding": Binding(node="n0"), "actual_state": "Running", "ready": True, "last_action": "Apply"}
     return LatticeWorkload(
@@ -147,13 +147,13 @@ def test_derive_eviction(
     decisions: tuple[DecidedEviction, ...],
     expected: tuple[EvictionState, EvictionCause | None, str],
 ) -> None:
-    eviction = derive_eviction(a_workload(**status), decisions)
+    eviction = derive_eviction(a_replica_of_web(**status), decisions)
     assert (eviction.state, eviction.cause, eviction.reason) == expected
 
 
 @pytest.mark.parametrize("desired", ["Stopped", "Deleted"])
 def test_a_workload_that_shall_not_run_is_stopped_and_not_evicted(desired: str) -> None:
-    stopping = a_workload(desired=desired, **STOPPED)
+    stopping = a_replica_of_web(desired=desired, **STOPPED)
     assert derive_eviction(stopping).state is NOT_EVICTING
     assert derive_eviction(stopping, [DRAINED]).state is REQUESTED, "it must also leave the node"
 
@@ -178,7 +178,7 @@ def test_drain_of_a_replica_that_is_down(
     is_reported_ready: bool,
     state: EvictionState,
 ) -> None:
-    eviction = derive_eviction(a_workload(**status), decisions, is_reported_ready=is_reported_ready)
+    eviction = derive_eviction(a_replica_of_web(**status), decisions, is_reported_ready=is_reported_ready)
     assert eviction.state is state
     assert eviction.is_withdrawn_if_available == (state is REQUESTED and status == DOWN)
 
@@ -268,7 +268,7 @@ def test_decisions_hold_for_the_node_that_they_name() -> None:
     evictions.decide_for_node("n0", {"default/web-0": DRAINED})
     evictions.add_victim("n1", "default/web-0", "default/high")
     states = [
-        evictions.eviction_of(a_workload(binding=binding)).state
+        evictions.eviction_of(a_replica_of_web(binding=binding)).state
         for binding in (Binding(node="n0"), Binding(node="n1"), Binding(node="n2"), None)
     ]
     assert states == [REQUESTED, PLANNED, NOT_EVICTING, NOT_EVICTING]
@@ -277,7 +277,7 @@ def test_decisions_hold_for_the_node_that_they_name() -> None:
 def test_victim_is_planned_until_its_preemption_is_stored() -> None:
     evictions, path = DecidedEvictions(), "default/web-0"
     evictions.add_victim("n0", path, "default/high")
-    assert evictions.eviction_of(a_workload()) == Eviction(PLANNED, PREEMPTION)
+    assert evictions.eviction_of(a_replica_of_web()) == Eviction(PLANNED, PREEMPTION)
     assert [*evictions.victims()] == [("n0", path, "default/high")]
     evictions.mark_stored(path)
     assert [*evictions.victims()] == [("n0", path, "")]
@@ -311,7 +311,7 @@ def test_listeners_get_the_evictions_that_start_or_end() -> None:
     ],
 )
 def test_drain_plans_again_unless_the_eviction_is_final(eviction: Eviction, is_evicting: bool) -> None:
-    assert node_workload(a_workload(), eviction).is_evicting == is_evicting
+    assert node_workload(a_replica_of_web(), eviction).is_evicting == is_evicting
 
 
 @pytest.mark.parametrize(("is_available", "is_due"), [*product((True, False), repeat=2)])
