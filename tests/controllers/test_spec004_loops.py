@@ -72,7 +72,7 @@ async def test_pending_workload_is_rechecked_every_interval() -> None:
 async def test_record_holds_spec_and_observed_status() -> None:
     async with running_world() as world:
         await world.join("n1", fails={W: ["RUNTIME_ERROR"]})
-        declared = a_workload(requests={"cpu": "100m"})
+        declared = a_workload(containers={"main": {"command": ["run"]}}, requests={"cpu": "100m"})
         await world.add(declared)
         await world.run(1)
         record = msgspec.json.decode((await world.entry(LatticeWorkload, W)).value)
