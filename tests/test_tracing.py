@@ -123,9 +123,9 @@ async def test_assignment_and_start_spans_name_workload_and_term(
 ) -> None:
     clock = VirtualClock()
     async with agent_world.a_leader(clock, 10.0, "n1") as leader:
-        machine = agent_world.a_machine(clock, {"here": leader})
+        machine = agent_world.an_agent_node(clock, {"here": leader})
         machine.start()
-        await leader.add(agent_world.a_workload())
+        await leader.add(agent_world.a_sleeping_workload())
         await leader.bind("web", agent_world.applied("n1"))
         await clock.advance(5)
         await settle()
