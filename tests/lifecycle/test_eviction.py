@@ -185,7 +185,7 @@ def test_drain_of_a_replica_that_is_down(
 
 all_states = st.sampled_from(["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"])
 replicas = st.builds(
-    a_workload,
+    a_replica_of_web,
     name=st.sampled_from([f"web-{number}" for number in range(4)]),
     desired=st.sampled_from(["Running", "Stopped", "Deleted"]),
     binding=st.sampled_from([None, Binding(node="n0"), Binding(node="n1")]),
