@@ -59,7 +59,7 @@ RECONCILIATION = (
         f"{TABLE}::test_decide_desired_deleted",
         (
             LIFECYCLE,
-            'return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)',
+            'return _order_once(inputs, Action.DELETE, "Stopping before deletion", grace_periods.stop)',
             "return STOPPED",
         ),
     ),
@@ -69,7 +69,7 @@ RECONCILIATION = (
         f"{TABLE}::test_decide_desired_running[Missing, just applied: grace]",
         (
             LIFECYCLE,
-            'return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(',
+            "return _wait_within_grace(grace - age, reason) or _decide_failure(",
             "return _decide_failure(",
         ),
     ),

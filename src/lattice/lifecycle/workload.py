@@ -406,17 +406,19 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
         grace, failure = (
             (grace_periods.missing, "MISSING") if is_missing else (grace_periods.start, "NOT_APPLIED")
         )
-        return _wait_within_grace(
-            grace - age, "Start order sent; waiting for the report of the node"
-        ) or _decide_failure(inputs, retry, failure, grace_periods)
+        reason = "Start order sent; waiting for the report of the node"
+        return _wait_within_grace(grace - age, reason) or _decide_failure(
+            inputs, retry, failure, grace_periods
+        )
     match report.state:
         case "Running":
             return _decide_steady(inputs, retry, grace_periods)
         case "Failed" | "Stopped":
             return _decide_failure(inputs, retry, report.failure_reason or "EXITED", grace_periods)
-    return _wait_within_grace(
-        grace_periods.start - age, f"The node reports {report.state}"
-    ) or _decide_failure(inputs, retry, "START_TIMEOUT", grace_periods)
+    reason = f"The node reports {report.state}"
+    return _wait_within_grace(grace_periods.start - age, reason) or _decide_failure(
+        inputs, retry, "START_TIMEOUT", grace_periods
+    )
 
 
 def _decide_steady(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:

@@ -231,7 +231,7 @@ class PlacementWriter:
         placed, decision = find_condition(status.conditions, PLACED_CONDITION), status.scheduler_decision
         if _placement_keys(previous) != _placement_keys(status) and status.placements:
             summary = ", ".join(
-                f"{placement.replicas} in cluster {placement.cluster} on class {placement.node}"
+                f"{pluralize(placement.replicas or 0, 'replica')} in cluster {placement.cluster} on class {placement.node}"
                 for placement in status.placements[:MAX_NAMES_IN_EVENT]
             )
             omitted = len(status.placements) - MAX_NAMES_IN_EVENT
