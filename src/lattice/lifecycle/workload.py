@@ -264,9 +264,7 @@ def _decide_stopped(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
             reason = f"Released while stopped: {inputs.eviction_reason}"
             return _release(inputs, reason, grace_periods)
         return STOPPED
-    return _order_once(
-        inputs, Action.APPLY_STOPPED, "Stopping: the desired state is Stopped", grace_periods.stop
-    )
+    return _order_once(inputs, Action.APPLY_STOPPED, "Stopping as requested", grace_periods.stop)
 
 
 def _release(inputs: WorkloadInput, reason: str, grace_periods: GracePeriods) -> Decision:
@@ -372,12 +370,8 @@ def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePerio
         # The stopped run is over: a start needs a new run number.
         retry = next_run(retry, inputs.revision, grace_periods.retry)
     if retry.attempts:
-        return Decision(
-            Action.RECREATE,
-            f"Restarting after {_failures(retry)}; the back-off is over",
-            retry,
-            grace_periods.missing,
-        )
+        reason = f"Restarting after {_failures(retry)}; the back-off is over"
+        return Decision(Action.RECREATE, reason, retry, grace_periods.missing)
     if report.revision not in ("", inputs.revision):
         return Decision(
             Action.APPLY,
@@ -385,16 +379,10 @@ def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePerio
             retry,
             grace_periods.missing,
         )
-    if report.state == "Missing":
-        reason = "Start order sent to the node"
-    else:
-        reason = f"Starting: the node reports {report.state}, the desired state is Running"
-    return Decision(
-        Action.APPLY,
-        reason,
-        retry,
-        grace_periods.missing,
-    )
+    reason = "Start order sent to the node"
+    if report.state != "Missing":
+        reason += f", which reports {report.state}"
+    return Decision(Action.APPLY, reason, retry, grace_periods.missing)
 
 
 def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:

@@ -244,7 +244,7 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
     assert ran.code == 0, ran.err
     assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
     assert (
-        "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n"
+        "Warning: a.jsonl:1: node n1 is overcommitted: its bound workloads request 6 of 4 cpu; too little cpu slows the workloads down\n"
         in ran.err
     )
     assert (

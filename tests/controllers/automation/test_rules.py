@@ -216,7 +216,7 @@ async def test_pool_above_threshold_fires_rule() -> None:
         )
         await world.plane.put(pool)
         await world.advance(1)
-        assert [call["message"] for call in world.receiver.calls] == ["95 % of its cores are in use"]
+        assert [call["message"] for call in world.receiver.calls] == ["95 % of the cores of the pool in use"]
 
 
 async def test_suspended_rule_does_not_act_after_resume() -> None:

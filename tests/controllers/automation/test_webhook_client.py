@@ -30,7 +30,7 @@ OUTSIDE = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8"]
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_private_addresses_are_refused(address: str) -> None:
-    assert "is inside the installation or not a public address" in address_problem(address)
+    assert "is an internal or non-public address" in address_problem(address)
 
 
 @pytest.mark.parametrize("address", OUTSIDE)

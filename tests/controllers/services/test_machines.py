@@ -120,7 +120,7 @@ async def test_unschedulable_replicas_get_one_more_machine() -> None:
         assert fleet.paid() == Counter({("p1-001", "m"): 2})
         assert (await fleet.events("NoNodeFits"))[
             0
-        ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
+        ].message == "No node of cluster p1-001 accepts 1 replica of the service; adding 1 node of class m"
         fleet.clock.jump(100)
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()

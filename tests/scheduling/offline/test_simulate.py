@@ -126,7 +126,7 @@ def needing(name, *others, **more):
     ],
 )
 def test_affinity_cycle_is_warned_about(workloads, told):
-    how = ": none can be the first; with the same spec.group they are placed together"
+    how = ": none can be scheduled first; give the workloads the same spec.group to schedule them together"
     assert warnings_of(run_simulation([a_node("n1")], workloads)) == (
         [f"workload {told}{how}"] if told else []
     )
@@ -157,7 +157,7 @@ def test_report_has_qos_classes_and_node_utilisation():
 
 def test_gpu_capacity_without_listed_gpus_is_warned_about():
     (told,) = warnings_of(run_simulation([a_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], []))
-    assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
+    assert told == "node n1 states 2 gpu, but no GPU counts: list every GPU with its model under status.gpus"
 
 
 def test_preempted_workload_names_its_preemptor():
@@ -177,7 +177,10 @@ def test_gang_member_explanation_includes_gang_outcome():
     report = run_simulation([a_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
-    assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
+    assert (why, place) == (
+        "1 of 2 group members fit, minMember is 2",
+        "the next member: 0 of 1 node: 1 without 3 cpu free",
+    )
     assert beside == "nodes are shown with the other of its group that fits in place"
     assert report.explanation["ranked"] == []
     assert report.explanation["refused"] == {
@@ -295,39 +298,39 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     [
         pytest.param(
             {"reserved": {"cpu": 5000}},
-            "keeps 5 cpu, more than the 4 it has: status.reserved must be at most status.capacity",
+            "reserves 5 cpu, more than its capacity of 4: status.reserved must be at most status.capacity",
             id="more kept than there is",
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
-            "gives workloads 64Gi memory, more than the 32Gi it has for them: only these count; "
-            "status.allocatable must be at most status.capacity less status.reserved",
+            "offers workloads 64Gi memory, more than the unreserved 32Gi, which count instead: "
+            "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than there is",
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000}, "reserved": {"cpu": 500}},
-            "gives workloads 4 cpu, more than the 3500m it has for them: only these count; "
-            "status.allocatable must be at most status.capacity less status.reserved",
+            "offers workloads 4 cpu, more than the unreserved 3500m, which count instead: "
+            "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than is left",
         ),
         pytest.param(
             {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},
-            "says 1 gpu, but lists 2: the list counts; of 2, capacity.gpu is 2000",
+            "states 1 gpu, but lists 2: the list counts; set capacity.gpu to 2000 for 2 listed gpu",
             id="another number of GPUs than listed",
         ),
         pytest.param(
             {"capacity": {"cpu": 4}},
-            "has 4 milli-cores of cpu: amounts of nodes are milli-cores, so 4 cores are 4000",
+            "has 4 milli-cores of cpu: node amounts are in milli-cores, so 4 cores are 4000",
             id="cores for milli",
         ),
         pytest.param(
             {"capacity": {"memory": 16}},
-            "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184",
+            "has 16 bytes of memory: node amounts are in bytes, so 16Gi is 17179869184",
             id="GiB for bytes",
         ),
         pytest.param(
             {"capacity": {"hugepages-2Mi": 512}},
-            "has 512 bytes of hugepages-2Mi: amounts of nodes are bytes, not pages",
+            "has 512 bytes of hugepages-2Mi: node amounts are in bytes, not pages",
             id="pages for bytes",
         ),
         pytest.param(
@@ -521,7 +524,7 @@ def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
         ),
         pytest.param(
             a_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
-            'must be dollars an hour such as 0.192, got "cheap"',
+            'must be dollars per hour, such as 0.192, got "cheap"',
             id="no price",
         ),
         pytest.param(

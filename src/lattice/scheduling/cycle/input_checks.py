@@ -169,7 +169,7 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
         resources = [resource for resource, short_rows in overcommitted.items() if row in short_rows]
         amounts = ", ".join(_used_of_total(table, resource, row) for resource in resources)
         consequences = "".join(f"; {text}" for text in _overcommit_consequences(table, row, resources, qos))
-        message = f"bound workloads request more than the capacity: {amounts}{consequences}"
+        message = f"is overcommitted: its bound workloads request {amounts}{consequences}"
         yield InputWarning("node", table.names[row], message)
 
 
