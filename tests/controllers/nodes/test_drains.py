@@ -132,9 +132,9 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.run(15)
         condition = world.condition("n1", "Drained")
         assert condition is not None
-        assert (condition.reason, condition.message.rpartition(": ")[2]) == (
+        assert (condition.reason, condition.message.partition("default/web-1: ")[2]) == (
             "Leaving",
-            "one more must run first",
+            "a replacement replica must start first: service default/web has 1 available and needs 1",
         ), "its cluster may be about to grow"
         await world.add(a_node("late", cluster="south-001"))
         await world.run(45)
@@ -142,7 +142,7 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         assert condition is not None
         assert (condition.reason, condition.message.rpartition("; ")[2]) == (
             "Leaving",
-            "a machine is being made",
+            "a new machine is starting",
         )
         assert await world.events("n1") == ["NodeReady", "NodeDraining"]
         await world.delete(LatticeNode, "/late")

@@ -59,7 +59,7 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
         "Ready",
         "False",
         "ProviderUnavailable",
-        "No adapter for provider gcp is configured",
+        "no adapter for provider gcp is configured",
     ),
     "a class that is not there": ([a_pool()], "ReferencesResolved", "False", "NodeClassNotFound", "nano"),
     "all resolved": ([a_pool(), NANO], "ReferencesResolved", "True", "Resolved", ""),

@@ -43,7 +43,13 @@ from lattice.lifecycle.machines import (
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.placement.inputs.ledger_math import Charge, record_cluster_number
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.model.supply import cloud_account, compile_supply, pool_account, static_account
+from lattice.placement.model.supply import (
+    cloud_account,
+    compile_supply,
+    no_adapter_message,
+    pool_account,
+    static_account,
+)
 from lattice.placement.status.cluster_status import (
     PROVIDER_REFUSED,
     PROVIDER_REJECTED,
@@ -159,7 +165,7 @@ class ClusterController:
         if provider is None:
             if cluster is None:
                 return None
-            message = f"No adapter for provider {cluster.spec.provider or 'unnamed'} is configured"
+            message = no_adapter_message(cluster.spec.provider)
             return await self._report_status(cluster, [ProviderProblem(PROVIDER_UNAVAILABLE, message)])
         try:
             listed = {machine.node: machine for machine in await provider.list() if machine.cluster == name}
