@@ -26,7 +26,7 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
             [("orphan_on_agent", "the node reports a workload that is not assigned to the node")],
             id="orphan",
         ),
-        pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
+        pytest.param(WANTED, None, [("missing_on_agent", "the node does not report the workload")], id="missing"),
         pytest.param(AssignedWorkload("uid-1", REV, should_run=False), None, [], id="stopped and not there"),
         pytest.param(
             WANTED,
@@ -43,14 +43,14 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
         pytest.param(
             WANTED,
             holds(revision=OLD),
-            [("revision_mismatch", f"revision is {OLD}, not {REV}")],
+            [("revision_mismatch", f"the node reports revision {OLD}, expected revision {REV}")],
             id="old revision",
         ),
         pytest.param(
             WANTED,
             holds(uid="uid-0"),
             [
-                ("missing_on_agent", "the node does not have it"),
+                ("missing_on_agent", "the node does not report the workload"),
                 ("orphan_on_agent", "the node reports an earlier workload of the same name, uid uid-0"),
             ],
             id="an earlier one of the same name",

@@ -114,7 +114,7 @@ def test_zone_outage_has_message_and_ends_on_recovery() -> None:
     assert first.evicted_nodes == frozenset()
     assert (
         str(first.outages["z"])
-        == "7 of 10 nodes: failover in zone z is halted until more of its nodes send heartbeats, because most nodes of the zone are silent"
+        == "7 of 10 nodes without a heartbeat: failover in zone z is halted until more of its nodes send heartbeats, because most nodes of the zone are silent"
     )
     assert (
         first.blocked["z00"]

@@ -154,7 +154,7 @@ RUNNING = [
             ),
         },
         "BackoffWait",
-        "RUNTIME_ERROR, ended with code 7; back-off after 1 failure",
+        "RUNTIME_ERROR: ended with code 7; back-off after 1 failure",
         id="the failure reason is included",
     ),
     pytest.param(

@@ -121,7 +121,7 @@ async def test_pessimistic_mode_verifies_stored_capacity() -> None:
 async def test_removed_node_fails_the_bind() -> None:
     one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
     del one.store.free["n0"]
-    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 was deleted"
 
 
 NEEDED = {
