@@ -26,7 +26,7 @@ from lattice.placement.feed.placement_input import (
     PricingTables,
     decode_object,
 )
-from lattice.placement.greedy.place_all import place_all_once
+from lattice.placement.greedy.place_all import PlanRounds, place_one_round
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import (
     DERIVED_VALUES,
@@ -93,13 +93,14 @@ def supply_fields(world: World) -> list[object]:
 
 def placed_digest(world: World) -> str:
     fleet = world.build_fleet()
-    place_all_once(world.demands.values(), fleet)
+    place_one_round(world.demands.values(), fleet, PlanRounds(fleet))
     return fleet_digest(fleet)
 
 
 def derived_values(world: World) -> dict[str, object]:
     """Compute every derived value."""
-    place_all_once(world.demands.values(), world.build_fleet())
+    fleet = world.build_fleet()
+    place_one_round(world.demands.values(), fleet, PlanRounds(fleet))
     return {value.name: getattr(world, value.name) for value in DERIVED_VALUES}
 
 
