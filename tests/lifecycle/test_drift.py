@@ -26,7 +26,9 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
             [("orphan_on_agent", "the node reports a workload that is not assigned to the node")],
             id="orphan",
         ),
-        pytest.param(WANTED, None, [("missing_on_agent", "the node does not report the workload")], id="missing"),
+        pytest.param(
+            WANTED, None, [("missing_on_agent", "the node does not report the workload")], id="missing"
+        ),
         pytest.param(AssignedWorkload("uid-1", REV, should_run=False), None, [], id="stopped and not there"),
         pytest.param(
             WANTED,

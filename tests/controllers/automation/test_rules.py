@@ -108,7 +108,7 @@ async def test_busy_node_calls_webhook_once() -> None:
         assert [
             (call["rule"], call["object"], call["url"], call["timeout"]) for call in world.receiver.calls
         ] == [("r", "latticenode/n1", "https://hooks.example/scale", 5.0)]
-        assert "3900m of 4000m cpu are in use (98 %)" in world.receiver.calls[0]["message"]
+        assert "3900m of 4000m cpu in use (98 %) for " in world.receiver.calls[0]["message"]
         await world.advance(3600)
         assert len(world.receiver.calls) == 1, "it is still the same crossing"
         world.burn("n1", 100)
@@ -345,7 +345,7 @@ async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
     assert sorted(each.split(": ")[0] for each in messages) == [
         f"latticeworkload/default/w{index}" for index in range(6)
     ]
-    assert sorted(each.split(": ")[0] for each in messages if "it was not called" in each) == [
+    assert sorted(each.split(": ")[0] for each in messages if "the call was dropped" in each) == [
         "latticeworkload/default/w4",
         "latticeworkload/default/w5",
     ]

@@ -170,7 +170,11 @@ async def test_dns_rebinding_does_not_change_the_called_address(
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")],
+    [
+        ("/moved", "answered with status 302"),
+        ("/broken", "answered with status 500"),
+        ("/slow", "did not answer within 0.3 s"),
+    ],
     ids=str,
 )
 async def test_error_omits_response_body(path: str, words: str, tmp_path: Path) -> None:

@@ -409,7 +409,10 @@ def test_infeasible_affinity_cycle_has_a_reason():
         for name, other in (("x", "y"), ("y", "x"))
     ]
     report = run_simulation([a_node("n1", cpu=1000), a_node("n2", cpu=1000)], gang)
-    assert "the members must be near each other, and no node has capacity for enough of them" in reasons(report)["default/x"]
+    assert (
+        "the members must be near each other, and no node has capacity for enough of them"
+        in reasons(report)["default/x"]
+    )
 
 
 def test_permanent_reasons_are_listed_before_capacity():
