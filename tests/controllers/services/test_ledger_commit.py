@@ -333,7 +333,7 @@ async def test_ledger_outlives_its_pool() -> None:
     await store.commit([Delete(key(LatticePool, "us-east"))])
     clock.date += HOUR
     assert accrue(await ledger(store), clock.now()).status.spent_micros == 2_000_000
-    with pytest.raises(NotFound, match="latticepool/us-east: states no budget"):
+    with pytest.raises(NotFound, match="latticepool/us-east: has no budget that can pay for machines"):
         await ledgers.commit_with_charges(a_payment("b", 1))
     gone = Payment([Delete(key(LatticeCluster, "a"))], releases=[a_charge("a", 2)])
     assert isinstance(await ledgers.commit_with_charges(gone), CommittedPayment)
@@ -452,7 +452,7 @@ async def test_pool_may_be_written_with_payment() -> None:
         await ledgers.commit_with_charges(
             replace(payment, writes=[a_cluster("b"), replace_expect(a_pool(7200), revision)])
         )
-    with pytest.raises(Malformed, match="expect the revision that was read"):
+    with pytest.raises(Malformed, match="pass the revision that was read as the expected revision"):
         await ledgers.commit_with_charges(replace(payment, writes=[a_cluster("b"), a_pool(7200)]))
 
 

@@ -147,7 +147,7 @@ async def test_unschedulable_replicas_leave_full_cluster() -> None:
         assert Counter(replica.spec.cluster for replica in fleet.live()) == Counter(
             {"p1-001": 1, "p2-001": 1}
         )
-        assert "they are placed elsewhere" in (await fleet.events("NoNodeFits"))[0].message
+        assert "placing the replicas elsewhere" in (await fleet.events("NoNodeFits"))[0].message
 
 
 async def test_replicas_of_lost_node_get_one_more_machine() -> None:
