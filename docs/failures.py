@@ -13,11 +13,11 @@ class Failed(NamedTuple):
     def then(self) -> str:
         """The reaction of Lattice to the failure."""
         if self.word in FINAL_FAILURES:
-            return "not tried again until it is changed, or `lattice retry`"
+            return "no restart until the workload changes or `lattice retry`"
         return (
-            "tried again; no attempt is lost"
+            "restarted; the attempt is not counted"
             if self.word in UNCOUNTED_FAILURES
-            else "tried again, later each time"
+            else "restarted with a growing back-off"
         )
 
 
@@ -25,14 +25,14 @@ FAILURES = (
     Failed("COMMAND_NOT_FOUND", "The command is not on the machine, or not in the image."),
     Failed(
         "DISCONNECTED",
-        "The node was cut off for longer than `disconnect` allows, and the agent ended the workload.",
+        "The node had no contact with the control plane for longer than `disconnect` allows, and the agent stopped the workload.",
     ),
-    Failed("EXITED", "The process ended by itself with exit code 0, but the workload must keep running."),
+    Failed("EXITED", "The process exited with exit code 0, but the workload must keep running."),
     Failed("IMAGE_NOT_FOUND", "The registry has no such image."),
     Failed("IMAGE_PULL_FAILED", "The image cannot be pulled."),
     Failed(
         "INSUFFICIENT_RESOURCES",
-        "The workload was killed at its memory limit, or the machine has too little memory.",
+        "The workload exceeded its memory limit and was killed, or the machine has too little memory.",
     ),
     Failed("INVALID_IMAGE", "The name of the image is invalid, or the image cannot run."),
     Failed("INVALID_SPEC", "The spec of the workload is not valid on its node."),
@@ -46,7 +46,7 @@ FAILURES = (
     ),
     Failed(
         "RUNTIME_ERROR",
-        "The process ended with an error, or the runtime failed. `failureMessage` has the exit code or the signal.",
+        "The process exited with an error, or the runtime failed. `failureMessage` has the exit code or the signal.",
     ),
     Failed("RUNTIME_UNAVAILABLE", "The node has no runtime for the workload; another node may."),
     Failed("START_TIMEOUT", "The workload did not start in time."),

@@ -94,14 +94,14 @@ def _facts(resource: Resource) -> Iterator[str]:
     yield f"- Scope: {_scope(resource)}"
     yield f"- Verbs: {', '.join(resource.verbs)}"
     if resource.scale_path:
-        yield f"- `scale` moves `{resource.scale_path}`"
+        yield f"- `scale` changes `{resource.scale_path}`"
     if resource.managed_hint:
-        yield f"- Made by Lattice: {resource.managed_hint}"
+        yield f"- Created by Lattice: {resource.managed_hint}"
 
 
 def commands() -> Iterator[str]:
     yield "# Commands"
-    yield "What `--help` says."
+    yield "The output of `--help`."
     root = click.Context(
         cli, info_name="lattice", terminal_width=WIDTH, max_content_width=WIDTH, **cli.context_settings
     )
@@ -135,22 +135,23 @@ def _helped(command: click.Command, context: click.Context) -> Iterator[str]:
 def settings_page() -> Iterator[str]:
     yield "# Settings"
     yield (
-        "Settings of `lattice server` and `lattice up`. A flag wins over its environment variable, that over the file, "
-        "that over the default."
+        "Settings of `lattice server` and `lattice up`. A flag overrides its environment variable, "
+        "the variable overrides the file, and the file overrides the default."
     )
     yield (
-        "The file is YAML, one `name: value` a line, named by `--config` or `LATTICE_CONFIG`; what it says wrong is refused with its line. "
-        "`lattice agent` has one too, by the names of its own flags: `--config` or `LATTICE_AGENT_CONFIG`. "
-        "Relative paths are taken from where the command is started."
+        "`--config` or `LATTICE_CONFIG` names a YAML file with one `name: value` per line; "
+        "an invalid setting is rejected with its line number. "
+        "`lattice agent` reads a similar file with the names of its own flags: `--config` or `LATTICE_AGENT_CONFIG`. "
+        "Relative paths start at the working directory of the command."
     )
     yield fenced(
         "store: etcd://10.0.0.1:2379,10.0.0.2:2379\nlisten: 0.0.0.0\nadvertise: lattice.example\nheartbeat: 5",
         "yaml",
     )
     yield (
-        "`ETCD_HOST` and `ETCD_PORT` (2379) name the store of `lattice server` where neither `--store` nor `LATTICE_STORE` does. "
-        "`CONTROL_PLANE_API_URL` is the server of `lattice agent` where neither `--server` nor `LATTICE_SERVER` names it, "
-        "and that of every other command where `LATTICE_ADDR` does not."
+        "`ETCD_HOST` and `ETCD_PORT` (2379) set the store of `lattice server` if neither `--store` nor `LATTICE_STORE` is set. "
+        "`CONTROL_PLANE_API_URL` sets the server of `lattice agent` if neither `--server` nor `LATTICE_SERVER` is set, "
+        "and the server of every other command if `LATTICE_ADDR` is not set."
     )
     for setting in settings.SETTINGS:
         yield f"## {setting.name}"
@@ -167,7 +168,7 @@ def _default(value: object) -> str:
 
 def metrics_page() -> Iterator[str]:
     yield "# Metrics"
-    yield "`GET /metrics` answers them in Prometheus' text form, to any user that the server knows."
+    yield "`GET /metrics` returns the metrics in the text format of Prometheus to every authenticated user."
     collected = {metric.name: metric for metric in metrics.REGISTRY.collect()}
     for metric in sorted(collected.values(), key=metric_name):
         yield f"## {metric_name(metric)}"
@@ -189,8 +190,8 @@ def label_names() -> dict[str, tuple[str, ...]]:
 def errors() -> Iterator[str]:
     yield "# Errors"
     yield (
-        "An error says what is wrong, where, and how to fix it. The API answers it as a Kubernetes `Status` with this code and reason; "
-        "a command that meets it ends with this exit code. A wrong command line ends with 2."
+        "An error says what is wrong, where, and how to fix it. The API returns a Kubernetes `Status` with this code and reason; "
+        "a command that gets the error exits with this exit code. A wrong command line exits with 2."
     )
     listed = list(error_tree(LatticeError))
     yield table(("error", "HTTP status", "reason", "exit code"), (_error_row(error) for error in listed))
@@ -241,9 +242,9 @@ def meaning(error: type[LatticeError]) -> str:
 def events() -> Iterator[str]:
     yield "# Events"
     yield (
-        "What Lattice did, and why, is told as Kubernetes Events: `lattice events`, `lattice describe`, `kubectl get events`. "
-        "They are kept for a week ([`--event-ttl`](settings.md#event-ttl)). "
-        "An [AutomationRule](kinds.md#automationrule) writes events with reasons of its own besides."
+        "Lattice records its actions and their reasons as Kubernetes Events: `lattice events`, `lattice describe`, `kubectl get events`. "
+        "The server keeps events for a week ([`--event-ttl`](settings.md#event-ttl)). "
+        "An [AutomationRule](kinds.md#automationrule) also writes events, with its own reasons."
     )
     yield table(
         ("reason", "about", "type"),

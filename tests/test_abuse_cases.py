@@ -166,14 +166,14 @@ def test_log_record_is_one_line(text: str) -> None:
     out = io.StringIO()
     structlog.configure(logger_factory=structlog.WriteLoggerFactory(out))
     try:
-        structlog.get_logger().warning("refused", path=text, user=text)
+        structlog.get_logger().warning("request rejected", path=text, user=text)
     finally:
         structlog.reset_defaults()
     [line, rest] = out.getvalue().split("\n")
     assert rest == ""
     assert line.isascii()
     assert {name: json.loads(line)[name] for name in ("event", "path", "user")} == {
-        "event": "refused",
+        "event": "request rejected",
         "path": text,
         "user": text,
     }

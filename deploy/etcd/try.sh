@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Three members of etcd and three Lattice servers on this machine, to see one take over from another. Ctrl-C ends everything.
+# Three members of etcd and three Lattice servers on this machine, to try a failover. Ctrl-C stops all processes.
 # Usage: deploy/etcd/try.sh [FOLDER]     needs etcd (3.4.22, or 3.5.6, and newer) and lattice on the PATH
 set -euo pipefail
 folder=$(realpath -m "${1:-.lattice-etcd}")
@@ -23,5 +23,5 @@ for i in 1 2 3; do
   started+=($!)
   echo "server s$i  https://127.0.0.1:1${i}443  process $!  lattice get nodes --kubeconfig $folder/s$i/kubeconfig"
 done
-echo "Kill the process of whoever leads, and ask the others who does: curl -sk https://127.0.0.1:12443/health"
+echo "Kill the process of the leader, then ask another server for the new leader: curl -sk https://127.0.0.1:12443/health"
 wait

@@ -13,10 +13,10 @@ LatticeError
 ├── Gone 410                  the requested revision is compacted
 ├── TooLarge 413              the request exceeds a limit
 ├── UnsupportedMediaType 415  the server does not support the format of the body
-├── Invalid 422               the object was parsed, but is wrong; every cause is listed
+├── Invalid 422               the object was parsed, but is invalid; every cause is listed
 ├── TooManyRequests 429       the client sends too many requests and must wait
 ├── Unavailable 503           the store or the server cannot answer now
-│   └── Fenced                the leadership term of the writer is over
+│   └── Fenced                the leadership term of the writer has ended
 ├── RevisionTooNew 504        the requested revision does not exist yet
 └── Full 507                  the disk or the quota of the store is full; reads still work
 """

@@ -41,7 +41,7 @@ def read_documents(locations: Sequence[str], recursive: bool) -> tuple[list[Docu
                 problems.append(e)
     if not documents and not problems:
         fix = "a manifest has apiVersion, kind and metadata.name"
-        problems.append(Malformed("there is no manifest here", where=", ".join(locations), fix=fix))
+        problems.append(Malformed("the file contains no manifest", where=", ".join(locations), fix=fix))
     return documents, problems
 
 
@@ -64,7 +64,7 @@ def _sources(location: str, recursive: bool) -> Iterator[tuple[str, Callable[[],
         entries = folder.rglob("*") if recursive else folder.iterdir()
         manifests = sorted(path for path in entries if path.suffix in MANIFEST_SUFFIXES and path.is_file())
         if not manifests:
-            deeper = "" if recursive else "; -R looks in folders below too"
+            deeper = "" if recursive else "; -R includes subfolders"
             raise NotFound(
                 "no manifests in this folder",
                 where=str(folder),
@@ -98,9 +98,9 @@ def _download(url: str) -> bytes:
     except (OSError, ValueError) as e:
         reason = getattr(e, "reason", None) or e
         raise Unavailable(
-            f"cannot be fetched: {reason}",
+            f"cannot be downloaded: {reason}",
             where=url,
-            fix="check the address, or download it and give the file",
+            fix="check the address, or download the file and use its path",
         ) from e
 
 
@@ -122,4 +122,4 @@ def all_or_raise(items: list[Item], problems: list[LatticeError]) -> list[Item]:
         Cause(problem.where, f"{problem.message}; {problem.fix}" if problem.fix else problem.message)
         for problem in sorted(problems, key=source_line)
     ]
-    raise kind(f"{len(problems)} manifests cannot be used; nothing was sent", causes=causes)
+    raise kind(f"{len(problems)} manifests are invalid; nothing was sent", causes=causes)

@@ -22,7 +22,7 @@ REQUEST_SECONDS = Histogram(
 )
 WATCHES = Gauge("lattice_api_watches", "Number of open watches.", registry=REGISTRY)
 REVISION = Gauge(
-    "lattice_store_revision", "Newest revision of the store that this server knows.", registry=REGISTRY
+    "lattice_store_revision", "Newest revision of the store that this server has read.", registry=REGISTRY
 )
 LEADER = Gauge("lattice_leader", "1 on the leader, 0 on standby servers.", registry=REGISTRY)
 GARBAGE_COLLECTED = Counter(

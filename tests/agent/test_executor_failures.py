@@ -138,7 +138,7 @@ async def test_start_waits_for_port_of_stopping_instance(tmp_path: Path) -> None
 async def test_full_disk_is_reported_and_nothing_starts(tmp_path: Path) -> None:
     def fill(state: StateFile) -> None:
         def full(record: InstanceRecord) -> None:
-            raise Full("no room to write the agent's state", where=str(state.path))
+            raise Full("no disk space to write the agent's state", where=str(state.path))
 
         state.write_record = full  # type: ignore[method-assign]
 

@@ -14,7 +14,7 @@ from lattice.agent.plan import Action, Assignment, Remove, Start, Stop, assignme
 from lattice.kinds.container import Container, ContainerResources, Disconnect, Port
 from lattice.kinds.workload import WorkloadSpec
 
-FAILED = Failure("RUNTIME_ERROR", "ended with code 1")
+FAILED = Failure("RUNTIME_ERROR", "exited with code 1")
 
 
 def planned(actions: Iterable[Action]) -> list[str]:
@@ -37,7 +37,10 @@ def planned(actions: Iterable[Action]) -> list[str]:
             [an_assignment(attempt=3)], [an_instance()], [], id="a retry of a running instance does nothing"
         ),
         pytest.param(
-            [], [an_instance()], ["stop u1.a1.main: not wanted here"], id="an unassigned instance is stopped"
+            [],
+            [an_instance()],
+            ["stop u1.a1.main: no assignment on this node"],
+            id="an unassigned instance is stopped",
         ),
         pytest.param(
             [],
@@ -48,7 +51,7 @@ def planned(actions: Iterable[Action]) -> list[str]:
         pytest.param(
             [an_assignment(desired="Stopped")],
             [an_instance()],
-            ["stop u1.a1.main: to be stopped"],
+            ["stop u1.a1.main: desired state Stopped"],
             id="Stopped stops",
         ),
         pytest.param(
@@ -66,7 +69,7 @@ def planned(actions: Iterable[Action]) -> list[str]:
         pytest.param(
             [an_assignment(desired="Deleted")],
             [an_instance()],
-            ["stop u1.a1.main: to be deleted"],
+            ["stop u1.a1.main: workload deleted"],
             id="Deleted stops",
         ),
         pytest.param(
@@ -90,7 +93,7 @@ def planned(actions: Iterable[Action]) -> list[str]:
         pytest.param(
             [an_assignment(revision="b2")],
             [an_instance()],
-            ["stop u1.a1.main: other revision"],
+            ["stop u1.a1.main: revision changed"],
             id="an update first stops the old revision",
         ),
         pytest.param(
@@ -102,13 +105,13 @@ def planned(actions: Iterable[Action]) -> list[str]:
         pytest.param(
             [an_assignment(uid="u2")],
             [an_instance()],
-            ["stop u1.a1.main: not wanted here"],
+            ["stop u1.a1.main: no assignment on this node"],
             id="a namesake waits for its predecessor's end",
         ),
         pytest.param(
             [an_assignment(containers={"new": Container(command=("a",))})],
             [an_instance()],
-            ["stop u1.a1.main: other revision"],
+            ["stop u1.a1.main: revision changed"],
             id="a container that is no longer in the workload is stopped first",
         ),
         pytest.param(

@@ -84,7 +84,7 @@ async def test_failed_workload_restarts_on_new_run_only() -> None:
             await clock.advance(20)
             assert state(leader) == ("Failed", 1, False, "RUNTIME_ERROR")
             assert heard(leader).workloads["default/web"].log == "one\ntwo\n"
-            assert heard(leader).workloads["default/web"].failure_message == "ended with code 3"
+            assert heard(leader).workloads["default/web"].failure_message == "exited with code 3"
             assert len(starts(node)) == 1
             await order(leader, clock, run=2)
             assert state(leader) == ("Running", 2, True, "")
@@ -323,7 +323,7 @@ async def test_failed_container_restarts_its_workload() -> None:
                 killed=True,
             )
             copy = next(copy for which, copy in node.machine.processes.items() if which.container == "side")
-            copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "killed at its memory limit"))
+            copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "memory limit"))
             await clock.advance(15)
             assert state(leader) == ("Failed", 1, False, "INSUFFICIENT_RESOURCES")
             assert node.machine.live_instances() == []
@@ -364,7 +364,7 @@ async def test_full_disk_does_not_prevent_stops() -> None:
         await order(leader, clock)
 
         def full(wanted: tuple[Assignment, ...], term: int) -> None:
-            raise Full("no room to write the agent's state")
+            raise Full("no disk space to write the agent's state")
 
         kept, node.memory.save_assignments = node.memory.save_assignments, full  # type: ignore[method-assign]
         await leader.bind("web", applied("n1", action="Delete"))

@@ -83,8 +83,8 @@ def test_two_agents_cannot_share_a_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        pytest.param(b"", "is not the state of an agent", id="an empty file"),
-        pytest.param(b'{"records": 5}', "is not the state of an agent", id="something else"),
+        pytest.param(b"", "is not an agent state file", id="an empty file"),
+        pytest.param(b'{"records": 5}', "is not an agent state file", id="something else"),
         pytest.param(b'{"format": 9}', "has format 9, this agent reads 1", id="a file of a later version"),
     ],
 )
@@ -108,7 +108,7 @@ def test_full_disk_keeps_previous_state(tmp_path: Path) -> None:
         file.write_record(a_record("u1"))
         (disk / "filler").write_bytes(bytes(40_000))
         big = a_spec("x" * 40_000, id=instance_id(uid="u2"))
-        with pytest.raises(Full, match="no room to write the agent's state"):
+        with pytest.raises(Full, match="no disk space to write the agent's state"):
             file.write_record(InstanceRecord(big, new_instance(big, "Running")))
         assert file.state.records == (a_record("u1"),)
         assert written(disk / "agent").records == (a_record("u1"),)

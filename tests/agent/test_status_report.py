@@ -12,7 +12,7 @@ from lattice.agent.status_report import Observations, build_reports, siblings_to
 from lattice.kinds.container import Container, ExecProbe, Probe, Probes
 from lattice.wire import agent_pb2 as pb
 
-BROKEN = Failure("RUNTIME_ERROR", "ended with code 1")
+BROKEN = Failure("RUNTIME_ERROR", "exited with code 1")
 PROBED = Container(command=("serve",), probes=Probes(readiness=Probe(exec=ExecProbe(command=("true",)))))
 TWO = {"main": Container(command=("serve",)), "side": Container(command=("serve",))}
 

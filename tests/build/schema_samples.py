@@ -20,7 +20,7 @@ CONDITIONS: dict[str, Any] = {
             "status": {
                 "type": "string",
                 "enum": ["True", "False", "Unknown"],
-                "description": "Whether it holds.",
+                "description": "Whether the condition is true: True, False or Unknown.",
             },
         },
     },

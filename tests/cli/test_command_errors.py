@@ -228,7 +228,7 @@ def test_every_unreadable_file_is_named_and_nothing_is_sent(server, lattice, tmp
     )
     ran = lattice("apply", "-f", "shop", "-f", "nowhere.yaml")
     assert ran.code == 1
-    assert ran.err.startswith("error: 5 manifests cannot be used; nothing was sent\n")
+    assert ran.err.startswith("error: 5 manifests are invalid; nothing was sent\n")
     told = [line.strip() for line in ran.err.splitlines()[1:]]
     for place in (
         "shop/b.yaml:2: ",

@@ -75,7 +75,7 @@ def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
     assert ran == (
         1,
         "",
-        f'error: {tmp_path}/b.yaml:2: the key "kind" is given twice, first on line 1\n  fix: keep one of them\n',
+        f'error: {tmp_path}/b.yaml:2: the key "kind" appears twice, first on line 1\n  fix: keep one of the two keys\n',
     )
     assert server.log == []
 
@@ -99,7 +99,7 @@ def test_a_mistake_in_any_file_sends_nothing(server, lattice, tmp_path):
             "there is no LatticePool in v1",
             id="the wrong apiVersion",
         ),
-        pytest.param("# nothing\n", "f.yaml: there is no manifest here", id="an empty file"),
+        pytest.param("# nothing\n", "f.yaml: the file contains no manifest", id="an empty file"),
     ],
 )
 def test_apply_validates_before_any_request(server, lattice, tmp_path, manifest, problem):
@@ -174,10 +174,10 @@ def test_manifests_come_from_urls_subfolders_and_stdin(server, lattice, tmp_path
     server.answers["GET", "/pool.yaml"] = [(200, [], a_pool("far"))]
     assert lattice("apply", "-f", f"{server.url}/pool.yaml").out == "latticepool.lattice.dev/far created\n"
     ran = lattice("apply", "-f", f"{server.url}/missing")
-    assert (ran.code, "cannot be fetched: Not Found" in ran.err) == (3, True)
+    assert (ran.code, "cannot be downloaded: Not Found" in ran.err) == (3, True)
     (tmp_path / "a" / "b").mkdir(parents=True)
     write(tmp_path / "a" / "b", "deep.yml", a_pool("deep"))
-    assert "-R looks in folders below too" in lattice("apply", "-f", "a").err
+    assert "-R includes subfolders" in lattice("apply", "-f", "a").err
     assert lattice("apply", "-R", "-f", "a", "-o", "name").out == "latticepool.lattice.dev/deep\n"
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(json.dumps(a_pool("piped")).encode())))
     assert json.loads(lattice("apply", "-f", "-", "-o", "json").out)["metadata"]["name"] == "piped"

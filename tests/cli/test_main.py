@@ -277,7 +277,7 @@ def test_bad_kubeconfigs_are_refused(tmp_path, text, context, problem):
 
 @pytest.mark.parametrize("url", ["ftp://x", "https://", "nonsense", "http://x:99999", "http://[::1"])
 def test_bad_addresses_are_refused(url):
-    with pytest.raises(Malformed, match="is not the address of a server"):
+    with pytest.raises(Malformed, match="is not a server address"):
         Client(Server(url))
 
 

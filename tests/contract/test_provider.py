@@ -178,10 +178,12 @@ async def test_unavailable_machine_is_rejected_with_reason(
         assert isinstance(rig.provider, FakeProvider)
         rig.provider.quota, rig.provider.regions = 1, frozenset({"here"})
         await rig.create("n1")
-        with pytest.raises(ProvisioningUnavailable, match="its quota of machines is used up"):
+        with pytest.raises(ProvisioningUnavailable, match="the machine quota is used up"):
             await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
-        with pytest.raises(ProvisioningUnavailable, match="region there is not offered; there are here"):
+        with pytest.raises(
+            ProvisioningUnavailable, match="region there is not available; available regions: here"
+        ):
             await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 
@@ -243,7 +245,7 @@ async def test_unstoppable_machine_is_reported_and_listed(tmp_path: Path) -> Non
         await rig.lose("n1")
         work = rig.work("n1")
         (rig.home("n1") / "state.json").write_text("{")
-        with pytest.raises(Unavailable, match="what ran on n1 cannot be stopped"):
+        with pytest.raises(Unavailable, match="the workloads of n1 cannot be stopped"):
             await rig.provider.delete("n1")
         assert await rig.states() == [("n1", "rack-001", "Ended")]
         os.kill(work, signal.SIGKILL)

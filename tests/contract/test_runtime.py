@@ -182,7 +182,7 @@ async def test_concurrent_starts_make_one_instance(open_node: OpenNode) -> None:
 async def test_no_second_instance_beside_a_live_one(open_node: OpenNode, other: InstanceId) -> None:
     async with open_node() as rig:
         await rig.runtime.start(rig.spec("runs"))
-        with pytest.raises(Conflict, match="must not start beside it"):
+        with pytest.raises(Conflict, match="must not start at the same time"):
             await rig.runtime.start(rig.spec("runs", id=other))
         await rig.runtime.stop(instance_id(), 0)
         assert (await rig.runtime.start(rig.spec("runs", id=other))).is_live

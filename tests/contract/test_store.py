@@ -413,7 +413,7 @@ async def test_terms_grow_and_fence(open_store: OpenStore) -> None:
         new = await store.campaign("role", "two", 10)
         assert new is not None
         assert new.number == 2
-        with pytest.raises(Fenced, match=r"term 1 of role is over, term 2 has begun"):
+        with pytest.raises(Fenced, match=r"term 1 of role has ended, term 2 has begun"):
             await store.commit([Put(pod("a/b"), b"2", 999)], fence=old)
         with pytest.raises(Fenced):
             await store.commit([Put(pod("a/b"), b"2")], fence=Term("role", 3, "two"))

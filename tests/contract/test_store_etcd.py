@@ -63,7 +63,7 @@ def test_addresses(url: str, address: Address) -> None:
 
 @pytest.mark.parametrize("url", ["http://one:2379", "etcd://", "etcd://one?user=me"])
 def test_wrong_addresses_are_explained(url: str) -> None:
-    with pytest.raises(Invalid, match="write it as etcd://host:2379"):
+    with pytest.raises(Invalid, match="write the address as etcd://host:2379"):
         Address.parse(url)
 
 
@@ -85,7 +85,7 @@ def test_etcd_releases_that_lose_writes_are_rejected(version: str) -> None:
 
 async def test_unreachable_etcd_is_unavailable_within_seconds() -> None:
     started = time.monotonic()
-    with pytest.raises(Unavailable, match="see whether etcd runs"):
+    with pytest.raises(Unavailable, match="check that etcd runs"):
         async with open_etcd_store(f"etcd://127.0.0.1:{free_port()}") as store:
             await fill(store)
     assert time.monotonic() - started < 6

@@ -95,7 +95,7 @@ class Log:
         text = self._path.read_text()
         lines, self._read = text[self._read :].splitlines(), len(text)
         found = [json.loads(line) for line in lines]
-        return [each for each in found if each["event"] == "refused"]
+        return [each for each in found if each["event"] == "request rejected"]
 
 
 def test_node_certificate_is_forbidden_every_verb_on_every_kind(

@@ -234,12 +234,12 @@ def test_client_disconnect_frees_the_query_worker(server: Server, wire: Wire) ->
 
 def test_queries_are_counted_and_logged_once(server: Server, wire: Wire) -> None:
     log = server.data_dir / "server.log"
-    before = log.read_text().count('"event": "fleet question"')
+    before = log.read_text().count('"event": "fleet query"')
     assert asked(wire, "cost").status == 200
     assert asked(wire, "why").status == 422
-    lines = [
-        json.loads(line) for line in log.read_text().splitlines() if '"event": "fleet question"' in line
-    ][before:]
+    lines = [json.loads(line) for line in log.read_text().splitlines() if '"event": "fleet query"' in line][
+        before:
+    ]
     assert [(line["ask"], line["outcome"]) for line in lines] == [("cost", "answered"), ("why", "refused")]
     told = wire.get("/metrics").raw.decode()
     assert 'lattice_fleet_questions_total{ask="why",outcome="refused"} 1.0' in told

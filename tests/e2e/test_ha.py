@@ -234,7 +234,7 @@ def _deceive_leader(trial: Trial) -> None:
     fleet.fences.believed = 0
     fenced = deceived.metric("lattice_controller_reconciles_total", 'result="fenced"')
     (line,) = deceived.said("controllers end")
-    assert f"term {term} of controllers is over, term {term + 1} has begun" in line["why"]
+    assert f"term {term} of controllers has ended, term {term + 1} has begun" in line["why"]
     assert fenced > 0
     print(
         f"{'':<22} {late} writes of term {term} after its end, all refused; {fenced:.0f} reconciles were told so"

@@ -88,10 +88,13 @@ def test_admin_cannot_write_status_or_managed_kinds(wire):
         wire.patch(f"{CLASSES}/mine/status", {"status": {"phase": "Ready"}}),
         403,
         "Forbidden",
-        "status is written by Lattice only",
+        "only Lattice may write status",
     )
     refused(
-        wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}), 403, "Forbidden", "made by Lattice only"
+        wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}),
+        403,
+        "Forbidden",
+        "only Lattice may write",
     )
     assert wire.revision == before
 

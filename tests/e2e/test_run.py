@@ -82,8 +82,8 @@ def _is_tried_five_times(site: Site, name: str) -> None:
         "RUNTIME_ERROR",
         5,
     )
-    assert (status["failureMessage"], status["lastLog"]) == ("ended with code 3", "out of luck\n" * 5)
-    assert "RUNTIME_ERROR: ended with code 3; back-off after 1 failure" in [
+    assert (status["failureMessage"], status["lastLog"]) == ("exited with code 3", "out of luck\n" * 5)
+    assert "RUNTIME_ERROR: exited with code 3; back-off after 1 failure" in [
         each["message"] for each in site.events(name)
     ]
     assert site.reasons(name).count("RetryTriggered") == 4
@@ -107,7 +107,7 @@ def _refuses_bad_tokens(site: Site) -> None:
     good, short = site.token("stranger"), site.token("stranger", "--ttl", "1s")
     began = time.monotonic()
     wrong = ".".join(["x" * len(part) if index == 1 else part for index, part in enumerate(good.split("."))])
-    cases = [("wrong", wrong, "is not known"), ("used", used, "used"), ("late", short, "expired")]
+    cases = [("wrong", wrong, "is unknown"), ("used", used, "used"), ("late", short, "expired")]
     for name, token, why in cases:
         if name == "late":
             until(lambda: time.monotonic() > began + 2, "it is too late")
@@ -149,7 +149,7 @@ def _rises_again(site: Site, name: str) -> None:
         )
         until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
     counted = [each["message"] for each in site.events(name) if each["reason"] == "WorkloadBackOff"]
-    assert counted[0] == "RUNTIME_ERROR: ended by signal SIGKILL; back-off after 1 failure"
+    assert counted[0] == "RUNTIME_ERROR: killed by signal SIGKILL; back-off after 1 failure"
     until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
     status = until(lambda: site.status(name), "it is there")
     assert (status["retry"]["attempts"], status.get("failureReason", "")) == (0, "")
@@ -404,7 +404,7 @@ def test_node_deletion_drains_first_and_machine_can_rejoin(site: Site) -> None:
     assert min(counts) >= LEAST, counts
     agent = site.agents[node]
     assert agent.process.wait(60) != 0, "its agent ends: it is no node any more"
-    assert "start the agent again with --server and --join" in agent.said
+    assert "then start the agent with --server and --join" in agent.said
     until(lambda: site.get(f"{NODES}/{node}"), "the cluster wants another")
     agent.command[agent.command.index("--join") + 1] = site.token(node)
     agent.start_again()

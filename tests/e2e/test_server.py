@@ -219,7 +219,7 @@ def test_data_losing_etcd_release_is_refused_unless_allowed(etcd: EtcdServer, tm
         ]
         done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
         assert done.returncode == 3, done.stderr
-        assert "etcd 3.5.3 is not used: this release can lose writes it has acknowledged" in done.stderr
+        assert "etcd 3.5.3 is not supported: this release can lose acknowledged writes" in done.stderr
         assert "upgrade etcd" in done.stderr
         assert "--allow-etcd-that-loses-writes" in done.stderr
         with member(tmp_path / "allowed", store, "--allow-etcd-that-loses-writes") as server:

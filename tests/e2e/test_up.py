@@ -83,7 +83,7 @@ def test_second_server_on_one_data_dir_names_the_first(tmp_path: Path) -> None:
         assert second.returncode == 1
         expected = f"{tmp_path}: a server is already running on this data folder (process {first.process.pid}) at {first.url}"
         assert expected in second.stderr
-        assert "fix: use it, stop it first, or choose another --data-dir" in second.stderr
+        assert "fix: use the running server, stop it first, or choose another --data-dir" in second.stderr
         assert Wire(first.kubeconfig).get("/version").status == 200
 
 
@@ -115,7 +115,7 @@ def test_only_the_default_port_falls_back(tmp_path: Path) -> None:
         )
         assert process.stdout is not None
         assert not process.stdout.readline().strip().endswith(":7443")
-        assert process.stdout.readline() == "  (port 7443 was taken)\n"
+        assert process.stdout.readline() == "  (port 7443 is in use)\n"
         server = Server(process, "", tmp_path / "kubeconfig", tmp_path)
         _until_ready(server)
         assert server.stop() == 0
@@ -181,7 +181,7 @@ def test_seed_is_applied_only_to_a_new_state(tmp_path: Path) -> None:
     second = start(data, "--seed", str(manifest))
     said = _until_ready(second)
     assert f"state resumed; {manifest} is applied only when the state is new" in said
-    assert "to apply it now: " in said
+    assert "to apply the manifests now: " in said
     assert f" apply --kubeconfig {second.kubeconfig} -f {manifest}" in said
     assert "configmap/hello" not in said
     assert Wire(second.kubeconfig).get(f"{CONFIGMAPS}/hello").value["data"] == {"a": "2"}

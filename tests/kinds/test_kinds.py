@@ -542,7 +542,7 @@ def test_data_of_secrets_is_base64():
         }
     )
     assert [str(cause) for cause in secret.problems()] == [
-        "data.a: must be base64; put plain text into stringData"
+        "data.a: must be base64; use stringData for plain text"
     ]
 
 

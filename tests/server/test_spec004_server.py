@@ -86,7 +86,7 @@ async def test_events_are_immutable() -> None:
         body=b'{"reason": "AllIsWell"}',
         content_type="application/merge-patch+json",
     )
-    with pytest.raises(Denied, match="stays as it was told"):
+    with pytest.raises(Denied, match="events of Lattice cannot be changed"):
         await handle_call(api, call, request_attributes("PATCH", events, watching=False))
     assert await api.store.revision() == before
 

@@ -205,11 +205,11 @@ def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, ui_server: Ui
     expect(
         page.get_by_role("group", name="Map of the fleet, before").locator('[data-mark="minus"]')
     ).to_have_count(2)
-    expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
+    expect(page.get_by_text("The fleet has changed since this result.")).to_have_count(0)
     ui_server.apply(policy, "latticeplacementpolicies")
-    expect(page.get_by_text("The fleet has changed since this answer.")).to_be_visible(timeout=3000)
+    expect(page.get_by_text("The fleet has changed since this result.")).to_be_visible(timeout=3000)
     page.get_by_role("button", name="Compute again").click()
-    expect(page.get_by_text("The fleet has changed since this answer.")).to_have_count(0)
+    expect(page.get_by_text("The fleet has changed since this result.")).to_have_count(0)
     page.get_by_role("button", name="Lose each pool in turn").click()
     expect(page.locator("[data-test=summary]")).to_contain_text(
         "The loss of 3 of 3 pools would leave services not fully placed"

@@ -13,7 +13,7 @@ def test_the_printed_link_signs_in_once(visit: Visitor, ui_server: UiServer) -> 
     assert "code" not in page.url
     assert [each["name"] for each in page.context.cookies()] == ["__Host-lattice"]
     again = visit(ui_server.link, group="")
-    expect(again.get_by_role("alert")).to_contain_text("this link was used already")
+    expect(again.get_by_role("alert")).to_contain_text("the sign-in link was already used")
     assert "code" not in again.url
     visit.forgive("401")
 
@@ -28,7 +28,7 @@ def test_wrong_token_is_refused_and_right_one_signs_in(visit: Visitor, ui_server
     page = visit("#/nodes", group="")
     page.get_by_label("Bearer token").fill("lat-000000000000.wrong")
     page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert")).to_contain_text("the bearer token is not known")
+    expect(page.get_by_role("alert")).to_contain_text("the bearer token is unknown")
     visit.forgive("401")
     page.get_by_label("Bearer token").fill(ui_server.token())
     page.keyboard.press("Enter")
@@ -67,9 +67,9 @@ def test_unreachable_server_alert_clears_on_reconnect(visit: Visitor) -> None:
     page = visit("#/plan")
     page.route("**/ui/live?*", lambda route: route.abort())
     page.evaluate("location.hash = '#/events'")
-    told = page.get_by_role("alert").filter(has_text="The server does not answer.")
+    told = page.get_by_role("alert").filter(has_text="The server does not respond.")
     expect(told).to_be_visible(timeout=10_000)
-    expect(page.get_by_text("No answer")).to_be_visible()
+    expect(page.get_by_text("No response")).to_be_visible()
     page.unroute("**/ui/live?*")
     expect(told).to_have_count(0, timeout=10_000)
     expect(page.get_by_role("status").filter(has_text="Live")).to_be_visible()

@@ -53,7 +53,7 @@ class CertificateRenewal:
             self.identity.save_certificate(certificate)
         except (LatticeError, OSError) as error:
             log.warning(
-                "certificate not renewed",
+                "certificate renewal failed",
                 address=address,
                 ends=self.identity.expires_at.isoformat(),
                 reason=str(error),

@@ -180,7 +180,7 @@ class Executor:
             # The startup or liveness probe of the instance has failed.
             health = self._health.get((instance.id, instance.attempt))
             if instance.is_live and health is not None and not health.alive:
-                failures[instance.id] = Failure("UNHEALTHY", health.detail or "its probe failed")
+                failures[instance.id] = Failure("UNHEALTHY", health.detail or "the liveness probe failed")
         for instance_id, failure in failures.items():
             actions_by_workload.setdefault(workload_by_instance[instance_id], []).append(
                 (instance_id, failure)
@@ -266,7 +266,7 @@ class Executor:
         """Log an error of a workload, unless the last error of the workload had the same text."""
         if self._last_errors.get(workload) != str(error):
             self._last_errors[workload] = str(error)
-            log.warning("cannot do what was ordered", workload=workload, reason=str(error))
+            log.warning("cannot carry out the assignment", workload=workload, reason=str(error))
 
     def _update_probes(self, instances: list[Instance]) -> None:
         """Start the probes of running, assigned instances; cancel the probes of other instances."""

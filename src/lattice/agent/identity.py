@@ -56,7 +56,7 @@ class Identity:
                 raise Invalid(
                     f"cannot be read: {error}",
                     where=str(folder / "place.json"),
-                    fix="remove it and join again",
+                    fix="remove the file and join again",
                 ) from error
         return identity
 

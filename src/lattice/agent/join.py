@@ -66,9 +66,9 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
         # The agent sends the token only to a server with this authority (decision 0020).
         if fingerprint(authority) != parsed.authority:
             raise Denied(
-                "this is not the server that the join token is for",
+                "the join token belongs to a different server",
                 where=server,
-                fix="check --server, or make a new token there",
+                fix="check --server, or create a token on this server",
             )
         body = msgspec.json.encode(
             {"token": str(parsed), "request": identity.signing_request().decode(), "name": name}
@@ -125,18 +125,16 @@ def _fetch_endpoints(server: str, tls: ssl.SSLContext) -> _Endpoints:
     try:
         return msgspec.json.decode(_request(server, "GET", tls), type=_Endpoints)
     except msgspec.MsgspecError as error:
-        raise Unavailable(
-            "the answer is not that of a Lattice server", where=server, fix="check --server"
-        ) from error
+        raise Unavailable("the server is not a Lattice server", where=server, fix="check --server") from error
 
 
 def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None = None) -> bytes:
     url = urlsplit(server)
     if url.scheme != "https" or not url.hostname:
         raise Invalid(
-            f"{server!r} is not the address of a server",
+            f"{server!r} is not a server address",
             where="--server",
-            fix="write it as https://HOST:PORT",
+            fix="write the address as https://HOST:PORT",
         )
     connection = http.client.HTTPSConnection(
         url.hostname, url.port or 443, timeout=REQUEST_TIMEOUT_S, context=tls
@@ -149,7 +147,7 @@ def _request(server: str, method: str, tls: ssl.SSLContext, body: bytes | None =
         raise Unavailable(
             f"the server cannot be reached: {error}",
             where=server,
-            fix="see whether it runs and can be reached from here",
+            fix="check that the server runs and that this machine can reach it",
         ) from error
     finally:
         connection.close()

@@ -54,7 +54,7 @@ class LogServer:
         with suppress(LatticeError):
             await self._send_piece(
                 pb.LogPiece(
-                    id=number, problem=f"{MAX_LOG_STREAMS} logs of this node are being read", end=True
+                    id=number, problem=f"{MAX_LOG_STREAMS} logs of this node are already being read", end=True
                 )
             )
 
@@ -88,15 +88,15 @@ class LogServer:
             if (instance.workload, instance.id.uid) == (request.workload, request.uid)
         ]
         if not instances:
-            return "the node does not have it"
+            return "the node does not have the workload"
         names = sorted({instance.id.container for instance in instances})
         if not request.container and len(names) > 1:
-            return f"it has more than one container: {', '.join(names)}; name one"
+            return f"the workload has more than one container: {', '.join(names)}; choose one"
         chosen = [
             instance for instance in instances if instance.id.container == (request.container or names[0])
         ]
         if not chosen:
-            return f"it has no container {request.container}; there are {', '.join(names)}"
+            return f"the workload has no container {request.container}; its containers are {', '.join(names)}"
         return max(chosen, key=lambda instance: (instance.is_live, instance.attempt, instance.started_at))
 
     async def _send_text(self, number: int, text: str) -> None:

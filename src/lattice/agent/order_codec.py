@@ -18,8 +18,8 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
     """Decode one assignment; raise Invalid if this version of the agent cannot interpret the message."""
     if message.state not in ("Running", "Stopped") or message.disconnect not in ("keep", "stop"):
         raise Invalid(
-            f"is to be {message.state!r} and {message.disconnect!r} when cut off, "
-            "which this agent does not know",
+            f"has desired state {message.state!r} and disconnect policy {message.disconnect!r}, "
+            "which this agent does not support",
             where=message.workload,
         )
     try:
@@ -28,7 +28,7 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
         raise Invalid(
             f"cannot be read: {error}",
             where=message.workload,
-            fix="run the server's version of lattice on this node",
+            fix="run the same version of lattice as the server on this node",
         ) from error
     return Assignment(
         workload=message.workload,

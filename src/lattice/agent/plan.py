@@ -40,7 +40,9 @@ class Start(msgspec.Struct, frozen=True):
 
 class Stop(msgspec.Struct, frozen=True):
     id: InstanceId
-    reason: Literal["not wanted here", "other revision", "to be stopped", "to be deleted"]
+    reason: Literal[
+        "no assignment on this node", "revision changed", "desired state Stopped", "workload deleted"
+    ]
 
 
 class Remove(msgspec.Struct, frozen=True):
@@ -62,7 +64,7 @@ def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> li
         if instance.is_live:
             actions.append(Stop(instance.id, reason))
         # A stopped instance stays recorded: its logs remain readable.
-        elif reason != "to be stopped":
+        elif reason != "desired state Stopped":
             actions.append(Remove(instance.id))
     for path, assignment in sorted(assignment_by_path.items()):
         own = [instance for instance in ordered if instance.workload == path]
@@ -102,15 +104,18 @@ def _rank(assignment: Assignment) -> tuple[int, bool, str, str, int, bytes]:
 
 def _stop_reason(
     instance: Instance, assignment: Assignment | None
-) -> Literal["not wanted here", "other revision", "to be stopped", "to be deleted"] | None:
+) -> (
+    Literal["no assignment on this node", "revision changed", "desired state Stopped", "workload deleted"]
+    | None
+):
     """The reason to stop or remove an instance, or None if the instance matches its assignment."""
     if assignment is None or assignment.uid != instance.id.uid:
-        return "not wanted here"
+        return "no assignment on this node"
     if assignment.desired == "Deleted":
-        return "to be deleted"
+        return "workload deleted"
     if assignment.revision != instance.id.revision or instance.id.container not in assignment.containers:
-        return "other revision"
-    return "to be stopped" if assignment.desired == "Stopped" else None
+        return "revision changed"
+    return "desired state Stopped" if assignment.desired == "Stopped" else None
 
 
 def run_spec(assignment: Assignment, name: str) -> RunSpec:

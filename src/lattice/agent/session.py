@@ -36,7 +36,7 @@ DISCOVERY_INTERVAL_S = 600.0
 # Redirects to an address that has just not answered are ignored up to this count.
 MAX_IGNORED_REDIRECTS = 4
 MAX_REDIRECTS = 5  # consecutive redirects before a reconnect delay
-REJOIN_FIX = "make a token with `lattice tokens create`, and start the agent again with --server and --join"
+REJOIN_FIX = "create a token with `lattice tokens create`, then start the agent with --server and --join"
 log = structlog.get_logger()
 
 
@@ -121,7 +121,7 @@ class Agent:
             {instance.workload for instance in await self.executor.runtime.list() if instance.is_live}
         )
         log.warning(
-            "this machine is no node any more: what it runs is stopped",
+            "this machine is no longer a node: stopping its workloads",
             reason=removal.message,
             workloads=workloads,
         )
@@ -129,7 +129,7 @@ class Agent:
             try:
                 await self.executor.stop_and_remove_all()
             except (LatticeError, OSError) as error:
-                log.warning("cannot stop what runs here", reason=str(error))
+                log.warning("cannot stop the workloads of this node", reason=str(error))
                 await self.clock.sleep(MAX_RECONNECT_DELAY_S)
             else:
                 raise removal
@@ -157,7 +157,7 @@ class Agent:
                     await self._rotate_addresses()
             except (LatticeError, TimeoutError) as error:
                 log.warning(
-                    "not connected", address=self.addresses[0], reason=str(error) or "no answer in time"
+                    "not connected", address=self.addresses[0], reason=str(error) or "no response in time"
                 )
                 if isinstance(error, Denied):
                     delay = await self._handle_denied(error)
@@ -180,7 +180,7 @@ class Agent:
             has_joined = self.rejoin is not None and await self.rejoin()
         # No server answered the join: the removal is not confirmed.
         except LatticeError as join_error:
-            log.warning("cannot join again yet", reason=str(join_error))
+            log.warning("rejoin failed", reason=str(join_error))
             return DENIED_RETRY_DELAY_S
         self.removal = None if has_joined else error
         return FIRST_RECONNECT_DELAY_S
@@ -244,10 +244,10 @@ class Agent:
         """The welcome message; raises an error for a redirect, a rejection, another protocol version, or a
         leader of an older term."""
         if message is None:
-            raise Unavailable("the server hung up")
+            raise Unavailable("the server closed the connection")
         raise_on_session_end(message)
         if message.WhichOneof("said") != "welcome":
-            raise Unavailable("the server did not say hello")
+            raise Unavailable("the server did not send a welcome message")
         welcome = message.welcome
         if welcome.protocol != PROTOCOL_VERSION:
             raise Denied(
@@ -258,8 +258,8 @@ class Agent:
         # A deposed leader may not know of the next term yet: the agent obeys no older leader (I-19).
         if welcome.term < self.executor.term:
             raise Unavailable(
-                f"it leads in term {welcome.term}, and term {self.executor.term} has begun",
-                fix="another server leads",
+                f"the server leads in term {welcome.term}, but term {self.executor.term} has begun",
+                fix="wait for the redirect to the current leader",
             )
         return welcome
 
@@ -269,7 +269,7 @@ class Agent:
         try:
             await self.executor.runtime.record_contact(since)
         except OSError as error:
-            log.warning("cannot note that the control plane was heard", reason=str(error))
+            log.warning("cannot record the contact with the control plane", reason=str(error))
 
 
 def raise_on_session_end(message: pb.ToAgent) -> None:
@@ -333,7 +333,7 @@ class AgentSession:
         """Accept orders; raise Unavailable for orders of a term older than the newest known term (I-19)."""
         if orders.term < max(self.term, self.executor.term):
             raise Unavailable(
-                f"an order of term {orders.term}, and term {max(self.term, self.executor.term)} has begun"
+                f"received assignments of term {orders.term}, but term {max(self.term, self.executor.term)} has begun"
             )
         self.executor.accept_orders(orders)
 
@@ -356,7 +356,7 @@ class AgentSession:
                 due = now + self.heartbeat_interval
             oldest = min(self.unanswered_heartbeats.values(), default=now)
             if now - oldest >= MAX_UNANSWERED_HEARTBEATS * self.heartbeat_interval:
-                raise Unavailable(f"no answer for {now - oldest:.0f} s")
+                raise Unavailable(f"no heartbeat acknowledgement for {now - oldest:.0f} s")
             await self._send_heartbeat(is_due)
             with suppress(TimeoutError):
                 await with_timeout(

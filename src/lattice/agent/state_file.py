@@ -87,9 +87,9 @@ class StateFile:
         except OSError as error:
             if error.errno in DISK_FULL_ERRNOS:
                 raise Full(
-                    "no room to write the agent's state",
+                    "no disk space to write the agent's state",
                     where=str(self.path),
-                    fix="free some disk space on this node",
+                    fix="free disk space on this node",
                 ) from error
             raise Unavailable(
                 f"the agent's state cannot be written: {error.strerror}", where=str(self.path)
@@ -104,10 +104,10 @@ def _read(path: Path) -> AgentState:
     except FileNotFoundError:
         return AgentState()
     except msgspec.MsgspecError as error:
-        fix = "stop what still runs on this node, move the file away and start the agent again"
-        raise Invalid(f"is not the state of an agent: {error}", where=str(path), fix=fix) from error
+        fix = "stop the workloads that still run on this node, move the file away and start the agent again"
+        raise Invalid(f"is not an agent state file: {error}", where=str(path), fix=fix) from error
     if state.format != STATE_FORMAT:
-        fix = "start the version of lattice that wrote it"
+        fix = "start the version of lattice that wrote the file"
         raise Invalid(f"has format {state.format}, this agent reads {STATE_FORMAT}", where=str(path), fix=fix)
     return state
 
@@ -122,6 +122,6 @@ def _acquire_lock(path: Path) -> int:
         raise Conflict(
             "another agent uses this folder",
             where=str(path.parent),
-            fix="stop it, or give this one a --data-dir of its own",
+            fix="stop the other agent, or use a different --data-dir",
         ) from error
     return descriptor

@@ -131,7 +131,7 @@ def siblings_to_stop(
         if not ended:
             continue
         first = first_failure(ended)
-        message = f"container {min(ended)} of the same workload ended"
+        message = f"container {min(ended)} of the same workload exited"
         for instance in own.values():
             if instance.is_live:
                 failures[instance.id] = Failure(first.reason if first else "RUNTIME_ERROR", message)

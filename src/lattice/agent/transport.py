@@ -82,7 +82,7 @@ async def check_reachable(address: str) -> None:
             asyncio.open_connection(host.strip("[]"), int(port)), RPC_TIMEOUT_S
         )
     except (OSError, ValueError) as error:
-        reason = "nobody listens there" if isinstance(error, ConnectionRefusedError) else str(error)
+        reason = "connection refused" if isinstance(error, ConnectionRefusedError) else str(error)
         raise Unavailable(f"no connection: {reason}", where=address) from error
     writer.close()
 

@@ -94,7 +94,7 @@ def build_providers(
                 providers[name] = FakeProvider(clock, name, state_file=folder / "machines" / f"{name}.json")
             case unknown:
                 raise Invalid(
-                    f"there is no adapter {unknown!r}",
+                    f"unknown provider adapter {unknown!r}",
                     where="--providers",
                     fix=f"use {' or '.join(PROVIDER_ADAPTERS)}: NAME or NAME=ADAPTER",
                 )
@@ -345,9 +345,9 @@ class Leadership:
         except Fenced:
             return self.election.end_term(term)
         except LatticeError as error:
-            log.warning("controller stopped, starting again", controller=name, reason=str(error))
+            log.warning("controller stopped, restarting", controller=name, reason=str(error))
         except Exception:
-            log.exception("controller failed, starting again", controller=name)
+            log.exception("controller failed, restarting", controller=name)
         else:
             return self.election.end_term(term) if is_fenced else await self.clock.sleep(TERM_END_DELAY_S)
         self.controller_failures += 1

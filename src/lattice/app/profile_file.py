@@ -45,7 +45,7 @@ def _profile_document(name: str) -> "Document":
     """The single document of a profile file; raise Invalid for a folder or several documents."""
     from lattice.manifest_files import load_manifests
 
-    fix = "give a file with one mapping, such as `scores: {BinPacking: 1}`, or the name of a preset"
+    fix = "use a file with one mapping, such as `scores: {BinPacking: 1}`, or the name of a preset"
     if Path(name).is_dir():
         raise Invalid("is a folder, not a profile", where=name, fix=fix)
     try:
@@ -57,5 +57,7 @@ def _profile_document(name: str) -> "Document":
             error.message.replace("manifest", "profile"), where=error.where or name, fix=fix
         ) from error
     if len(documents) > 1:
-        raise Invalid(f"holds {len(documents)} documents, a profile is one", where=name, fix=fix)
+        raise Invalid(
+            f"has {len(documents)} documents, but a profile must be exactly one", where=name, fix=fix
+        )
     return documents[0]

@@ -27,7 +27,7 @@ def locked_data_dir(folder: Path) -> Iterator[Callable[[str], None]]:
         raise Conflict(
             f"a server is already running on this data folder (process {process or 'unknown'}){suffix}",
             where=str(folder),
-            fix="use it, stop it first, or choose another --data-dir",
+            fix="use the running server, stop it first, or choose another --data-dir",
         ) from error
 
     def write(text: str) -> None:
@@ -52,9 +52,9 @@ async def open_store(settings: Settings, folder: Path, clock: Clock) -> Store:
         return await EtcdStore.open(settings.store, clock, settings.allow_etcd_that_loses_writes)
     if settings.store:
         raise Unavailable(
-            f"no such store: {settings.store}",
+            f"unknown store: {settings.store}",
             where="--store",
-            fix="leave it out for SQLite, or give etcd://HOST:PORT",
+            fix="omit --store for SQLite, or use etcd://HOST:PORT",
         )
     import apsw
 
@@ -64,7 +64,7 @@ async def open_store(settings: Settings, folder: Path, clock: Clock) -> Store:
     try:
         return await SqliteStore.open(path, clock)
     except apsw.FullError as error:
-        raise Full("the disk is full", where=str(path), fix="free some space") from error
+        raise Full("the disk is full", where=str(path), fix="free disk space") from error
     except apsw.Error as error:
-        fix = "see whether the disk is sound; put a copy of the file back, or choose another --data-dir"
+        fix = "check the disk; restore a backup of the file, or choose another --data-dir"
         raise Unavailable(f"SQLite cannot use this file: {error}", where=str(path), fix=fix) from error

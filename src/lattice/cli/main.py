@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # One sentence with the path, instead of a traceback.
         where = str(e.filename or "")
         if e.errno in DISK_FULL_ERRNOS:
-            problem: LatticeError = Full("the disk is full", where=where, fix="free some space")
+            problem: LatticeError = Full("the disk is full", where=where, fix="free disk space")
         else:
             reason = (e.strerror or str(e)).lower()
             fix = "check the path and its permissions"

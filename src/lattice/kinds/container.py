@@ -259,7 +259,7 @@ class Container(Part):
 
     def problems(self, path: str) -> Iterator[Cause]:
         if not self.image and not self.command:
-            yield Cause(path, "has neither image nor command: there is nothing to run", "FieldValueRequired")
+            yield Cause(path, "has neither image nor command; set at least one", "FieldValueRequired")
         if self.image and (wrong := image_problem(self.image)):
             yield Cause(f"{path}.image", wrong)
         yield from self._command_and_env_problems(path)

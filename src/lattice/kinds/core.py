@@ -277,7 +277,7 @@ def _base64_problems(path: str, values: dict[str, str]) -> Iterator[Cause]:
         except (binascii.Error, ValueError):
             yield Cause(
                 join_path(path, key),
-                "must be base64; put plain text into stringData" if path == "data" else "must be base64",
+                "must be base64; use stringData for plain text" if path == "data" else "must be base64",
             )
 
 

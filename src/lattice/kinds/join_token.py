@@ -30,8 +30,8 @@ JOIN_REVISION_ANNOTATION = "lattice.dev/join-revision"
 # 22 characters of base64 hold 128 bits.
 MIN_SECRET_CHARS = 22
 _TOKEN = re.compile(rf"ljt-([0-9a-f]{{12}})\.([A-Za-z0-9_-]{{{MIN_SECRET_CHARS},86}})\.([0-9a-f]{{64}})")
-_UNKNOWN_TOKEN = "the join token is not known"  # noqa: S105
-_NEW_TOKEN_FIX = "make a new one: lattice tokens create"  # noqa: S105
+_UNKNOWN_TOKEN = "the join token is unknown"  # noqa: S105
+_NEW_TOKEN_FIX = "create another token: lattice tokens create"  # noqa: S105
 
 
 class JoinToken(msgspec.Struct, frozen=True):
@@ -57,7 +57,8 @@ def parse_token(text: str) -> JoinToken:
     match = _TOKEN.fullmatch(text.strip())
     if match is None:
         raise Invalid(
-            "this is not a join token", fix="paste it whole, as `lattice tokens create` printed it: ljt-….….…"
+            "this is not a join token",
+            fix="paste the whole token as printed by `lattice tokens create`: ljt-….….…",
         )
     return JoinToken(*match.groups())
 
@@ -135,7 +136,7 @@ def check_token(token: JoinToken, record: TokenRecord | None, key: str, now: dat
     # The same key may ask again, because an answer can be lost (decision 0020).
     if record.used_by and record.used_by != key:
         raise Denied(
-            f"the join token {token.id} was used already, by the machine that is now node {record.used_as}",
+            f"the join token {token.id} was already used by the machine of node {record.used_as}",
             fix=_NEW_TOKEN_FIX,
         )
     return record

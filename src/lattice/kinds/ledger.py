@@ -209,7 +209,7 @@ class LatticeLedger(Kind):
         if committed != status.committed_micros:
             yield Cause(
                 "status.committedMicros",
-                f"must be what the machines add up to ({committed}), got {status.committed_micros}",
+                f"must equal the sum of the machines ({committed}), got {status.committed_micros}",
             )
 
 

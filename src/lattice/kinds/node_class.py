@@ -174,7 +174,7 @@ class LatticeNodeClass(Kind):
             ):
                 yield Cause(
                     f"{path}.cpus",
-                    f"must equal cores ({provider_class.cores}) or be left out, got {provider_class.cpus}",
+                    f"must equal cores ({provider_class.cores}) or be omitted, got {provider_class.cpus}",
                 )
 
 

@@ -339,7 +339,7 @@ class LatticeWorkload(Kind):
         for index, spread in enumerate(spec.constraints.spread):
             # By default a spread counts the replicas of the service.
             if spread.selector is None and not spec.service:
-                problem = "must be given, since the workload has no service whose replicas could be counted"
+                problem = "is required, because the workload has no service whose replicas could be counted"
                 yield Cause(f"spec.constraints.spread[{index}].selector", problem, "FieldValueRequired")
         if spec.group and (wrong := dns_label_problem(spec.group.name)):
             yield Cause("spec.group.name", wrong)

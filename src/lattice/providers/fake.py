@@ -77,7 +77,7 @@ class FakeProvider:
     async def close(self) -> None:
         return None
 
-    def end_machine(self, node: str, message: str = "it ended by itself") -> None:
+    def end_machine(self, node: str, message: str = "the machine ended by itself") -> None:
         """End the machine as a fault, without a deletion by Lattice."""
         self._machines[node] = replace(self._machines[node], state="Ended", message=message)
         self._save()
@@ -91,5 +91,5 @@ class FakeProvider:
     def _raise_if_unavailable(self) -> None:
         if self.outage_reason:
             raise ProvisioningUnavailable(
-                self.outage_reason, where=self.name, fix="wait until the provider answers again"
+                self.outage_reason, where=self.name, fix="wait until the provider responds again"
             )

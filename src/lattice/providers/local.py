@@ -63,7 +63,7 @@ class LocalProvider:
                     raise ProvisioningUnavailable(
                         f"an agent cannot be started: {error.strerror}",
                         where=str(machine_dir),
-                        fix="see whether the disk is full",
+                        fix="check the free disk space",
                     ) from error
             return f"local://{machine.node}"
 
@@ -96,7 +96,7 @@ class LocalProvider:
                     record["cluster"],
                     f"local://{record['node']}",
                     "Running" if running else "Ended",
-                    "" if running else f"its agent has ended; see {path.parent / LOG_FILE}",
+                    "" if running else f"the agent has exited; see {path.parent / LOG_FILE}",
                 )
             )
         return statuses
@@ -185,9 +185,9 @@ class LocalProvider:
             self._signal(node, signal.SIGKILL)
             if not await self._wait_for_exit(node, self.stop_timeout_s):
                 raise Unavailable(
-                    f"the agent of {node} does not end",
+                    f"the agent of {node} does not exit",
                     where=str(self._machine_dir(node)),
-                    fix="see who holds the lock of its folder",
+                    fix="find the process that holds the lock of the agent's data folder",
                 )
         process = self._processes.pop(node, None)
         return process is not None and process.returncode == 0
@@ -237,9 +237,9 @@ class LocalProvider:
         if process.returncode:
             lines = output.decode(errors="replace").strip().splitlines()
             raise Unavailable(
-                f"what ran on {node} cannot be stopped: {lines[-1] if lines else ''}",
+                f"the workloads of {node} cannot be stopped: {lines[-1] if lines else ''}",
                 where=str(machine_dir),
-                fix="see its log",
+                fix="see the log of the agent",
             )
 
 

@@ -50,13 +50,13 @@ class AvailableCapacity:
         machines."""
         # The region first: an unknown region stays rejected, a used quota may become free.
         if self.regions is not None and region not in self.regions:
-            offered = f"there are {', '.join(sorted(self.regions)) or 'none'}"
+            offered = f"available regions: {', '.join(sorted(self.regions)) or 'none'}"
             raise ProvisioningRejected(
-                f"region {region or 'unnamed'} is not offered; {offered}", fix="use another region"
+                f"region {region or 'unnamed'} is not available; {offered}", fix="use another region"
             )
         if self.max_machines is not None and self.max_machines < machines:
             raise ProvisioningUnavailable(
-                "its quota of machines is used up", fix="free some machines, or raise the quota"
+                "the machine quota is used up", fix="delete machines, or raise the quota"
             )
 
 

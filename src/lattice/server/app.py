@@ -106,7 +106,8 @@ class App:
                 reply = _error_reply(error, target)
             except web.HTTPRequestEntityTooLarge:
                 reply = _error_reply(
-                    TooLarge(f"the body is over {MAX_BODY_BYTES} bytes", fix="split it"), target
+                    TooLarge(f"the body has more than {MAX_BODY_BYTES} bytes", fix="split the request"),
+                    target,
                 )
             # The client is gone or the server stops: a reply would reach no client.
             except (asyncio.CancelledError, ConnectionError):
@@ -198,9 +199,9 @@ class App:
     ) -> Reply:
         if request.method != "POST":
             raise MethodNotAllowed(
-                f"a question is put with POST, not {request.method}",
+                f"a fleet query needs method POST, not {request.method}",
                 where=request.path,
-                fix="send it as JSON with POST",
+                fix="send the query as JSON with POST",
             )
         fleet.admit(user, query_name)
         body = await _body(request, MAX_QUERY_BYTES)
@@ -224,7 +225,7 @@ class App:
             return Reply(encode(join_service.connection_info()))
         if request.method != "POST":
             raise MethodNotAllowed(
-                f"machines join with POST, not {request.method}",
+                f"joining needs method POST, not {request.method}",
                 where=request.path,
                 fix="run `lattice agent`",
             )
@@ -238,7 +239,7 @@ class App:
             try:
                 await asyncio.wait_for(self.api.store.revision(), 2)
             except (TimeoutError, LatticeError) as error:
-                raise Unavailable("the store does not answer", fix="see the server's log") from error
+                raise Unavailable("the store does not respond", fix="see the server's log") from error
         return Reply(b"ok", content_type="text/plain")
 
     async def _send(self, request: web.BaseRequest, reply: Reply, *, watching: bool) -> web.StreamResponse:
@@ -259,7 +260,7 @@ class App:
             await _write_stream(pieces, response)
         except LatticeError as error:
             # The status line is sent already: an aborted connection is the only way to signal the failure.
-            log.info("stream broke off", path=request.path, reason=str(error))
+            log.info("stream ended early", path=request.path, reason=str(error))
             if request.transport is not None:
                 request.transport.abort()
         finally:
@@ -313,7 +314,7 @@ async def _body(request: web.BaseRequest, limit: int = MAX_BODY_BYTES) -> bytes:
     # A chunked body announces no length: the read below limits such a body.
     if (request.content_length or 0) > limit:
         raise TooLarge(
-            f"the body is {request.content_length} bytes, at most {limit} are taken", fix="split it"
+            f"the body has {request.content_length} bytes; the maximum is {limit}", fix="split the request"
         )
     return await request.clone(client_max_size=limit + 1).read() if request.can_read_body else b""
 

@@ -73,7 +73,7 @@ class Election:
                     self._stop_leading()
                     await self._lead_once()
                 except Exception:
-                    log.exception("election failed, campaigning again", role=self.role)
+                    log.exception("election failed, retrying", role=self.role)
                     self._lease_until = 0.0
                     await self._wait_to_campaign()
         finally:

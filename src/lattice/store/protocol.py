@@ -126,12 +126,12 @@ class RevisionConflict(Conflict):
         if expected is None:
             expectation = "any revision"
         elif expected == ABSENT:
-            expectation = "absence"
+            expectation = "no object"
         else:
             expectation = f"revision {expected}"
-        state = "nothing is there" if actual == ABSENT else f"it is at revision {actual}"
+        state = "the object does not exist" if actual == ABSENT else f"the object is at revision {actual}"
         super().__init__(
-            f"expected {expectation}, but {state}", where=str(key), fix="read it again and retry"
+            f"expected {expectation}, but {state}", where=str(key), fix="read the object again and retry"
         )
         self.key = key
         self.expected = expected
@@ -251,26 +251,29 @@ def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
     operations = len(writes) + len(checks)
     if operations > MAX_COMMIT_OPERATIONS:
         raise TooLarge(
-            f"{operations} operations in one commit, at most {MAX_COMMIT_OPERATIONS}", fix="split it"
+            f"{operations} operations in one commit; the maximum is {MAX_COMMIT_OPERATIONS}",
+            fix="split the commit",
         )
     keys = [operation.key for operation in (*writes, *checks)]
     if len(set(keys)) != len(keys):
         duplicate = next(key for key in keys if keys.count(key) > 1)
         raise Malformed(
-            "named twice in one commit", where=str(duplicate), fix="write or check each object once"
+            "appears twice in one commit", where=str(duplicate), fix="write or check each object once"
         )
     size = sum(len(write.value) for write in writes if isinstance(write, Put)) + sum(
         len(str(key)) for key in keys
     )
     if size > MAX_COMMIT_BYTES:
-        raise TooLarge(f"{size} bytes in one commit, at most {MAX_COMMIT_BYTES}", fix="split it")
+        raise TooLarge(
+            f"{size} bytes in one commit; the maximum is {MAX_COMMIT_BYTES}", fix="split the commit"
+        )
 
 
 def fenced_error(fence: Term, current_term: int) -> Fenced:
     return Fenced(
-        f"term {fence.number} of {fence.role} is over, term {current_term} has begun",
+        f"term {fence.number} of {fence.role} has ended, term {current_term} has begun",
         where=fence.holder,
-        fix="stop acting; another server leads",
+        fix="stop writing; another server is the leader",
     )
 
 
@@ -294,19 +297,19 @@ def check_expected_revisions(
 def compacted_error(requested: int, oldest: int) -> Gone:
     return Gone(
         f"revision {requested} is compacted; history begins at {oldest}",
-        fix="list again and go on from there",
+        fix="list again and watch from the new revision",
     )
 
 
 def future_watch_error(requested: int, newest: int) -> Gone:
     return Gone(
-        f"revision {requested} has not happened in this store; the newest is {newest}",
-        fix="list again and go on from there",
+        f"revision {requested} does not exist in this store; the newest is {newest}",
+        fix="list again and watch from the new revision",
     )
 
 
 def future_revision_error(requested: int, newest: int) -> RevisionTooNew:
     return RevisionTooNew(
-        f"revision {requested} has not happened yet; the newest is {newest}",
-        fix="ask again later, or without a revision",
+        f"revision {requested} does not exist yet; the newest is {newest}",
+        fix="retry later, or omit the revision",
     )

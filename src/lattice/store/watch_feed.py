@@ -88,7 +88,7 @@ class Feed:
         if position < self._trimmed_batches:
             raise Gone(
                 f"the watch fell more than {self._window} changes behind",
-                fix="list again and go on from there; read watches faster",
+                fix="list again and watch from the new revision; read watches faster",
             )
         return self._ring[
             position - self._trimmed_batches : position - self._trimmed_batches + MAX_BATCHES_PER_READ

@@ -22,11 +22,11 @@ class Connection(Protocol[Out, In]):
     """One end of a connection. At most one task sends and one task receives at a time."""
 
     async def send(self, message: Out) -> None:
-        """Send a message; wait while the peer reads too slowly. `Unavailable` if the connection is gone."""
+        """Send a message; wait while the peer reads too slowly. `Unavailable` if the connection is closed."""
         ...
 
     async def receive(self) -> In | None:
-        """Return the next message, or None if the connection is gone and every earlier message was
+        """Return the next message, or None if the connection is closed and every earlier message was
         received."""
         ...
 
@@ -55,7 +55,7 @@ class MessagePipe(Generic[T]):
             self.changed.clear()
             await self.changed.wait()
         if self.is_closed:
-            raise Unavailable("the connection is gone")
+            raise Unavailable("the connection is closed")
         self.deliver(item)
 
     async def get(self) -> T | None:

@@ -174,7 +174,7 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         pytest.param(
             silent,
             lambda port: Probe(tcp=TcpProbe(port="grpc")),
-            ProbeResult(False, 'no port "grpc" was allocated'),
+            ProbeResult(False, 'port "grpc" is not allocated'),
             id="an unknown port name",
         ),
         pytest.param(
@@ -198,13 +198,13 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         pytest.param(
             saying(b"SSH-2.0\r\n"),
             lambda port: Probe(http=HttpProbe(port=port)),
-            ProbeResult(False, "the answer is not HTTP"),
+            ProbeResult(False, "the response is not HTTP"),
             id="something else answers",
         ),
         pytest.param(
             silent,
             lambda port: Probe(http=HttpProbe(port=port)),
-            ProbeResult(False, "no answer within 1 s"),
+            ProbeResult(False, "no response within 1 s"),
             id="silence is a failure",
         ),
     ],
@@ -226,7 +226,7 @@ async def test_a_closed_port_is_a_failure() -> None:
     [
         pytest.param(0, ProbeResult(True), id="exit code 0 passes"),
         pytest.param(3, ProbeResult(False, "exit code 3"), id="other exit codes fail"),
-        pytest.param(None, ProbeResult(False, "no answer within 1 s"), id="a timeout fails"),
+        pytest.param(None, ProbeResult(False, "no response within 1 s"), id="a timeout fails"),
     ],
 )
 async def test_exec_probe_uses_exit_code(code: int | None, expected: ProbeResult) -> None:

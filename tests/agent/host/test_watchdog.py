@@ -40,7 +40,7 @@ async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
             assert adopted[0].failure.reason == "DISCONNECTED"
             assert (
                 adopted[0].failure.message
-                == "ended by this node: no contact with the control plane for 1.5 s"
+                == "stopped by the node: no contact with the control plane for 1.5 s"
             )
     finally:
         end_all(tmp_path)
@@ -199,7 +199,7 @@ async def test_strict_instance_needs_contact_in_this_boot(tmp_path: Path, contac
         end = await node.runtime.start(shell(FOREVER, stop_after=60))
         assert end.failure
         assert end.failure.reason == "DISCONNECTED"
-        assert end.failure.message == "the control plane has not been heard since this node started"
+        assert end.failure.message == "no contact with the control plane since this node started"
         await node.runtime.record_contact(clock.monotonic())
         assert (await node.runtime.start(shell(FOREVER, stop_after=60, attempt=1))).is_live
 

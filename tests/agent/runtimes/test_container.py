@@ -238,7 +238,7 @@ async def test_memory_limit_kill_is_reported(tmp_path: Path, real: podman.Podman
         end = await end_of(runtime)
         assert end.failure
         assert end.signal == "SIGKILL"
-        assert "killed at its memory limit of 16777216 bytes" in end.failure.message
+        assert "killed: memory limit of 16777216 bytes exceeded" in end.failure.message
 
 
 async def test_watchdog_stops_container_without_podman(tmp_path: Path, real: podman.Podman) -> None:

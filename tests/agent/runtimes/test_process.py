@@ -73,7 +73,7 @@ async def test_process_gets_ports_folder_and_own_environment(
         pytest.param(
             ("SCRIPT",),
             "COMMAND_NOT_FOUND",
-            "the program that is to read it",
+            "the file or its interpreter does not exist",
             id="a script for a missing interpreter",
         ),
         pytest.param(
@@ -83,7 +83,7 @@ async def test_process_gets_ports_folder_and_own_environment(
         pytest.param(("NOISE",), "INVALID_SPEC", "Exec format error", id="a program for another machine"),
         pytest.param((), "INVALID_SPEC", "has no command to run", id="nothing at all"),
         pytest.param(
-            ("sh", "-c", "a\0b"), "INVALID_SPEC", "null character", id="an argument with a null byte"
+            ("sh", "-c", "a\0b"), "INVALID_SPEC", "NUL character", id="an argument with a null byte"
         ),
     ],
 )
@@ -113,7 +113,7 @@ async def test_path_traversal_in_instance_id_is_rejected(tmp_path: Path) -> None
         bad = instance_id(uid="../../etc")
         end = await node.runtime.start(shell("true", id=bad))
         assert end.failure
-        assert end.failure.message == '"../../etc" cannot be part of the name of an instance'
+        assert end.failure.message == '"../../etc" is not allowed in the name of an instance'
         assert not (node.folder / "instances").exists()
 
 
@@ -144,7 +144,7 @@ async def test_taken_port_fails_before_start(
         assert (end.failure.reason, end.failure.is_retryable) == (reason, retryable)
         assert (
             end.failure.message
-            == f'port {number}/{protocol} ("http") is taken by another program on this node'
+            == f'port {number}/{protocol} ("http") is in use by another program on this node'
         )
         assert not (tmp_path / "ran").exists()
 
@@ -216,7 +216,7 @@ async def test_exit_signal_is_named(tmp_path: Path) -> None:
         end = await node.ended(instance_id())
         assert (end.exit_code, end.signal) == (139, "SIGSEGV")
         assert end.failure
-        assert end.failure.message == "ended by signal SIGSEGV"
+        assert end.failure.message == "killed by signal SIGSEGV"
 
 
 async def test_process_has_default_signal_handlers(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_memory_limit_kill_is_reported(tmp_path: Path) -> None:
         end = await node.ended(instance_id())
         assert end.failure
         assert end.failure.reason == "INSUFFICIENT_RESOURCES"
-        assert end.failure.message == "killed at its memory limit of 50000000 bytes"
+        assert end.failure.message == "killed: memory limit of 50000000 bytes exceeded"
 
 
 @needs_cgroups
@@ -353,7 +353,7 @@ def test_exit_without_agent_is_reported(tmp_path: Path) -> None:
     with an_agent(tmp_path) as (_, adopted):
         assert adopted[0].failure
         assert (
-            adopted[0].failure.message == "ended while no agent ran on this node; its exit code is not known"
+            adopted[0].failure.message == "exited while no agent ran on this node; the exit code is unknown"
         )
         assert adopted[0].failure.is_retryable
     end_all(tmp_path)

@@ -152,13 +152,13 @@ STEPS = (
         "printf 'apiVersion: v1\\nkind: Secret\\nmetadata: {name: bad}\\ndata: {key: \"!!!hidden\"}\\n' "
         "| kubectl create --validate=false -f -",
         rc=1,
-        err=r'^The Secret "bad" is invalid: data\.key: must be base64; put plain text into stringData$',
+        err=r'^The Secret "bad" is invalid: data\.key: must be base64; use stringData for plain text$',
         but="hidden",
     ),
     Step(
         "the default namespace stays",
         "kubectl delete ns default",
         rc=1,
-        err=r'^Error from server \(Forbidden\): namespaces "default" is forbidden: it may not be deleted',
+        err=r'^Error from server \(Forbidden\): namespaces "default" is forbidden: the namespace must not be deleted',
     ),
 )

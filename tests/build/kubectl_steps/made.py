@@ -7,7 +7,7 @@ STEPS = (
         "a cluster is not for people to create",
         "kubectl create -f cluster.yaml",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only.*Lattice creates clusters for services: declare a LatticeService",
+        err=r"\(Forbidden\): .*only Lattice may write latticeclusters.*Lattice creates clusters for services: declare a LatticeService",
     ),
     Step(
         "not by apply either",
@@ -48,19 +48,19 @@ STEPS = (
         "people do not change it",
         """kubectl patch lc east-7 --type=merge -p '{"spec":{"maxNodes":9}}'""",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+        err=r"\(Forbidden\): .*only Lattice may write latticeclusters",
     ),
     Step(
         "people do not delete it",
         "kubectl delete lc east-7",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+        err=r"\(Forbidden\): .*only Lattice may write latticeclusters",
     ),
     Step(
         "people do not delete all of them",
         "kubectl delete lc --all",
         rc=1,
-        err=r"\(Forbidden\): .*latticeclusters are made by Lattice only",
+        err=r"\(Forbidden\): .*only Lattice may write latticeclusters",
     ),
     Step(
         "a workload that belongs to a service is its service's",

@@ -15,7 +15,7 @@ STEPS = (
         "an admin may not write status",
         "kubectl auth can-i patch lsvc --subresource=status",
         rc=1,
-        out=r"^no\b.*status is written by Lattice only",
+        out=r"^no\b.*only Lattice may write status",
     ),
     Step(
         "Lattice may write status",
@@ -136,7 +136,7 @@ STEPS = (
         "a forged token does not",
         "kubectl get lp",
         rc=1,
-        err=r"^error: You must be logged in to the server \(Unauthorized: the bearer token is not known",
+        err=r"^error: You must be logged in to the server \(Unauthorized: the bearer token is unknown",
         who="forger",
     ),
     Step(

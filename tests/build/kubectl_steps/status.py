@@ -13,7 +13,7 @@ STEPS = (
         "people do not write status",
         f"kubectl patch ar sleeper --subresource=status --type=merge -p '{READY}'",
         rc=1,
-        err=r'^Error from server \(Forbidden\): automationrules\.lattice\.dev "sleeper" is forbidden: .*status is written by Lattice only',
+        err=r'^Error from server \(Forbidden\): automationrules\.lattice\.dev "sleeper" is forbidden: .*only Lattice may write status',
         since=(1, 27),
     ),
     Step(

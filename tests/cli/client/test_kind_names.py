@@ -64,7 +64,11 @@ def test_categories_expand_to_all_kinds():
     [
         pytest.param("poolz", "did you mean pools?", id="a slip of the finger"),
         pytest.param("latticeservicees", "did you mean services?", id="a slip in a long name"),
-        pytest.param("zzzzzz", "`lattice get --help` lists the kinds", id="nothing near"),
+        pytest.param(
+            "zzzzzz",
+            "`lattice get --help` lists the kinds; an application is a LatticeService",
+            id="nothing near",
+        ),
     ],
 )
 def test_unknown_kind_suggests_the_nearest(word, fix):

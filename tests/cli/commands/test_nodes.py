@@ -192,7 +192,7 @@ def test_token_warns_of_missing_pool_and_existing_node(server, lattice):
     ran = lattice("tokens", "create", "--pool", "nope", "--cluster", "none", "--node", "n1")
     assert (ran.code, ran.out[:4]) == (0, "ljt-")
     assert ran.err == (
-        "Warning: node n1 exists already: the machine that joins with this token replaces it\n"
+        "Warning: node n1 exists already: the machine that joins with this token replaces the current machine\n"
         "Warning: there is no pool nope yet; see `lattice get pools`\n"
         "Warning: there is no cluster none yet; see `lattice get clusters`\n"
     )

@@ -139,7 +139,7 @@ def test_plan_exit_codes(lattice, tmp_path, change, code, told):
         ),
         pytest.param(
             ["--world", SEED_000, "-f", f"{SEED_000}/pools.yaml", "-f", f"{SEED_000}/pools.yaml"],
-            "given twice",
+            "appears twice",
             id="twice",
         ),
     ],

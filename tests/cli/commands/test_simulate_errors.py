@@ -14,7 +14,7 @@ BAD = [
     ),
     pytest.param(
         changed(a_workload(), "spec.requests.memory", "99999Ei"),
-        "is more than can be counted",
+        "is more than the maximum (2^63 - 1)",
         id="an absurd request",
     ),
     pytest.param(
@@ -42,7 +42,7 @@ BAD = [
     ),
     pytest.param(
         a_workload(constraints={"spread": [{"topologyKey": "zone"}]}),
-        "spec.constraints.spread[0].selector: must be given",
+        "spec.constraints.spread[0].selector: is required",
         id="spread constraint without a selector",
     ),
     pytest.param(
@@ -80,7 +80,7 @@ def test_bad_input_is_refused_with_file_and_line(lattice, write, form, value, pr
         pytest.param("{}", "bad.jsonl:2: apiVersion is missing", id="an empty object"),
         pytest.param(
             json.dumps(a_workload()).replace('"kind"', '"kind": "x", "kind"'),
-            'the key "kind" is given twice',
+            'the key "kind" appears twice',
             id="a key twice",
         ),
         pytest.param(
@@ -105,7 +105,7 @@ def test_duplicate_names_are_refused(lattice, write, form, value, what):
     second = write("second.jsonl", in_lines(value))
     ran = lattice("simulate", "-f", first, "-f", second)
     assert ran.code == 1
-    assert f"{what} is given twice, first at first.{form}:" in ran.err
+    assert f"{what} appears twice, first at first.{form}:" in ran.err
     assert "second.jsonl:1" in ran.err
 
 
@@ -114,12 +114,12 @@ def test_duplicate_names_are_refused(lattice, write, form, value, what):
     [
         pytest.param(
             {"name": "n2", "labels": {"lattice.dev/price-per-hour": "cheap"}},
-            "must be dollars an hour",
+            "must be dollars per hour",
             id="a price that is none",
         ),
         pytest.param({"generateName": "n"}, "metadata.name is missing", id="no name"),
         pytest.param({"name": "n 2"}, "metadata.name", id="a name that is none"),
-        pytest.param({"name": "n1", "namespace": "shop"}, "is given twice", id="a node in a namespace"),
+        pytest.param({"name": "n1", "namespace": "shop"}, "appears twice", id="a node in a namespace"),
         pytest.param(
             {"name": "n2", "colour": "red"}, 'unknown field "metadata.colour"', id="an unknown field"
         ),
@@ -219,7 +219,9 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
         pytest.param(
             ["-f", "a.yaml", "--seed", str(2**63)], "must be from -2^63 to 2^63 - 1", id="a seed too large"
         ),
-        pytest.param(["-f", "nothing.json"], "nothing.json: there is no manifest here", id="an empty file"),
+        pytest.param(
+            ["-f", "nothing.json"], "nothing.json: the file contains no manifest", id="an empty file"
+        ),
         pytest.param(
             ["-f", "a.yaml", "--profile", "empty"],
             "empty: is a folder, not a profile",
@@ -227,7 +229,7 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
         ),
         pytest.param(
             ["-f", "a.yaml", "--profile", "nothing.json"],
-            "nothing.json: there is no profile here",
+            "nothing.json: the file contains no profile",
             id="an empty profile",
         ),
         pytest.param(
@@ -334,7 +336,7 @@ def test_duplicate_object_error_names_both_lines(lattice, write, name, text, lin
     first, second = lines
     ran = lattice("simulate", "-f", write(name, text))
     assert (
-        f"error: {name}:{second}: latticenode.lattice.dev/n1: node n1 is given twice, first at {name}:{first}\n"
+        f"error: {name}:{second}: latticenode.lattice.dev/n1: node n1 appears twice, first at {name}:{first}\n"
         in ran.err
     )
 
@@ -342,9 +344,9 @@ def test_duplicate_object_error_names_both_lines(lattice, write, name, text, lin
 @pytest.mark.parametrize(
     ("again", "told"),
     [
-        pytest.param("a.yaml", "a.yaml: is given twice\n", id="by the same name"),
-        pytest.param("./a.yaml", "./a.yaml: is given twice, first as a.yaml\n", id="by another name"),
-        pytest.param(".", "a.yaml: is given twice\n", id="in its folder"),
+        pytest.param("a.yaml", "a.yaml: appears twice\n", id="by the same name"),
+        pytest.param("./a.yaml", "./a.yaml: appears twice, first as a.yaml\n", id="by another name"),
+        pytest.param(".", "a.yaml: appears twice\n", id="in its folder"),
     ],
 )
 def test_file_given_twice_is_one_error(lattice, write, again, told):
@@ -418,4 +420,4 @@ def test_empty_stdin_is_an_error(lattice, write, monkeypatch):
     with open(write("in", "")) as file:
         monkeypatch.setattr(sys, "stdin", file)
         ran = lattice("simulate", "-f", "-")
-    assert (ran.code, ran.err.splitlines()[0]) == (1, "error: <stdin>: there is no manifest here")
+    assert (ran.code, ran.err.splitlines()[0]) == (1, "error: <stdin>: the file contains no manifest")

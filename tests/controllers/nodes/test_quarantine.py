@@ -7,7 +7,7 @@ from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import QUARANTINED, LatticeNode
 
-WHY = "cpu is -1, which no machine has: it must be 0 to 10000000"
+WHY = "cpu is -1, which is implausible: it must be 0 to 10000000"
 
 
 async def set_node_conditions(world: World, *conditions: Condition) -> None:

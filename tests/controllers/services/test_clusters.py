@@ -240,7 +240,7 @@ async def test_provider_rejection_is_shown_and_retried() -> None:
         await world.scale(2)
         cluster = await world.cluster()
         assert cluster is not None
-        assert "quota of machines is used up" in cluster.status.message
+        assert "machine quota is used up" in cluster.status.message
         assert cluster.status.conditions[0].reason == "ProviderRefused"
         assert await world.phase() == "Provisioning"
         assert len(await world.plane.all(LatticeNode)) == 1, "no node waits for a machine that cannot be had"
@@ -282,7 +282,7 @@ async def test_permanently_rejected_cluster_fails_until_changed() -> None:
         cluster = await world.cluster()
         assert cluster is not None
         assert (cluster.status.phase, cluster.status.conditions[0].reason) == ("Failed", "ProviderRejected")
-        assert "region north is not offered; there are south" in cluster.status.message
+        assert "region north is not available; available regions: south" in cluster.status.message
         assert "ClusterFailed north-001" in await world.plane.events()
         assert await world.plane.all(LatticeNode) == []
         world.provider.regions = None

@@ -71,15 +71,17 @@ def test_paths(path, found):
     ("path", "what"),
     [
         pytest.param(
-            ".a[", "expected a number, a quoted name, * or ?( inside [ ], found the end", id="an open bracket"
+            ".a[",
+            "expected a number, a quoted name, * or ?( inside [ ], reached the end",
+            id="an open bracket",
         ),
         pytest.param(
             ".a[x]",
             "expected a number, a quoted name, * or ?( inside [ ], found 'x'",
             id="a bare word in brackets",
         ),
-        pytest.param(".a[0", "expected ], found the end", id="a bracket that is not closed"),
-        pytest.param("a..", "expected a field name after the dot, found the end", id="a dot at the end"),
+        pytest.param(".a[0", "expected ], reached the end", id="a bracket that is not closed"),
+        pytest.param("a..", "expected a field name after the dot, reached the end", id="a dot at the end"),
         pytest.param(".a b", "expected the path to end, found ' '", id="two words"),
         pytest.param(
             ".a[?(@.x ~ 1)]", "expected ) at the end of the comparison, found '~'", id="an unknown comparison"

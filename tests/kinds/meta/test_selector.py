@@ -59,7 +59,7 @@ def test_string_form(text, matches):
         pytest.param(
             "env prod", 'expected =, !=, in, notin, < or > after "env", got "prod"', id="no operator"
         ),
-        pytest.param("env=a b", "expected a comma between demands", id="two values"),
+        pytest.param("env=a b", "expected a comma between requirements", id="two values"),
         pytest.param("-env=a", "label key must be", id="a key that is no label key"),
         pytest.param("a.b_c/x=1", "prefix of label key", id="a prefix that is no domain"),
         pytest.param("cores>many", "exactly one whole number for Gt", id="more than a word"),

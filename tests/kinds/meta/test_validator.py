@@ -104,7 +104,11 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
             "spec.size: Invalid value: []: must be a number or a string",
             id="a list for a quantity",
         ),
-        pytest.param({"tags": "a"}, 'spec.tags: Invalid value: "a": must be a list', id="one for many"),
+        pytest.param(
+            {"tags": "a"},
+            'spec.tags: Invalid value: "a": must be a list, such as ["a", "b"]',
+            id="one for many",
+        ),
         pytest.param(
             {"tags": ["a", "a"]}, 'spec.tags[1]: Duplicate value: "a"', id="a set holds each value once"
         ),
@@ -125,7 +129,9 @@ def walked(**spec: Any) -> tuple[dict[str, Any], Findings]:
             id="a map key with a slash is bracketed",
         ),
         pytest.param(
-            {"labels": []}, "spec.labels: Invalid value: []: must be an object", id="a list for a map"
+            {"labels": []},
+            "spec.labels: Invalid value: []: must be a map, written as `name: value` lines",
+            id="a list for a map",
         ),
         pytest.param(
             {"title": "x"}, 'spec.title: Invalid value: "x": must have 2 characters or more', id="too short"

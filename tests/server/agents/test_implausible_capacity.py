@@ -35,9 +35,9 @@ async def quarantine(leader: Leader, node: str = "n1") -> str:
 
 
 IMPOSSIBLE = [
-    pytest.param(a_registration(capacity={"cpu": 10**12}), "cpu is 1000000000000, which no machine has: it must be 0 to 10000000", id="a thousand million cores"),
+    pytest.param(a_registration(capacity={"cpu": 10**12}), "cpu is 1000000000000, which is implausible: it must be 0 to 10000000", id="a thousand million cores"),
     pytest.param(a_registration(capacity={"cpu": -1}), "cpu is -1", id="less than no cores"),
-    pytest.param(a_registration(reserved={"cpu": 5000}), "5000 of cpu are reserved, and there are 4000", id="more reserved than there is"),
+    pytest.param(a_registration(reserved={"cpu": 5000}), "5000 of cpu are reserved, but the capacity is 4000", id="more reserved than there is"),
 ]  # fmt: skip
 
 

@@ -122,12 +122,12 @@ async def test_join_for_deleted_node_is_denied() -> None:
     world = JoinWorld()
     token = await world.token(node="east-001-small-1", uid="made")
     await world.refuses(
-        Denied, "node east-001-small-1, for which the token was made, is gone", token, a_key()
+        Denied, "the join token was created for node east-001-small-1, which was deleted", token, a_key()
     )
     await world.store.commit(
         [put_new(a_node("east-001-small-1", ""), uid="another", now="2026-01-01T00:00:00Z")]
     )
-    await world.refuses(Denied, "is gone", token, a_key())
+    await world.refuses(Denied, "which was deleted", token, a_key())
 
 
 async def test_newest_token_of_a_node_wins() -> None:
@@ -137,10 +137,10 @@ async def test_newest_token_of_a_node_wins() -> None:
     await world.store.commit([put_new(a_node("n1", ""), uid="made", now="2026-01-01T00:00:00Z")])
     tokens = [await world.token(number, node="n1", uid="made") for number in range(3)]
     await world.join(tokens[1], a_key())
-    await world.refuses(Denied, "with a token that was made later", tokens[0], a_key())
+    await world.refuses(Denied, "with a newer token", tokens[0], a_key())
     key = a_key()
     await world.join(tokens[2], key)
-    await world.refuses(Denied, "with a token that was made later", tokens[0], a_key())
+    await world.refuses(Denied, "with a newer token", tokens[0], a_key())
     node = await world.node("n1")
     assert node is not None
     assert node["metadata"]["annotations"][AGENT_KEY_ANNOTATION] == key_digest(key.public_key())
@@ -165,7 +165,7 @@ async def test_join_is_idempotent_for_same_key_only() -> None:
     again = await world.join(token, key, "another-name")
     assert again["node"] == first["node"] == "n1"
     assert await world.store.revision() == revision
-    await world.refuses(Denied, "was used already, by the machine that is now node n1", token, a_key(), "n2")
+    await world.refuses(Denied, "was already used by the machine of node n1", token, a_key(), "n2")
 
 
 async def test_one_of_many_concurrent_joins_wins() -> None:
@@ -181,15 +181,18 @@ async def test_one_of_many_concurrent_joins_wins() -> None:
     ("change", "error", "words"),
     [
         pytest.param(
-            lambda t: JoinToken(t.id, "w" * 32, t.authority), UnknownUser, "not known", id="a wrong secret"
+            lambda t: JoinToken(t.id, "w" * 32, t.authority), UnknownUser, "is unknown", id="a wrong secret"
         ),
         pytest.param(
-            lambda t: JoinToken("f" * 12, t.secret, t.authority), UnknownUser, "not known", id="an unknown id"
+            lambda t: JoinToken("f" * 12, t.secret, t.authority),
+            UnknownUser,
+            "is unknown",
+            id="an unknown id",
         ),
         pytest.param(
             lambda t: JoinToken(t.id, t.secret, "0" * 64),
             UnknownUser,
-            "not known",
+            "is unknown",
             id="another authority in the text",
         ),
         pytest.param(lambda t: f"{t}x", Invalid, "not a join token", id="a longer text"),
@@ -218,17 +221,17 @@ async def test_a_deleted_token_is_unknown() -> None:
     world = JoinWorld()
     token = await world.token(node="n1")
     await world.store.commit([Delete(Key("secrets", "lattice-system", f"join-{token.id}"))])
-    await world.refuses(UnknownUser, "not known", token, a_key())
+    await world.refuses(UnknownUser, "is unknown", token, a_key())
 
 
 async def test_token_takes_no_other_or_existing_name() -> None:
     world = JoinWorld()
     assert (await world.join(await world.token(1, node="n1"), a_key(), "n2"))["node"] == "n1"
-    await world.refuses(Exists, "node n1 is there already", await world.token(2), a_key(), "n1")
+    await world.refuses(Exists, "node n1 already exists", await world.token(2), a_key(), "n1")
     for name in ("", "N1", "n\u0131", "a/b", "node:n1", "x" * 300):
         await world.refuses(
             Invalid,
-            "cannot be the name of a node",
+            "is not a valid node name",
             await world.token(3 + len(name) + ord(name[:1] or "0")),
             a_key(),
             name,
@@ -240,8 +243,8 @@ async def test_failed_joins_are_rate_limited_per_address() -> None:
     world = JoinWorld()
     token, wrong = await world.token(node="n1"), a_token(number=99)
     for _ in range(MAX_FAILED_ATTEMPTS):
-        await world.refuses(UnknownUser, "not known", wrong, a_key(), address="10.0.0.1")
-    await world.refuses(TooManyRequests, "refused within a minute", token, a_key(), address="10.0.0.1")
+        await world.refuses(UnknownUser, "is unknown", wrong, a_key(), address="10.0.0.1")
+    await world.refuses(TooManyRequests, "rejected within 60 s", token, a_key(), address="10.0.0.1")
     assert (await world.join(token, a_key(), address="10.0.0.2"))["node"] == "n1"
     await world.clock.advance(WINDOW_S)
     second = await world.token(2, node="n2")
@@ -259,14 +262,14 @@ CN, ORG = NameOID.COMMON_NAME, NameOID.ORGANIZATION_NAME
     ("make", "error", "words"),
     [
         pytest.param(lambda: a_request(a_key(), _named((CN, "lattice-admin"), (ORG, "lattice:admins"))), Denied, "is for O=lattice:admins", id="an administrator's name"),
-        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n2"), (ORG, "lattice:nodes"))), Denied, "this is node n1", id="another node's name"),
-        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n1"), (ORG, "lattice:nodes"), (ORG, "lattice:admins"))), Denied, "this is node n1", id="an additional group"),
-        pytest.param(lambda: a_request(a_key(), None, x509.BasicConstraints(True, 0)), Denied, "asks for extensions", id="an authority of its own"),
-        pytest.param(lambda: a_request(a_key(), None, x509.SubjectAlternativeName([x509.DNSName("lattice.example")])), Denied, "asks for extensions", id="a server's name"),
-        pytest.param(lambda: a_request(rsa.generate_private_key(65537, 1024)), Denied, "of no kind that is taken", id="a weak key"),  # noqa: S505
-        pytest.param(lambda: a_request(ec.generate_private_key(ec.SECP192R1())), Denied, "of no kind that is taken", id="a small curve"),
+        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n2"), (ORG, "lattice:nodes"))), Denied, "the node is n1", id="another node's name"),
+        pytest.param(lambda: a_request(a_key(), _named((CN, "node:n1"), (ORG, "lattice:nodes"), (ORG, "lattice:admins"))), Denied, "the node is n1", id="an additional group"),
+        pytest.param(lambda: a_request(a_key(), None, x509.BasicConstraints(True, 0)), Denied, "contains extensions", id="an authority of its own"),
+        pytest.param(lambda: a_request(a_key(), None, x509.SubjectAlternativeName([x509.DNSName("lattice.example")])), Denied, "contains extensions", id="a server's name"),
+        pytest.param(lambda: a_request(rsa.generate_private_key(65537, 1024)), Denied, "key type of the signing request is not supported", id="a weak key"),  # noqa: S505
+        pytest.param(lambda: a_request(ec.generate_private_key(ec.SECP192R1())), Denied, "key type of the signing request is not supported", id="a small curve"),
         pytest.param(lambda: "-----BEGIN CERTIFICATE REQUEST-----\nAAAA\n-----END CERTIFICATE REQUEST-----\n", Invalid, "cannot be read", id="rubbish"),
-        pytest.param(lambda: "x" * 9000, Invalid, "at most 8192", id="far too much"),
+        pytest.param(lambda: "x" * 9000, Invalid, "the maximum is 8192", id="far too much"),
     ],
 )  # fmt: skip
 async def test_signing_request_beyond_node_rights_is_denied(
@@ -316,7 +319,7 @@ async def test_renewal_requires_same_key_and_existing_node() -> None:
     renewed = node_identity(await world.joining.renew(peer, pem))
     assert (renewed.node, renewed.key_digest) == ("n1", peer.key_digest)
     assert (renewed.expires_at - peer.expires_at).total_seconds() == 3600
-    with pytest.raises(Denied, match="another key"):
+    with pytest.raises(Denied, match="different keys"):
         await world.joining.renew(peer, a_request(a_key()).encode())
     await world.join(await world.token(2, node="n1"), a_key())
     with pytest.raises(Denied, match="another machine has joined as node n1"):
@@ -343,10 +346,10 @@ async def test_expired_certificate_rejoins_by_its_key() -> None:
     foreign = new_authority()[0].issue_client("node:n1", ["lattice:nodes"]).certificate.decode()
     admin = AUTHORITY.issue_client("lattice-admin", ["lattice:admins"]).certificate.decode()
     cases = (
-        (certificate, a_key(), "another key"),
-        (foreign, key, "not signed here"),
-        (admin, key, "not a node's"),
-        ("rubbish", key, "not signed here"),
+        (certificate, a_key(), "different keys"),
+        (foreign, key, "another certificate authority signed"),
+        (admin, key, "does not belong to a node"),
+        ("rubbish", key, "another certificate authority signed"),
     )
     for text, other, words in cases:
         with pytest.raises(Denied, match=words):
@@ -372,12 +375,12 @@ async def test_expired_certificate_rejoins_by_its_key() -> None:
     ],
 )
 def test_only_exact_node_subject_is_a_node_identity(user: str, groups: list[str]) -> None:
-    with pytest.raises(Denied, match="not a node's"):
+    with pytest.raises(Denied, match="does not belong to a node"):
         node_identity(AUTHORITY.issue_client(user, groups).certificate)
 
 
 def test_server_certificate_is_no_node_identity() -> None:
-    with pytest.raises(Denied, match="not a node's"):
+    with pytest.raises(Denied, match="does not belong to a node"):
         node_identity(AUTHORITY.issue_server(["node:n1"]).certificate)
 
 

@@ -126,7 +126,7 @@ async def test_stale_log_carries_warning(tmp_path: Path) -> None:
         pair.leader.links.sessions.clear()
         reply = await pair.read()
         assert await text(reply) == "bye\n"
-        assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
+        assert reply.warnings == ("node n1 is not connected: showing the last lines that the node reported",)
 
 
 async def test_closed_log_stream_closes_at_leader(tmp_path: Path) -> None:
@@ -173,25 +173,25 @@ async def test_unknown_table_is_malformed(tmp_path: Path) -> None:
 
 async def test_request_is_proxied_at_most_once(tmp_path: Path) -> None:
     async with leader_and_follower(tmp_path) as pair:
-        with pytest.raises(Unavailable, match="no server leads just now"):
+        with pytest.raises(Unavailable, match="no server is leader at present"):
             await pair.top(SERVER)
         pair.leader.step_down()
         reply = await pair.follower.read_top(ADMIN, {})
         assert reply.status == 503
-        assert "no server leads just now" in await text(reply)
+        assert "no server is leader at present" in await text(reply)
 
 
 async def test_unreachable_leader_is_unavailable(tmp_path: Path) -> None:
     async with leader_and_follower(tmp_path) as pair:
         pair.follower.leader_proxy.leader_url = lambda: "https://127.0.0.1:1"
-        with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not answer"):
+        with pytest.raises(Unavailable, match="the leader at https://127.0.0.1:1 does not respond"):
             await pair.top()
 
 
 async def test_leader_of_another_authority_is_not_trusted(tmp_path: Path) -> None:
     stranger, _ = new_authority()
     async with leader_and_follower(tmp_path, leader_proxy_tls(stranger, tmp_path)) as pair:
-        with pytest.raises(Unavailable, match="does not answer"):
+        with pytest.raises(Unavailable, match="does not respond"):
             await pair.top()
 
 
@@ -201,5 +201,5 @@ async def test_broken_log_stream_raises_unavailable(tmp_path: Path) -> None:
         pieces: Any = reply.body
         assert await anext(pieces) == b"one\ntwo\n"
         pair.leader.links.logs.session_closed(pair.leader.links.sessions["n1"])
-        with pytest.raises(Unavailable, match="the connection with the leader broke"):
+        with pytest.raises(Unavailable, match="the connection to the leader was lost"):
             await anext(pieces)

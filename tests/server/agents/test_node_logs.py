@@ -55,13 +55,13 @@ async def test_tail_lines_are_read() -> None:
         pytest.param(
             log_request(uid="uid-earlier"),
             NotFound,
-            "the node does not have it",
+            "the node does not have the workload",
             id="an earlier workload of that name",
         ),
         pytest.param(
             log_request(container="side"),
             NotFound,
-            "no container side; there are main",
+            "no container side; its containers are main",
             id="no such container",
         ),
         pytest.param(
@@ -77,7 +77,7 @@ async def test_unreadable_log_says_why(question: LogRequest, error: type[Lattice
 
 async def test_log_of_several_containers_needs_a_name() -> None:
     async with leader_with_logs(a=Container(command=("a",)), b=Container(command=("b",))) as (leader, _clock):
-        with pytest.raises(NotFound, match="more than one container: a, b; name one"):
+        with pytest.raises(NotFound, match="more than one container: a, b; choose one"):
             await read(leader, log_request())
         assert await read(leader, log_request(container="b", tail_lines=1)) == "three\n"
 
@@ -97,7 +97,7 @@ async def test_follow_fails_when_node_disconnects() -> None:
         await clock.advance(1)
         leader.step_down()
         await settle()
-        with pytest.raises(Unavailable, match="connection with the node was lost"):
+        with pytest.raises(Unavailable, match="connection to the node was lost"):
             await reading
 
 
@@ -121,6 +121,6 @@ async def test_slow_log_reader_is_dropped() -> None:
         for number in range(MAX_BUFFERED_PIECES + 10):
             leader.links.logs.deliver(line, pb.LogPiece(id=1, text=f"{number}\n"))
         assert await first == "0\n"
-        with pytest.raises(LatticeError, match="faster than it was read"):
+        with pytest.raises(LatticeError, match="reads the log more slowly than the node sends it"):
             async for _ in pieces:
                 pass

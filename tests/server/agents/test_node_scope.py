@@ -112,6 +112,6 @@ async def test_removed_node_is_refused_and_logged() -> None:
             *_, last = await speaker.answers()
         assert last.refusal.reason == "UNKNOWN_NODE"
         assert [(entry["event"], entry["node"], entry["reason"]) for entry in logs] == [
-            ("agent refused", "n2", "UNKNOWN_NODE")
+            ("agent rejected", "n2", "UNKNOWN_NODE")
         ]
         assert await leader.store.revision() == revision

@@ -26,9 +26,9 @@ from lattice.wire.connection import PROTOCOL_VERSION
         pytest.param({"registration": a_registration(labels={"compliance": "hipaa"})}, "REGISTRATION", "may only set labels agent.lattice.dev/", id="a label that attracts work"),
         pytest.param({"registration": a_registration(labels={"region": "eu"})}, "REGISTRATION", "may only set labels", id="another region"),
         pytest.param({"registration": a_registration(labels={"agent.lattice.dev/a b": "x"})}, "REGISTRATION", "label", id="an invalid label"),
-        pytest.param({"registration": a_registration(runtimes=["magic"])}, "REGISTRATION", 'no runtime "magic"', id="an unknown runtime"),
-        pytest.param({"registration": a_registration(first_port=9, last_port=70000)}, "REGISTRATION", "no range of ports", id="ports out of range"),
-        pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is no InternalIP", id="an invalid address"),
+        pytest.param({"registration": a_registration(runtimes=["magic"])}, "REGISTRATION", 'unknown runtime "magic"', id="an unknown runtime"),
+        pytest.param({"registration": a_registration(first_port=9, last_port=70000)}, "REGISTRATION", "not a valid port range", id="ports out of range"),
+        pytest.param({"registration": a_registration(addresses=[pb.Address(type="InternalIP", address="x; rm")])}, "REGISTRATION", "is not a valid InternalIP", id="an invalid address"),
     ],
 )  # fmt: skip
 async def test_invalid_hello_is_refused_without_write(hello: dict[str, Any], reason: str, words: str) -> None:
@@ -63,10 +63,10 @@ async def test_certificate_is_valid_for_its_own_node_only(who: NodeIdentity, rea
 @pytest.mark.parametrize(
     ("beat", "words"),
     [
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "no state of a workload", id="an unknown state"),
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "no state of a workload", id="an invalid failure reason"),
-        pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is no workload", id="an invalid workload path"),
-        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "at most 4096", id="too long a log"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Dancing")]}, "not a workload state", id="an unknown state"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", failure="rm -rf")]}, "not a workload state", id="an invalid failure reason"),
+        pytest.param({"reports": [pb.Report(workload="../../etc", state="Running")]}, "is not the name of a workload", id="an invalid workload path"),
+        pytest.param({"reports": [pb.Report(workload="default/w", state="Failed", log="x" * 5000)]}, "the maximum is 4096", id="too long a log"),
         pytest.param({"gone": ["default/w"] * 5000}, "more than 4096 workloads", id="too many"),
     ],
 )  # fmt: skip

@@ -198,11 +198,11 @@ async def test_invalid_manifests_are_reported_with_path() -> None:
             "optimise",
             {"timeLimitSeconds": 31},
             422,
-            "this server takes up to 30",
+            "the maximum of this server is 30",
             id="a search longer than the limit",
         ),
-        pytest.param("apply", {"manifests": [{}]}, 422, "name the plan", id="an apply without a plan"),
-        pytest.param("apply", {"expect": "p-0"}, 422, "give its manifests", id="an apply of nothing"),
+        pytest.param("apply", {"manifests": [{}]}, 422, "the id of the plan", id="an apply without a plan"),
+        pytest.param("apply", {"expect": "p-0"}, 422, "and its manifests", id="an apply of nothing"),
     ],
 )
 async def test_malformed_queries_are_rejected(

@@ -103,7 +103,7 @@ async def test_a_workload_from_apply_to_delete(tmp_path: Path) -> None:
         whole = json.loads((await stub.GetWorkload(pb.WorkloadName(name="job"))).json)
         assert whole["metadata"]["managedFields"][0]["manager"] == "ada"
         code, message = await refused(stub.RetryWorkload(pb.WorkloadName(name="job")))
-        assert (code, "is to be stopped" in message) == (CODE.ABORTED, True)
+        assert (code, "has desiredState Stopped" in message) == (CODE.ABORTED, True)
         await applied(stub)
         retried = await stub.RetryWorkload(pb.WorkloadName(name="job"))
         assert RETRY_REQUESTED_ANNOTATION in json.loads(retried.json)["metadata"]["annotations"]
@@ -132,7 +132,7 @@ WRONG: dict[str, tuple[str, Any, str]] = {
     "nonsense": ("{", CODE.INVALID_ARGUMENT, ""),
     "no object": ("[]", CODE.INVALID_ARGUMENT, "a manifest is a mapping, got a list"),
     "no metadata": ("{}", CODE.INVALID_ARGUMENT, "must be a LatticeWorkload"),
-    "no name": (json.dumps({**MANIFEST, "metadata": {}}), CODE.INVALID_ARGUMENT, "say which one is meant"),
+    "no name": (json.dumps({**MANIFEST, "metadata": {}}), CODE.INVALID_ARGUMENT, "set the name"),
     "another kind": (
         json.dumps({**MANIFEST, "kind": "LatticePool"}),
         CODE.INVALID_ARGUMENT,

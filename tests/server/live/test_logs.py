@@ -86,7 +86,7 @@ async def test_log_returns_printed_lines(query: dict[str, str], said: str, tmp_p
         pytest.param(
             {"tail": "-5", "container": "main"}, "must be a whole number of lines, got '-5'", id="too few"
         ),
-        pytest.param({}, "it has more than one container", id="no container named"),
+        pytest.param({}, "the workload has more than one container", id="no container named"),
         pytest.param({"container": "third"}, "there is no container 'third'", id="an unknown container"),
     ],
 )
@@ -103,7 +103,7 @@ async def test_log_subresource_is_read_only(tmp_path: Path) -> None:
             await world.read(method="PUT", user=SERVER)
         with pytest.raises(NotFound):
             await world.read("nope", user=VIEWER)
-        with pytest.raises(NotFound, match="it is on no node"):
+        with pytest.raises(NotFound, match="the workload is not bound to a node"):
             await world.read("waiting")
 
 
@@ -113,7 +113,7 @@ async def test_disconnected_node_shows_last_known_lines(tmp_path: Path) -> None:
         await world.clock.advance(1)
         reply = await world.read()
         assert await text(reply) == "bye\n"
-        assert reply.warnings == ("node n1 is not connected: these are the last lines that were heard of it",)
+        assert reply.warnings == ("node n1 is not connected: showing the last lines that the node reported",)
 
 
 async def test_silent_node_shows_last_known_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ async def test_silent_node_shows_last_known_lines(tmp_path: Path, monkeypatch: p
         line.send_log_request = asks.append  # type: ignore[method-assign,assignment]
         reply = await world.read()
         assert await text(reply) == "bye\n"
-        assert reply.warnings[0].startswith("node n1 does not answer")
+        assert reply.warnings[0].startswith("node n1 does not respond")
         assert [ask.end for ask in asks] == [False, True], "the question is taken back"  # type: ignore[attr-defined]
 
 
@@ -132,7 +132,7 @@ async def test_disconnected_node_without_lines_is_unavailable(tmp_path: Path) ->
     async with log_service(tmp_path) as world:
         await world.node.kill()
         await world.clock.advance(1)
-        with pytest.raises(Unavailable, match="nothing to show: node n1 is not connected"):
+        with pytest.raises(Unavailable, match="no log available: node n1 is not connected"):
             await world.read()
 
 
@@ -153,5 +153,5 @@ async def test_log_is_followed_until_end_or_reader_closes(tmp_path: Path) -> Non
 async def test_log_without_leader_is_unavailable(tmp_path: Path) -> None:
     async with log_service(tmp_path) as world:
         world.leader.step_down()
-        with pytest.raises(Unavailable, match="no server leads just now"):
+        with pytest.raises(Unavailable, match="no server is leader at present"):
             await world.read()

@@ -300,17 +300,23 @@ def test_every_timestamp_round_trips(seconds):
         pytest.param(b"", "starts with b''", id="nothing"),
         pytest.param(b'{"kind":"Secret"}', "starts with", id="JSON under a protobuf label"),
         pytest.param(MAGIC, "nameless kind of no version", id="the magic alone"),
-        pytest.param(body("v1", "Pod", b""), "Pod of v1, which is read as JSON only", id="an unknown kind"),
+        pytest.param(
+            body("v1", "Pod", b""), "Pod of v1, which the server reads only as JSON", id="an unknown kind"
+        ),
         pytest.param(
             body("lattice.dev/v1alpha1", "LatticePool", b""), "LatticePool", id="our own kinds are JSON"
         ),
         pytest.param(body("v2", "Secret", b""), "Secret of v2", id="an unknown version"),
-        pytest.param(body("v1", "Secret", b"", (3, "gzip")), "another encoding", id="compressed inside"),
         pytest.param(
-            body("v1", "Secret", b"", (4, "application/json")), "another encoding", id="JSON inside"
+            body("v1", "Secret", b"", (3, "gzip")), "an additional encoding", id="compressed inside"
         ),
         pytest.param(
-            body("v1", "Secret", b"\x12\x7fab"), "cut off: 127 bytes announced, 2 left", id="a field cut off"
+            body("v1", "Secret", b"", (4, "application/json")), "an additional encoding", id="JSON inside"
+        ),
+        pytest.param(
+            body("v1", "Secret", b"\x12\x7fab"),
+            "truncated: 127 bytes announced, 2 available",
+            id="a field cut off",
         ),
         pytest.param(
             body("v1", "Secret", b"\x12\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01"),
@@ -318,13 +324,13 @@ def test_every_timestamp_round_trips(seconds):
             id="a length past all memory",
         ),
         pytest.param(body("v1", "Secret", b"\xff" * 11), "longer than ten bytes", id="a number without end"),
-        pytest.param(body("v1", "Secret", b"\x80"), "cut off", id="a number cut off"),
+        pytest.param(body("v1", "Secret", b"\x80"), "truncated", id="a number cut off"),
         pytest.param(body("v1", "Secret", b"\x02\x00"), "field number 0", id="field zero"),
         pytest.param(body("v1", "Secret", b"\x0b\x0c"), "wire type 3", id="groups"),
         pytest.param(body("v1", "Secret", b"\x0f"), "wire type 7", id="a wire type that does not exist"),
         pytest.param(
             body("v1", "Secret", pb((1, 5))),
-            "metadata has wire type 0 where 2 belongs",
+            "metadata has wire type 0, expected 2",
             id="a number for a message",
         ),
         pytest.param(
@@ -332,7 +338,9 @@ def test_every_timestamp_round_trips(seconds):
         ),
         pytest.param(body("v1", "Secret", pb((3, b"\xff\xfe"))), "not UTF-8", id="bytes for text"),
         pytest.param(
-            body("v1", "Secret", pb((2, pb((1, 3))))), "a number where text belongs", id="a number for a key"
+            body("v1", "Secret", pb((2, pb((1, 3))))),
+            "a number where a string is expected",
+            id="a number for a key",
         ),
         pytest.param(
             body("v1", "Event", pb((6, pb((1, 1 << 62))))),
@@ -346,17 +354,17 @@ def test_every_timestamp_round_trips(seconds):
         ),
         pytest.param(
             body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[1"))))))))),
-            "no JSON object",
+            "do not contain a JSON object",
             id="managed fields that are no JSON",
         ),
         pytest.param(
             body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, "[]"))))))))),
-            "no JSON object",
+            "do not contain a JSON object",
             id="managed fields that are a list",
         ),
         pytest.param(
             body("v1", "Secret", pb((1, pb((17, pb((7, pb((1, '{"a":' * 100_000))))))))),
-            "no JSON object",
+            "do not contain a JSON object",
             id="managed fields without a floor",
         ),
     ],

@@ -57,9 +57,9 @@ async def test_stopped_workload_is_not_retried() -> None:
     await api.store.commit(
         [with_spec(entry, msgspec.structs.replace((await stored(api)).spec, desired_state="Stopped"))]
     )
-    with pytest.raises(Conflict, match="is to be stopped") as refused:
+    with pytest.raises(Conflict, match="has desiredState Stopped") as refused:
         await asked(api, "POST", about("web", "retry"), ADMIN)
-    assert "start it first" in str(refused.value)
+    assert "set spec.desiredState to Running first" in str(refused.value)
     assert (await stored(api)).metadata.annotations == {}
 
 

@@ -75,7 +75,7 @@ async def test_a_new_service_is_shown_as_not_yet_placed() -> None:
         pytest.param(verbs.create, "pools", b"[" * 100_000, Malformed, "deep", id="nested a hundred thousand deep"),
         pytest.param(verbs.create, "services/nowhere", service_manifest(), NotFound, 'namespaces "nowhere" not found', id="a missing namespace"),
         pytest.param(verbs.get, "pools/none", None, NotFound, 'latticepools.lattice.dev "none" not found', id="a missing object"),
-        pytest.param(verbs.delete, "namespaces/default", None, Denied, "may not be deleted", id="a protected namespace"),
+        pytest.param(verbs.delete, "namespaces/default", None, Denied, "must not be deleted", id="a protected namespace"),
     ],
 )  # fmt: skip
 async def test_rejections_say_why_and_write_nothing(
@@ -254,11 +254,11 @@ async def test_terminating_namespace_takes_no_new_objects() -> None:
 async def test_system_namespaces_and_secrets_cannot_be_deleted() -> None:
     world = await api_world()
     before = await world.api.store.revision()
-    with pytest.raises(Denied, match="may not be deleted"):
+    with pytest.raises(Denied, match="must not be deleted"):
         await world.do(lists.delete_collection, "namespaces")
-    with pytest.raises(Denied, match="may not be deleted"):
+    with pytest.raises(Denied, match="must not be deleted"):
         await world.do(verbs.delete, "secrets/lattice-system/lattice-ca")
-    with pytest.raises(Denied, match="may not be deleted"):
+    with pytest.raises(Denied, match="must not be deleted"):
         await world.do(lists.delete_collection, "secrets/lattice-system")
     assert await world.api.store.revision() == before
 
@@ -317,7 +317,7 @@ async def test_long_list_is_chunked_and_equal_in_every_form() -> None:
         document = json.loads(b"".join(pieces))
         items = document.get("items") or [row["object"] for row in document["rows"]]
         assert [each["metadata"]["name"] for each in items] == names
-    with pytest.raises(LatticeError, match="lists are given as JSON"):
+    with pytest.raises(LatticeError, match="lists are available as JSON"):
         await lists.list_objects(world.api, Call("GET", target("pools"), ADMIN, accept="application/yaml"))
 
 

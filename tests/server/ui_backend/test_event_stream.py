@@ -323,10 +323,12 @@ async def test_compacted_revision_is_gone() -> None:
 @pytest.mark.parametrize(
     ("query", "words"),
     [
-        pytest.param({}, "of which kinds?", id="no kinds"),
+        pytest.param({}, "at least one kind is required", id="no kinds"),
         pytest.param({"kinds": "pods"}, "there is no kind 'pods'", id="unknown"),
         pytest.param(
-            {"kinds": "latticenodes", "after": "yesterday"}, "'yesterday' is no revision", id="not a revision"
+            {"kinds": "latticenodes", "after": "yesterday"},
+            "'yesterday' is not a revision",
+            id="not a revision",
         ),
         pytest.param(
             {"kinds": "events", "only": '{"events": {"oldest": 3}}'},

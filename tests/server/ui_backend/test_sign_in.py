@@ -109,7 +109,7 @@ async def test_code_signs_in_its_user_once() -> None:
     token = await world.enter(code=code)
     user = await world.who(token)
     assert (user.name, ADMINS in user.groups) == ("ada", True)
-    with pytest.raises(UnknownUser, match="was used already"):
+    with pytest.raises(UnknownUser, match="was already used"):
         await world.enter(code=code)
     assert code not in str(await world.store.list(SECRETS))
 
@@ -120,7 +120,7 @@ async def test_code_and_session_expire() -> None:
     world.clock.jump(CODE_LIFETIME_S - 1)
     token = await world.enter(code=code)
     world.clock.jump(1)
-    with pytest.raises(UnknownUser, match="this link is over: it was good for 10 minutes"):
+    with pytest.raises(UnknownUser, match="the sign-in link has expired: it was valid for 10 minutes"):
         await world.enter(code=late)
     world.clock.jump(SESSION_LIFE.total_seconds())
     with pytest.raises(UnknownUser, match="expired"):
@@ -155,9 +155,9 @@ async def test_signing_out_ends_code_session() -> None:
 async def test_guesses_are_rate_limited_per_address() -> None:
     world = sign_in_pages()
     for _ in range(5):
-        with pytest.raises(UnknownUser, match="this link is not known here"):
+        with pytest.raises(UnknownUser, match="this server does not know the sign-in link"):
             await world.enter("10.6.6.6", code="guess")
-    with pytest.raises(TooManyRequests, match="5 tokens and codes were refused within a minute"):
+    with pytest.raises(TooManyRequests, match="5 tokens and codes were rejected within 60 s"):
         await world.enter("10.6.6.6", code=world.code())
     await world.enter("10.0.0.1", code=world.code())
     world.clock.jump(61)
@@ -185,7 +185,7 @@ async def test_cookie_is_valid_for_page_requests_only() -> None:
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 async def test_other_origins_cannot_sign_in_or_out(method: str) -> None:
     world = sign_in_pages()
-    with pytest.raises(Denied, match="only the page itself signs in and out"):
+    with pytest.raises(Denied, match="only the web page may sign in and sign out"):
         await world.ask(method, json.dumps({"code": world.code()}).encode(), Origin="https://elsewhere")
 
 

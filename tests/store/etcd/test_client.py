@@ -37,7 +37,7 @@ async def test_unanswered_read_asks_all_members_within_limit(
         waited.append((member.endpoint, seconds))
         raise silence()
 
-    with pytest.raises(Unavailable, match="no answer in time"):
+    with pytest.raises(Unavailable, match="no response in time"):
         async with open_client(endpoints) as client:
             await client.read(ask)
     assert [endpoint for endpoint, _ in waited] == list(endpoints)

@@ -179,7 +179,8 @@ async def test_newer_schema_is_rejected(tmp_path: Path) -> None:
     db.execute("PRAGMA user_version = 99")
     db.close()
     with pytest.raises(
-        Conflict, match=re.escape("was written by a newer Lattice: its schema is 99, this one knows 1")
+        Conflict,
+        match=re.escape("was written by a newer Lattice: the schema is 99, but this version supports 1"),
     ):
         await SqliteStore.open(file, SystemClock())
 

@@ -137,7 +137,7 @@ async def probe_once(
     try:
         if probe.exec:
             code = await execute(probe.exec.command, timeout)
-            detail = f"no answer within {timeout:g} s" if code is None else f"exit code {code}"
+            detail = f"no response within {timeout:g} s" if code is None else f"exit code {code}"
             return ProbeResult(code == 0, "" if code == 0 else detail)
         async with asyncio.timeout(timeout):
             if probe.tcp:
@@ -147,7 +147,7 @@ async def probe_once(
                 return await _http(host, _port_number(probe.http.port, ports), probe.http.path)
             return ProbeResult(True)
     except TimeoutError:
-        return ProbeResult(False, f"no answer within {timeout:g} s")
+        return ProbeResult(False, f"no response within {timeout:g} s")
     except (OSError, ValueError) as error:
         return ProbeResult(False, str(error))
 
@@ -156,7 +156,7 @@ def _port_number(port: int | str, ports: Mapping[str, int]) -> int:
     if isinstance(port, int):
         return port
     if port not in ports:
-        raise ValueError(f'no port "{port}" was allocated')
+        raise ValueError(f'port "{port}" is not allocated')
     return ports[port]
 
 
@@ -174,7 +174,7 @@ async def _http(host: str, port: int, path: str) -> ProbeResult:
     finally:
         writer.close()
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        return ProbeResult(False, "the answer is not HTTP")
+        return ProbeResult(False, "the response is not HTTP")
     status = int(words[1])
     return ProbeResult(
         status in HTTP_SUCCESS_STATUSES, "" if status in HTTP_SUCCESS_STATUSES else f"HTTP status {status}"

@@ -214,9 +214,9 @@ def existing_instance(spec: RunSpec, instances: Iterable[Instance]) -> Instance 
             existing = instance if instance.covers_attempt(spec.attempt) else None
         elif instance.is_live:
             raise Conflict(
-                f"{instance.id} still runs, {spec.id} must not start beside it",
+                f"{instance.id} is still running; {spec.id} must not start at the same time",
                 where=f"workload/{spec.workload}",
-                fix="stop it first",
+                fix="stop the running instance first",
             )
     return existing
 

@@ -79,12 +79,12 @@ class WatchdogClient:
             return None
         last = read_last_contact(str(self.contact_file), self.boot)
         if last is None:
-            return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
+            return Failure("DISCONNECTED", "no contact with the control plane since this node started")
         if (silence := since_boot() - last) < stop_after - termination_notice_s(stop_after):
             return None
         return Failure(
             "DISCONNECTED",
-            f"no contact with the control plane for {silence:.0f} s, and it may run {stop_after:g} s without",
+            f"no contact with the control plane for {silence:.0f} s; the limit is {stop_after:g} s",
         )
 
     async def record_contact(self, since: float) -> None:
@@ -138,14 +138,14 @@ class WatchdogClient:
                     self._hang_up()
                     if is_last_attempt:
                         raise Unavailable(
-                            "the watchdog does not answer", fix="see whether this node can start processes"
+                            "the watchdog does not respond", fix="check that this node can start processes"
                         ) from error
 
     async def _exchange(self, line: str, writer: asyncio.StreamWriter) -> None:
         writer.write(line.encode() + b"\n")
         await writer.drain()
         if not await asyncio.wait_for(self._answers.get(), WATCHDOG_TIMEOUT_S):
-            raise ConnectionResetError("the watchdog hung up")
+            raise ConnectionResetError("the watchdog closed the connection")
 
     async def _connect(self) -> asyncio.StreamWriter:
         if self._writer is not None:
@@ -184,7 +184,7 @@ class WatchdogClient:
             self.process = _start(listener.fileno(), self.folder)
         client_socket = await self._dial()
         if client_socket is None:
-            raise ConnectionRefusedError("the watchdog ended at once")
+            raise ConnectionRefusedError("the watchdog exited immediately")
         return client_socket
 
     async def _read(self, reader: asyncio.StreamReader, answers: asyncio.Queue[bytes]) -> None:

@@ -313,7 +313,7 @@ class ContainerRuntime:
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
         record = self._records.get(instance_id)
         if record is None or not record.instance.is_live:
-            return ProbeResult(False, "it does not run")
+            return ProbeResult(False, "the container is not running")
         name = record.handle.container
 
         async def execute(words: tuple[str, ...], timeout: float) -> int | None:

@@ -105,20 +105,20 @@ def _exited(
 def _failure(record: InstanceRecord, code: int | None, is_oom_killed: bool, marker: Path) -> Failure | None:
     """The failure of an exit; the watchdog's marker file takes precedence over the exit code."""
     with suppress(OSError):
-        return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
+        return Failure("DISCONNECTED", f"stopped by the node: {marker.read_text()}")
     if is_oom_killed and code != 0:
         return Failure(
-            "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
+            "INSUFFICIENT_RESOURCES", f"killed: memory limit of {record.spec.limits.memory} bytes exceeded"
         )
     if code is None:
         return Failure(
-            "RUNTIME_ERROR", "ended; its exit code is not known, for it was started by an earlier agent"
+            "RUNTIME_ERROR", "exited; the exit code is unknown, because an earlier agent started the process"
         )
     if code == 0:
         return None
     return Failure(
         "RUNTIME_ERROR",
-        f"ended with code {code}" if code > 0 else f"ended by signal {signal.Signals(-code).name}",
+        f"exited with code {code}" if code > 0 else f"killed by signal {signal.Signals(-code).name}",
     )
 
 
@@ -126,7 +126,5 @@ def exited_without_agent(record: InstanceRecord, marker: Path) -> Instance:
     """The exited instance of a process that ended while no agent ran."""
     failure = _failure(record, None, False, marker)
     if failure is not None and failure.reason == "RUNTIME_ERROR":
-        failure = Failure(
-            "RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known"
-        )
+        failure = Failure("RUNTIME_ERROR", "exited while no agent ran on this node; the exit code is unknown")
     return _exited(record, None, failure)

@@ -111,7 +111,7 @@ class FakeMachine:
         if spec.stop_after is None:
             return None
         if self.last_contact_at is None:
-            return Failure("DISCONNECTED", "the control plane has not been heard since this node started")
+            return Failure("DISCONNECTED", "no contact with the control plane since this node started")
         silence = self.clock.monotonic() - self.last_contact_at
         return (
             Failure("DISCONNECTED", f"no contact with the control plane for {silence:.0f} s")
@@ -136,7 +136,7 @@ class FakeMachine:
         last_exit = now if process.killed_at is None else min(now, process.killed_at)
         if process.exits_at is not None and process.exits_at <= last_exit:
             failure = (
-                Failure("RUNTIME_ERROR", f"ended with code {behaviour.exit_code}")
+                Failure("RUNTIME_ERROR", f"exited with code {behaviour.exit_code}")
                 if behaviour.exit_code
                 else None
             )
@@ -144,7 +144,7 @@ class FakeMachine:
         elif process.killed_at is not None and process.killed_at <= now:
             failure = Failure(
                 "DISCONNECTED",
-                f"ended by this node: no contact with the control plane for {process.spec.stop_after:g} s",
+                f"stopped by the node: no contact with the control plane for {process.spec.stop_after:g} s",
             )
             self._end(process, process.killed_at, (137, "SIGKILL", failure))
         return process
@@ -240,7 +240,7 @@ class FakeRuntime:
             record.handle.boot != str(self.machine.boot_count) or self.machine.refresh(instance_id) is None
         ):
             failure = Failure(
-                "RUNTIME_ERROR", "ended while no agent ran on this node; its exit code is not known"
+                "RUNTIME_ERROR", "exited while no agent ran on this node; the exit code is unknown"
             )
             self._records[instance_id] = InstanceRecord(
                 record.spec, new_instance(record.spec, "Exited", failure), record.handle
@@ -271,7 +271,7 @@ class FakeRuntime:
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
         process = self.machine.refresh(instance_id) if instance_id in self._records else None
         if process is None or process.outcome is not None:
-            return ProbeResult(False, "it does not run")
+            return ProbeResult(False, "the instance is not running")
         behaviour, age = (
             self.machine.behaviour(process.spec.workload),
             self.clock.monotonic() - process.started_at,

@@ -104,7 +104,7 @@ async def _call(words: tuple[str, ...], env: Mapping[str, str], timeout: float) 
     try:
         out, err = await asyncio.wait_for(process.communicate(), timeout)
     except TimeoutError as error:
-        raise Unavailable(f"`{' '.join(words[:4])} …` did not answer within {timeout:g} s") from error
+        raise Unavailable(f"`{' '.join(words[:4])} …` did not respond within {timeout:g} s") from error
     finally:
         if process.returncode is None:
             process.kill()
@@ -119,7 +119,7 @@ def failure_from_stderr(text: str) -> Failure:
     lowered = text.lower()
     reason = next((reason for part, reason in ERROR_REASONS if part in lowered), "RUNTIME_ERROR")
     lines = [line for line in text.strip().splitlines() if line.strip()]
-    message = lines[-1].removeprefix("Error: ") if lines else "podman failed without a word"
+    message = lines[-1].removeprefix("Error: ") if lines else "podman failed without an error message"
     return msgspec.convert({"reason": reason, "message": message}, Failure)
 
 
@@ -190,24 +190,26 @@ def exited_container(record: InstanceRecord, state: dict[str, Any], log_text: st
 
 def _failure(record: InstanceRecord, state: dict[str, Any], log_text: str, marker: Path) -> Failure | None:
     with suppress(OSError):
-        return Failure("DISCONNECTED", f"ended by this node: {marker.read_text()}")
+        return Failure("DISCONNECTED", f"stopped by the node: {marker.read_text()}")
     if "ExitCode" not in state:
-        return Failure("RUNTIME_ERROR", "the container is gone; somebody else removed it")
+        return Failure("RUNTIME_ERROR", "the container no longer exists; another program removed it")
     if state.get("OOMKilled"):
         return Failure(
-            "INSUFFICIENT_RESOURCES", f"killed at its memory limit of {record.spec.limits.memory} bytes"
+            "INSUFFICIENT_RESOURCES", f"killed: memory limit of {record.spec.limits.memory} bytes exceeded"
         )
     if "exec format error" in log_text:
         return Failure(
-            "INVALID_IMAGE", f'image "{record.spec.container.image}" is made for another kind of machine'
+            "INVALID_IMAGE",
+            f'image "{record.spec.container.image}" was built for a different CPU architecture',
         )
     code = int(state["ExitCode"])
     # Podman does not always report that the kernel killed the process for memory.
     if code == SIGNAL_EXIT_OFFSET + signal.SIGKILL and record.spec.limits.memory:
         return Failure(
-            "RUNTIME_ERROR", f"killed; perhaps at its memory limit of {record.spec.limits.memory} bytes"
+            "RUNTIME_ERROR",
+            f"killed, possibly because the memory limit of {record.spec.limits.memory} bytes was exceeded",
         )
-    return None if code == 0 else Failure("RUNTIME_ERROR", f"ended with code {code}")
+    return None if code == 0 else Failure("RUNTIME_ERROR", f"exited with code {code}")
 
 
 def cgroups_of(pid: int) -> tuple[str, ...]:

@@ -72,7 +72,7 @@ def spec_failure(spec: RunSpec) -> Failure | None:
     if spec.container.image:
         return Failure(
             "RUNTIME_UNAVAILABLE",
-            f'image "{spec.container.image}" needs a container runtime, and this node runs processes only',
+            f'image "{spec.container.image}" needs a container runtime, but this node can run only processes',
         )
     if not spec.container.command:
         return Failure("INVALID_SPEC", f'container "{spec.id.container}" has no command to run')
@@ -82,7 +82,9 @@ def spec_failure(spec: RunSpec) -> Failure | None:
     for words in (spec.container.command, spec.container.args):
         for word in words:
             if "\0" in word:
-                return Failure("INVALID_SPEC", f"a word of the command holds a null character: {word!r}")
+                return Failure(
+                    "INVALID_SPEC", f"an argument of the command contains a NUL character: {word!r}"
+                )
     return None
 
 
@@ -90,7 +92,7 @@ def id_failure(instance_id: InstanceId) -> Failure | None:
     """The failure of an id that is unsafe as folder name, or None: a part must not lead to another folder."""
     for part in (instance_id.uid, instance_id.revision, instance_id.container):
         if part and not SAFE_NAME_PATTERN.fullmatch(part):
-            return Failure("INVALID_SPEC", f'"{part}" cannot be part of the name of an instance')
+            return Failure("INVALID_SPEC", f'"{part}" is not allowed in the name of an instance')
     return None
 
 
@@ -120,7 +122,7 @@ def port_failure(spec: RunSpec) -> Failure | None:
             reason: FailureReason = "PORT_TAKEN" if port.port is None else "PORT_BIND_CONFLICT"
             return Failure(
                 reason,
-                f'port {number}/{port.protocol} ("{port.name}") is taken by another program on this node',
+                f'port {number}/{port.protocol} ("{port.name}") is in use by another program on this node',
             )
     return None
 
@@ -158,9 +160,9 @@ def exec_failure(number: int, name: str) -> Failure:
     if number == errno.ENOENT:
         return Failure(
             "COMMAND_NOT_FOUND",
-            f'command "{name}" cannot be run here: it, or the program that is to read it, is not there',
+            f'command "{name}" cannot be run on this node: the file or its interpreter does not exist',
         )
-    return Failure("INVALID_SPEC", f'command "{name}" cannot be run here: {text}')
+    return Failure("INVALID_SPEC", f'command "{name}" cannot be run on this node: {text}')
 
 
 def failure_from_error(error: OSError | LatticeError) -> Failure:

@@ -354,7 +354,7 @@ class ProcessRuntime:
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
         record = self._records.get(instance_id)
         if record is None or not record.instance.is_live:
-            return ProbeResult(False, "it does not run")
+            return ProbeResult(False, "the process is not running")
         work_folder = self._instance_dir(instance_id) / "work"
         env = preflight.process_environment(record.spec, work_folder, os.environ, self._tag(instance_id))
         return await probe_once(

@@ -59,7 +59,7 @@ class RuntimeRouter:
         kind = runtime_name_for(spec.container)
         runtime = self.runtimes.get(kind)
         if runtime is None:
-            reason = self.unavailable_reasons.get(kind, "it was not set up")
+            reason = self.unavailable_reasons.get(kind, "the agent does not use this runtime")
             failure = Failure(
                 "RUNTIME_UNAVAILABLE", f"runtime not available: this node has no {kind} runtime: {reason}"
             )
@@ -118,7 +118,9 @@ class RuntimeRouter:
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult:
         runtime = self._runtime_by_instance.get(instance_id)
         return (
-            await runtime.run_probe(instance_id, probe) if runtime else ProbeResult(False, "it does not run")
+            await runtime.run_probe(instance_id, probe)
+            if runtime
+            else ProbeResult(False, "the instance is not running")
         )
 
     async def record_contact(self, since: float) -> None:

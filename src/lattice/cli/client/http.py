@@ -255,7 +255,10 @@ def _parse_url(url: str) -> urllib.parse.SplitResult:
     except ValueError:
         usable = False
     if not usable:
-        raise Malformed(f"{url!r} is not the address of a server", fix="write it like https://127.0.0.1:6440")
+        raise Malformed(
+            f"{url!r} is not a server address",
+            fix="write the address as https://HOST:PORT, such as https://127.0.0.1:6440",
+        )
     return parts
 
 

@@ -39,7 +39,7 @@ _EXTERNAL_RESOURCES = (
     ),
 )
 
-_LIST_KINDS_HINT = "`lattice get --help` lists the kinds"
+_LIST_KINDS_HINT = "`lattice get --help` lists the kinds; an application is a LatticeService"
 
 
 class Target(NamedTuple):

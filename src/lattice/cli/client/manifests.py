@@ -103,7 +103,7 @@ def manifest_files(source: str, recursive: bool) -> list[str]:
         if path.suffix in (*MANIFEST_SUFFIXES, *JSON_LINES_SUFFIXES) and path.is_file()
     )
     if not paths:
-        deeper = "" if recursive else "; -R looks in folders below too"
+        deeper = "" if recursive else "; -R includes subfolders"
         raise NotFound(
             "no manifests in this folder",
             where=source,
@@ -121,7 +121,7 @@ def read_objects(path: str) -> Iterator[RawObject | Document]:
     first = next(objects, None)
     if first is None:
         fix = "a manifest has apiVersion, kind and metadata.name"
-        raise Malformed("there is no manifest here", where="<stdin>" if path == "-" else path, fix=fix)
+        raise Malformed("the file contains no manifest", where="<stdin>" if path == "-" else path, fix=fix)
     yield first
     yield from objects
 
@@ -247,7 +247,9 @@ def _json_error(text: bytes, source: str) -> Malformed | None:
         json.loads(text.decode("utf-8-sig"))
     except json.JSONDecodeError as e:
         message = f"is not JSON: {e.msg[:1].lower()}{e.msg[1:]}"
-        return Malformed(message, where=f"{source}:{e.lineno}", fix="check commas, quotes and brackets here")
+        return Malformed(
+            message, where=f"{source}:{e.lineno}", fix="check commas, quotes and brackets at this position"
+        )
     except (ValueError, RecursionError):
         return None
     return None

@@ -54,7 +54,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]
             return float(value)
         match = _DURATION.fullmatch(value)
         if not value or match is None:
-            self.fail(f"{value!r} is not a duration; write it like 30s, 5m or 1h30m", param, ctx)
+            self.fail(f"{value!r} is not a duration; write a duration such as 30s, 5m or 1h30m", param, ctx)
         hours, minutes, seconds, milliseconds = (float(part or 0) for part in match.groups())
         return hours * 3600 + minutes * 60 + seconds + milliseconds / 1000
 

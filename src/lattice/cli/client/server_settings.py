@@ -91,7 +91,9 @@ class Folder(_CheckedType):
 class StoreAddress(_CheckedType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value and not str(value).startswith("etcd://"):
-            self.fail(f"{value!r} is not a store; omit it for SQLite, or give etcd://HOST:PORT", param, ctx)
+            self.fail(
+                f"{value!r} is not a store; omit --store for SQLite, or use etcd://HOST:PORT", param, ctx
+            )
         return str(value)
 
 

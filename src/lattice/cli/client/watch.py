@@ -45,7 +45,7 @@ class RetryWatcher:
                         yield kind, value
             except Unavailable as e:
                 if not is_warned:
-                    say.warning(f"{e.message}; trying again")
+                    say.warning(f"{e.message}; retrying")
                 # One warning per outage, not one per attempt.
                 is_warned = True
             pause = min(max(pause * 2, _MIN_RECONNECT_S), _MAX_RECONNECT_S)

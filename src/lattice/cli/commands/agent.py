@@ -220,7 +220,7 @@ async def _runtime(
             raise UsageError(
                 f"this machine has no {options.runtime} runtime: {reason}",
                 where="--runtime",
-                fix="leave it out",
+                fix="omit --runtime",
             )
         router.unavailable_reasons |= dict.fromkeys(
             router.runtimes.keys() - {options.runtime}, "excluded by --runtime"
@@ -442,7 +442,9 @@ def _amount(flag: str, parse: Any, text: str) -> int:
         amount: int = parse(text)
     except (ValueError, LatticeError) as error:
         raise UsageError(
-            f"{text!r} is not an amount: {error}", where=flag, fix="write it like 500m, 4, 512Mi or 16Gi"
+            f"{text!r} is not an amount: {error}",
+            where=flag,
+            fix="write an amount such as 500m, 4, 512Mi or 16Gi",
         ) from error
     return amount
 
@@ -452,7 +454,7 @@ def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
     for word in words:
         key, equals, value = word.partition("=")
         if not key or not equals:
-            raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write it like key=value")
+            raise UsageError(f"{word!r} is not KEY=VALUE", where=flag, fix="write the label as key=value")
         pairs[key] = value
     return pairs
 
@@ -460,5 +462,9 @@ def _pairs(flag: str, words: tuple[str, ...]) -> dict[str, str]:
 def _ports(text: str) -> tuple[int, int]:
     first, _, last = text.partition("-")
     if not (first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last) <= 65535):
-        raise UsageError(f"{text!r} is not a port range", where="--ports", fix="write it like 20000-20199")
+        raise UsageError(
+            f"{text!r} is not a port range",
+            where="--ports",
+            fix="write the range as FIRST-LAST, such as 20000-20199",
+        )
     return int(first), int(last)

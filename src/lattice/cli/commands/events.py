@@ -74,7 +74,7 @@ class Events:
             targets = kind_names().parse_targets([about]) if "/" in about else []
             if len(targets) != 1:
                 raise UsageError(
-                    f"{about!r} is not kind/name", where="--for", fix="write it like service/api"
+                    f"{about!r} is not kind/name", where="--for", fix="write KIND/NAME, such as service/api"
                 )
             target = targets[0]
         # Events of a cluster-scoped object may be in any namespace.

@@ -77,7 +77,7 @@ def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) ->
         raise UsageError(
             "a user needs a name",
             where="--user",
-            fix="name the user, or leave --user out to print your own kubeconfig",
+            fix="name the user, or omit --user to print your own kubeconfig",
         )
     if not any(group.strip() for group in groups):
         raise UsageError(

@@ -107,7 +107,7 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
             str(result.seed) for result in results if digests_by_seed.get(result.seed) != result.digest
         ]
         seeds = f": {', '.join(differing)}" if differing else ""
-        click.echo(f"{len(results):,} run twice, {len(differing)} with another history{seeds}")
+        click.echo(f"{len(results):,} run twice, {len(differing)} with a different history{seeds}")
     # A planted bug that no seed found is a failure of the checker.
     if planted or differing or not all(result.is_sound for result in results):
         raise click.exceptions.Exit(1)

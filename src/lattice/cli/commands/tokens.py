@@ -71,7 +71,9 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     from lattice.kinds.node import LatticeNode, NodeSpec
 
     if not 0 < ttl <= MAX_TTL_S:
-        raise UsageError("must be above 0s and at most 24h", where="--ttl", fix="write it like 15m")
+        raise UsageError(
+            "must be above 0s and at most 24h", where="--ttl", fix="write a duration such as 15m"
+        )
     if ttl > MAX_SHORT_TTL_S and not long_lived:
         raise UsageError(
             "a token that lives longer than 15 minutes may leak",
@@ -80,7 +82,7 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
         )
     if node and (problem := name_problem(LatticeNode.resource, node)):
         raise UsageError(
-            f"{node!r} cannot be the name of a node: {problem}", where="--node", fix="choose another name"
+            f"{node!r} is not a valid node name: {problem}", where="--node", fix="choose another name"
         )
     labels = _labels(node_fields.pop("labels"))
     _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
@@ -104,7 +106,9 @@ def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) 
     from lattice.kinds.pool import LatticePool
 
     if node and _exists(client, resource_path(LatticeNode.resource, None, node)):
-        say.warning(f"node {node} exists already: the machine that joins with this token replaces it")
+        say.warning(
+            f"node {node} exists already: the machine that joins with this token replaces the current machine"
+        )
     for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
         word = resource.singular.removeprefix("lattice")
         if name and not _exists(client, resource_path(resource, None, name)):
@@ -127,7 +131,7 @@ def _labels(words: tuple[str, ...]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or (problem := label_key_problem(key) or label_value_problem(value)):
             message = f"{word!r} is not KEY=VALUE" if not equals else f"{word!r}: {problem}"
-            raise UsageError(message, where="--label", fix="write it like rack=a3")
+            raise UsageError(message, where="--label", fix="write the label as KEY=VALUE, such as rack=a3")
         labels[key] = value
     return labels
 

@@ -133,7 +133,7 @@ def _print_unused_seeds(seeds: tuple[str, ...], kubeconfig: Path) -> None:
         else f" --kubeconfig {shlex.quote(_relative_path(kubeconfig))}"
     )
     files = "".join(f" -f {shlex.quote(_resolve_seed(seed))}" for seed in seeds)
-    click.echo(f"  to apply it now: {_program_name()} apply{kubeconfig_flag}{files}\n")
+    click.echo(f"  to apply the manifests now: {_program_name()} apply{kubeconfig_flag}{files}\n")
 
 
 def _resolve_seed(seed: str) -> str:
@@ -172,7 +172,7 @@ class _logging_to:  # noqa: N801 - reads as a phrase where it is used
 def _print_banner(running: "RunningServer", settings: Settings) -> None:
     click.echo(f"Lattice is {'back ' if running.is_resumed else ''}up at {running.url}")
     if running.used_fallback_port:
-        click.echo(f"  (port {settings.port} was taken)")
+        click.echo(f"  (port {settings.port} is in use)")
     location = running.store_location
     shown = location if "://" in location else _relative_path(Path(location))
     click.echo(f"  state       {shown}")

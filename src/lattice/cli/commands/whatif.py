@@ -32,7 +32,7 @@ class PriceChange(click.ParamType):  # type: ignore[type-arg]
             return value
         match = _PERCENT_CHANGE.fullmatch(value.strip())
         if match is None:
-            self.fail(f"{value!r} is not a price change; write it like +20% or -5%", param, ctx)
+            self.fail(f"{value!r} is not a price change; write a percentage such as +20% or -5%", param, ctx)
         # One percent is 10,000 millionths.
         change = int(Decimal(match[2]) * 10_000) * (-1 if match[1] == "-" else 1)
         if not -MILLIONTHS <= change <= 999 * MILLIONTHS:

@@ -163,7 +163,10 @@ def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = 
         is_default = namespace == "default" and sources.namespace == "default"
         flag = "" if is_default else f"-n {shlex.quote(namespace)}"
         words = ["lattice fit", f"service/{name}", flag, event_flags, sources.flags]
-        return ["", f"`{' '.join(filter(None, words))}` lists the smallest changes that would make it fit"]
+        return [
+            "",
+            f"`{' '.join(filter(None, words))}` lists the smallest changes that would make the service fit",
+        ]
     return []
 
 

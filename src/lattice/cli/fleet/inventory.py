@@ -112,7 +112,9 @@ class Inventory:
         except msgspec.DecodeError as e:
             self.add_problem(
                 Malformed(
-                    f"is not JSON: {e}", where=raw.location, fix="check commas, quotes and brackets here"
+                    f"is not JSON: {e}",
+                    where=raw.location,
+                    fix="check commas, quotes and brackets at this position",
                 )
             )
             return
@@ -168,7 +170,9 @@ class Inventory:
         # The limit of the server for one object.
         if len(raw.text) > MAX_BYTES:
             self.add_problem(
-                Malformed("is larger than 1 MiB", where=raw.location, fix="split it into several objects")
+                Malformed(
+                    "is larger than 1 MiB", where=raw.location, fix="split the object into several objects"
+                )
             )
             return
         try:
@@ -177,7 +181,7 @@ class Inventory:
             self.add_problem(
                 e
                 if isinstance(e, LatticeError)
-                else Malformed("contains no object", where=raw.location, fix="remove it")
+                else Malformed("contains no object", where=raw.location, fix="remove the document")
             )
             return
         self.add_document(document)
@@ -192,7 +196,7 @@ class Inventory:
         key = ("node" if is_node else "workload", name)
         if (first := self._locations.get(key)) is not None:
             raise Invalid(
-                f"{' '.join(key)} is given twice, first at {first}", fix="rename one of them, or remove it"
+                f"{' '.join(key)} appears twice, first at {first}", fix="rename or remove one of the two"
             )
         if isinstance(item, LatticeNode):
             self.nodes[name] = item
@@ -213,7 +217,7 @@ class Inventory:
 
 _SERVED_KINDS: dict[str, ServedKind] = {}
 # Internal signal, never shown: the object needs the slow reader, which knows line numbers.
-_NEEDS_FULL_CHECK = Invalid("is looked at in full")
+_NEEDS_FULL_CHECK = Invalid("needs the full check")
 
 
 def _admit_and_check(served: ServedKind, value: dict[str, Any], duplicates: tuple[str, ...] = ()) -> Kind:
@@ -286,7 +290,9 @@ def read_inventory(sources: Sequence[str], recursive: bool = False) -> Inventory
             if file in paths_by_file:
                 alias = "" if path == paths_by_file[file] else f", first as {paths_by_file[file]}"
                 where = "<stdin>" if path == "-" else path
-                inventory.add_problem(Invalid(f"is given twice{alias}", where=where, fix="name it once"))
+                inventory.add_problem(
+                    Invalid(f"appears twice{alias}", where=where, fix="remove one of the two")
+                )
                 continue
             paths_by_file[file] = path
             for item in read_objects(path):

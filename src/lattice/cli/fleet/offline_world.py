@@ -91,7 +91,7 @@ class ManifestReader:
                 item = self._admit_document(document, target)
                 key = object_key(item)
                 if key in self.locations:
-                    raise Invalid(f"is given twice, first at {self.locations[key]}", fix="remove one of them")
+                    raise Invalid(f"appears twice, first at {self.locations[key]}", fix="remove one of them")
             except LatticeError as e:
                 raise locate_error(e, document, target) from e
             self.objects[key], self.locations[key] = item, document.location("metadata.name")
@@ -151,7 +151,7 @@ def load_deletions(sources: FleetInputs, world: World) -> list[ObjectKey]:
         target = kind_names().parse_targets([word])[0]
         resource = target.resource
         if not target.name:
-            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+            raise UsageError(f"{word!r} is not kind/name", fix="write KIND/NAME, such as pool/us-east")
         if resource.kind not in names:
             raise UsageError(
                 f"placement does not use {resource.kind}",

@@ -72,7 +72,7 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
     for word in sources.deletions:
         target = kind_names().parse_targets([word])[0]
         if not target.name:
-            raise UsageError(f"{word!r} is not kind/name", fix="write it like pool/us-east")
+            raise UsageError(f"{word!r} is not kind/name", fix="write KIND/NAME, such as pool/us-east")
         deletion = {"kind": target.resource.kind, "name": target.name}
         deletions.append(deletion | ({"namespace": sources.namespace} if target.resource.namespaced else {}))
     body |= {"delete": deletions, **_csv_tables(sources)}

@@ -26,7 +26,7 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
     """Lines of the report; reasons are wrapped to `max_width` characters (0: not wrapped)."""
     missing = report.decided_count - len(report.placements)
     parts = [f"{len(report.placements):,} placed", f"{missing:,} not placed"]
-    parts += [f"{report.bound_count:,} bound before"] if report.bound_count else []
+    parts += [f"{report.bound_count:,} already bound"] if report.bound_count else []
     parts += [f"{len(report.preempted):,} preempted"] if report.preempted else []
     parts += [f"{report.stopped_count:,} stopped"] if report.stopped_count else []
     yield f"{report.node_count:,} node{'' if report.node_count == 1 else 's'}: {', '.join(parts)}"

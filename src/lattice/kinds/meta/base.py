@@ -116,13 +116,16 @@ class Metadata(Part):
 class Condition(Part):
     """One aspect of the observed state, in Kubernetes' form."""
 
-    type: Annotated[str, Meta(description="Which aspect, such as Ready.")]
-    status: Annotated[Literal["True", "False", "Unknown"], Meta(description="Whether it holds.")]
-    reason: Annotated[str, Meta(description="One word for programs: why it holds or not.")] = ""
-    message: Annotated[str, Meta(description="A sentence for people.")] = ""
-    last_transition_time: Annotated[str, Meta(description="When status last changed.")] | None = None
+    type: Annotated[str, Meta(description="Type of the condition, such as Ready.")]
+    status: Annotated[
+        Literal["True", "False", "Unknown"],
+        Meta(description="Whether the condition is true: True, False or Unknown."),
+    ]
+    reason: Annotated[str, Meta(description="Reason for the status as one word, for programs.")] = ""
+    message: Annotated[str, Meta(description="Description as one sentence, for people.")] = ""
+    last_transition_time: Annotated[str, Meta(description="Time when the status last changed.")] | None = None
     observed_generation: (
-        Annotated[int, Meta(description="The generation of the object that this was said of.")] | None
+        Annotated[int, Meta(description="Generation of the object that the condition describes.")] | None
     ) = None
 
 
@@ -138,12 +141,14 @@ LIST_MAP_BY_NAME = Meta(
 class Status(Part):
     """What every status says, next to what the kind adds."""
 
-    phase: Annotated[str, Meta(description="One word for people; programs read the conditions.")] = ""
+    phase: Annotated[
+        str, Meta(description="Summary as one word, for people; programs read the conditions.")
+    ] = ""
     observed_generation: (
-        Annotated[int, Meta(description="The generation of the spec that this status speaks about.")] | None
+        Annotated[int, Meta(description="Generation of the spec that this status describes.")] | None
     ) = None
     conditions: Annotated[
-        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Aspects of the state, one per type.")
+        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Conditions of the object, one per type.")
     ] = ()
 
 

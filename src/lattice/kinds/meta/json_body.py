@@ -32,7 +32,8 @@ def parse_json(body: bytes) -> Parsed:
     """Parse strict JSON of bounded size and depth: integers of 64 bits, other numbers as exact decimals."""
     if len(body) > MAX_BYTES:
         raise TooLarge(
-            f"the body has {len(body):,} bytes, at most {MAX_BYTES:,}", fix="split it into several objects"
+            f"the body has {len(body):,} bytes; the maximum is {MAX_BYTES:,}",
+            fix="split the body into several objects",
         )
     try:
         text = body.decode()
@@ -54,7 +55,7 @@ def parse_json(body: bytes) -> Parsed:
             encode(parsed.value)
         except UnicodeError as e:
             raise Malformed(
-                "the body has half of a surrogate pair in a string",
+                "a string in the body has an incomplete surrogate pair",
                 where="body",
                 fix="send text as plain UTF-8",
             ) from e
@@ -120,7 +121,7 @@ def _parse_error(e: Exception, text: str) -> LatticeError:
         return Malformed(
             f"the body is not JSON: {message}",
             where=_position(text, e.pos),
-            fix="check commas, quotes and brackets here",
+            fix="check commas, quotes and brackets at this position",
         )
     if isinstance(e, RecursionError):
         return _too_deep()
@@ -160,7 +161,7 @@ def _check_limits(value: Any, text: str) -> None:
         nodes += len(level)
         if nodes > MAX_VALUES:
             raise TooLarge(
-                f"the body has more than {MAX_VALUES:,} values", fix="split it into several objects"
+                f"the body has more than {MAX_VALUES:,} values", fix="split the body into several objects"
             )
         collections = [item for item in level if type(item) in (dict, list, _Pairs)]
         depth += bool(collections)
@@ -180,7 +181,7 @@ def _too_deep() -> Malformed:
     return Malformed(
         f"the body is nested deeper than {MAX_BODY_DEPTH} levels",
         where="body",
-        fix="no kind needs that; look for a missing bracket",
+        fix="no kind has that depth; look for a missing bracket",
     )
 
 

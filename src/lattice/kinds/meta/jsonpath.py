@@ -226,7 +226,7 @@ class Reader:
         """The error for the current position."""
         shown = self.text if len(self.text) <= 80 else f"{self.text[:80]}…"
         actual = (
-            f", found {self.text[self.position]!r}" if self.position < len(self.text) else ", found the end"
+            f", found {self.text[self.position]!r}" if self.position < len(self.text) else ", reached the end"
         )
         return Malformed(
             f"{expectation}{actual}",

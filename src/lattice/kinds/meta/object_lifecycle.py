@@ -67,9 +67,9 @@ def check_same_uid(old: Object, new: Object) -> None:
     if uid and uid != old["metadata"]["uid"]:
         actual = old["metadata"]["uid"]
         raise Invalid(
-            "names another object",
+            "belongs to another object",
             where="metadata.uid",
-            fix="read the object again: it was deleted and made anew",
+            fix="read the object again: it was deleted and created again",
             causes=[
                 Cause(
                     "metadata.uid", f'Invalid value: "{uid}": field is immutable, the object has uid {actual}'
@@ -93,7 +93,7 @@ def _check_no_new_finalizers(old: dict[str, Any], new: dict[str, Any]) -> None:
         raise Invalid(
             "adds finalizers to an object that is being deleted",
             where="metadata.finalizers",
-            fix="leave them out",
+            fix="remove the new finalizers",
             causes=[cause],
         )
 

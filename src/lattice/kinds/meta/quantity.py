@@ -272,7 +272,7 @@ def _round_up_to_int64(exact: Decimal, source: object) -> int:
 
 
 def _int64_overflow(source: object) -> Invalid:
-    return Invalid(f"is more than can be counted (2^63 - 1), got {_quoted(source)}")
+    return Invalid(f"is more than the maximum (2^63 - 1), got {_quoted(source)}")
 
 
 def _checked_range(value: Decimal) -> Decimal:

@@ -11,8 +11,8 @@ from lattice.kinds.meta.base import Kind
 
 Schema = dict[str, Any]
 
-API_VERSION_DESCRIPTION = "The version of the API this object is written for, group and version."
-KIND_DESCRIPTION = "The kind of this object."
+API_VERSION_DESCRIPTION = "API group and version of the object."
+KIND_DESCRIPTION = "Kind of the object."
 
 
 @cache

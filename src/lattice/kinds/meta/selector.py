@@ -23,13 +23,13 @@ _OPERATORS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
 class Requirement(Part):
     """One demand on one label."""
 
-    key: Annotated[str, Meta(description="Label key that the demand is about.")]
+    key: Annotated[str, Meta(description="Label key of the requirement.")]
     operator: Annotated[
         Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"],
         Meta(
             description=(
-                "How the label's value relates to `values`. "
-                "Gt and Lt compare whole numbers and are for nodes only."
+                "Comparison of the label's value with `values`. "
+                "Gt and Lt compare whole numbers and are allowed for nodes only."
             )
         ),
     ]
@@ -100,10 +100,10 @@ class LabelSelector(Part):
     """Demands on labels that must all hold; without any it matches everything."""
 
     match_labels: Annotated[
-        dict[str, str], Meta(description="Labels that must be there with exactly these values.")
+        dict[str, str], Meta(description="Labels that must exist with exactly these values.")
     ] = {}
     match_expressions: Annotated[
-        tuple[Requirement, ...], Meta(description="Demands that an exact value cannot express.")
+        tuple[Requirement, ...], Meta(description="Requirements that an exact value cannot express.")
     ] = ()
 
     @property
@@ -143,7 +143,7 @@ def parse_selector(text: str) -> LabelSelector:
         if not tokens:
             return LabelSelector(match_expressions=tuple(requirements))
         if tokens.pop(0) != ",":
-            raise _unreadable(text, "expected a comma between demands")
+            raise _unreadable(text, "expected a comma between requirements")
 
 
 def label_key_problem(key: str) -> str:
@@ -278,7 +278,7 @@ def _checked(requirement: Requirement, text: str) -> Requirement:
 def _unreadable(text: str, problem: str) -> Malformed:
     return Malformed(
         f'cannot read the label selector "{_truncate(text, 120)}": {problem}',
-        fix="write it like env=prod,tier!=db,zone in (a,b),gpu,!spot",
+        fix="write a label selector such as env=prod,tier!=db,zone in (a,b),gpu,!spot",
     )
 
 

@@ -149,10 +149,14 @@ def _array(schema: Schema) -> Validator:
     item = compile_schema(schema["items"])
     min_items, max_items = schema.get("minItems", 0), schema.get("maxItems")
     unique = _uniqueness(schema)
+    # An example helps most where a command is written as one string.
+    rule = (
+        'must be a list, such as ["a", "b"]' if schema["items"].get("type") == "string" else "must be a list"
+    )
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, list):
-            return out.add_invalid_value(path, value, "must be a list")
+            return out.add_invalid_value(path, value, rule)
         if len(value) < min_items:
             out.add_invalid_value(path, value, f"must have {min_items} items or more")
         if max_items is not None and len(value) > max_items:
@@ -192,7 +196,7 @@ def _map(schema: Schema) -> Validator:
 
     def walk(value: Any, path: str, out: Findings) -> Any:
         if not isinstance(value, dict):
-            return out.add_invalid_value(path, value, "must be an object")
+            return out.add_invalid_value(path, value, "must be a map, written as `name: value` lines")
         if item is None:
             return value
         return {name: item(item_value, join_path(path, name), out) for name, item_value in value.items()}

@@ -143,7 +143,7 @@ def _unreadable(e: yaml.YAMLError, source: str, text: str) -> Malformed:
     fix = (
         "indent with spaces, and quote text that begins with a special character"
         if tab
-        else "check indentation, colons and quotes here"
+        else "check indentation, colons and quotes at this position"
     )
     return Malformed(f"is not YAML: {problem}", where=where, fix=fix)
 
@@ -156,7 +156,7 @@ def _documents(value: Any, mark: Mark, source: str, expand_lists: bool) -> Itera
         raise Malformed(
             f"a manifest is a mapping, got {_describe_type(value)}",
             where=where,
-            fix="begin with apiVersion, kind and metadata",
+            fix="start the manifest with apiVersion, kind and metadata",
         )
     items = value.get("items")
     if not (expand_lists and isinstance(items, list) and str(value.get("kind", "")).endswith("List")):
@@ -204,8 +204,8 @@ class _Composer:
             case yaml.AliasEvent():
                 self._fail(
                     event,
-                    f"the alias *{event.anchor} is not read",
-                    "write the value out: a few lines of aliases can grow without bound",
+                    f"the alias *{event.anchor} is not supported",
+                    "write the value in full: a few lines of aliases can grow without bound",
                 )
             case yaml.ScalarEvent():
                 parent = self.stack[-1] if self.stack else None
@@ -227,7 +227,9 @@ class _Composer:
         """Check the size limits of the current object."""
         if getattr(event, "anchor", None) is not None and not isinstance(event, yaml.AliasEvent):
             self._fail(
-                event, f"the anchor &{event.anchor} is not read", "write the value out where it is needed"
+                event,
+                f"the anchor &{event.anchor} is not supported",
+                "write the value in full where it is needed",
             )
         # Every item of a List starts a new count.
         if self.expand_lists and len(self.stack) == 2 and self.in_list_items:
@@ -235,10 +237,10 @@ class _Composer:
         self.value_count += 1
         if self.value_count > MAX_VALUES:
             self._fail(
-                event, f"has more than {MAX_VALUES:,} values", "split it into several objects", TooLarge
+                event, f"has more than {MAX_VALUES:,} values", "split the file into several objects", TooLarge
             )
         if event.end_mark.index - self.start_offset > MAX_BYTES:
-            self._fail(event, "is larger than 1 MiB", "split it into several objects", TooLarge)
+            self._fail(event, "is larger than 1 MiB", "split the file into several objects", TooLarge)
 
     def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         self._check_tag(event, "map" if isinstance(value, dict) else "seq")
@@ -252,7 +254,7 @@ class _Composer:
             self._fail(
                 event,
                 f"is nested deeper than {MAX_DEPTH} levels",
-                "no kind needs that; look for a missing closing bracket",
+                "no kind has that depth; look for a missing closing bracket",
             )
         # Only the top-level `items` count: deeper down, a field of that name is part of one object.
         self.in_list_items = (
@@ -266,14 +268,18 @@ class _Composer:
         key = self._value(event)
         if not isinstance(key, str):
             self._fail(
-                event, f"a key must be text, got {event.value or 'nothing'}", f'quote it: "{event.value}"'
+                event,
+                f"a key must be text, got {event.value or 'nothing'}",
+                f'quote the key: "{event.value}"',
             )
         if key == "<<" and event.implicit[0]:
-            self._fail(event, "merge keys (<<) are not read", "write the merged fields out")
+            self._fail(event, "merge keys (<<) are not supported", "write the merged fields in full")
         if key in parent.value:
             first = parent.mark.children[key].line
             self._fail(
-                event, f'the key "{key[:60]}" is given twice, first on line {first}', "keep one of them"
+                event,
+                f'the key "{key[:60]}" appears twice, first on line {first}',
+                "keep one of the two keys",
             )
         parent.key, parent.key_line = key, event.start_mark.line + 1
 
@@ -307,7 +313,9 @@ class _Composer:
     def _check_tag(self, event: Any, plain: str) -> None:
         if event.tag not in (None, "!", _TAG + plain):
             shown = event.tag.replace(_TAG, "!!")
-            self._fail(event, f"the tag {shown} is not read", "drop the tag; quote the value if it is text")
+            self._fail(
+                event, f"the tag {shown} is not supported", "remove the tag; quote the value if it is text"
+            )
 
     def _fail(self, event: Any, message: str, fix: str, kind: type[LatticeError] = Malformed) -> NoReturn:
         raise kind(message, where=f"{self.source}:{event.start_mark.line + 1}", fix=fix)

@@ -42,7 +42,7 @@ def parse_scalar(text: str) -> Scalar:
             if len(digits) > 1 and digits[0] == "0":
                 raise Malformed(
                     f"{_truncate(text)} is octal to some YAML readers and decimal to others",
-                    fix="drop the leading zero, write octal as 0o17, or quote it if it is text",
+                    fix="remove the leading zero, write octal as 0o17, or quote the value if it is text",
                 )
             return integer(text)
         case "based":
@@ -66,7 +66,7 @@ def decimal(text: str) -> Decimal:
     if len(text) > _MAX_DECIMAL_CHARS:
         raise Malformed(
             f"the number {_truncate(text)} has more than {_MAX_DECIMAL_CHARS} characters",
-            fix="round it, or quote it if it is text",
+            fix="round the number, or quote the value if it is text",
         )
     try:
         number = Decimal(text)
@@ -83,7 +83,7 @@ def decimal(text: str) -> Decimal:
 def not_finite_error(text: str) -> Malformed:
     """The error for infinity and NaN."""
     return Malformed(
-        f"{text} is not a number we can keep", fix="give a finite number, or leave the field out for no limit"
+        f"{text} is not a finite number", fix="use a finite number, or omit the field for no limit"
     )
 
 
@@ -96,7 +96,7 @@ def _in_range(number: int, text: str) -> int:
 def _too_long(text: str) -> Malformed:
     return Malformed(
         f"the integer {_truncate(text)} does not fit in 64 bits",
-        fix="use a smaller number, or quote it if it is text",
+        fix="use a smaller number, or quote the value if it is text",
     )
 
 

@@ -41,7 +41,7 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
             _require_admin(user, kind)
             groups = spec.get("groups") or []
             if not isinstance(groups, list):
-                raise Malformed("must be a list of names", where="spec.groups")
+                raise Malformed("must be a list of strings", where="spec.groups")
             subject = User(str(spec.get("user") or ""), frozenset(str(group) for group in groups))
             status = _access(catalog, subject, spec)
         case "SelfSubjectRulesReview":
@@ -67,8 +67,8 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
 def _require_admin(user: User, kind: str) -> None:
     if not user.groups & {ADMINS, SYSTEM}:
         raise Denied(
-            f'{kind.lower()}s is forbidden: User "{user.name}" may ask about itself only',
-            fix=f"join {ADMINS}, or ask about yourself with a SelfSubjectReview or SelfSubjectAccessReview",
+            f'{kind.lower()}s is forbidden: User "{user.name}" may only review its own access',
+            fix=f"join {ADMINS}, or review your own access with a SelfSubjectReview or SelfSubjectAccessReview",
         )
 
 
@@ -82,7 +82,7 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
         allowed = attributes.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
         return {
             "allowed": allowed,
-            "reason": "reading is open to every known user" if allowed else "paths are read-only",
+            "reason": "every authenticated user may read" if allowed else "paths are read-only",
         }
     attributes = _attributes(spec, "resourceAttributes")
     request = RequestAttributes(
@@ -111,7 +111,7 @@ def _attributes(spec: Review, name: str) -> dict[str, str]:
 def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> AuthorizationDecision:
     is_review = request.group.endswith(".k8s.io") and request.verb == "create"
     if is_review and request.plural.startswith("selfsubject"):
-        return AuthorizationDecision(True, "anyone may ask about themselves")
+        return AuthorizationDecision(True, "every user may review its own access")
     if request.verb == "impersonate":
         return AuthorizationDecision(False, "impersonation is not supported")
     wildcard = "*" in {request.verb, request.plural, request.group}
@@ -119,7 +119,7 @@ def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> Authori
     if wildcard and SYSTEM not in user.groups and request.verb not in READ_VERBS:
         if ADMINS in user.groups:
             return AuthorizationDecision(True, f"group {ADMINS}")
-        return AuthorizationDecision(False, "some things are written by Lattice only")
+        return AuthorizationDecision(False, "only Lattice may write some resources")
     for served in catalog:
         if (served.resource.group, served.resource.plural) == (request.group, request.plural):
             return check_access(user, request, served.resource)

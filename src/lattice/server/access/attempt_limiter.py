@@ -33,8 +33,8 @@ class AttemptLimiter:
             self._failures.pop(address, None)
         if len(recent) >= MAX_FAILED_ATTEMPTS:
             raise TooManyRequests(
-                f"{MAX_FAILED_ATTEMPTS} {self.credential} were refused within a minute",
-                fix="wait a minute, then use a good one",
+                f"{MAX_FAILED_ATTEMPTS} {self.credential} were rejected within 60 s",
+                fix="wait 60 s, then use valid credentials",
             )
 
     def record_failure(self, address: str) -> None:

@@ -43,7 +43,8 @@ def user_of_certificate(peer: Mapping[str, Any] | None) -> User | None:
     name = next((value for key, value in pairs if key == "commonName"), "")
     if not name:
         raise UnknownUser(
-            "the client certificate names no user", fix="use one whose subject has a common name (CN)"
+            "the client certificate does not name a user",
+            fix="use a certificate whose subject has a common name (CN)",
         )
     groups = {value for key, value in pairs if key == "organizationName"}
     return User(name, frozenset(groups | {AUTHENTICATED_GROUP}))
@@ -118,8 +119,8 @@ class TokenAuthenticator:
         # The comparison takes constant time, so response times reveal nothing about the digest.
         if not hmac.compare_digest(data.get("sha256", ""), digest):
             raise UnknownUser(
-                "Unauthorized: the bearer token is not known",
-                fix="get a new one: lattice kubeconfig --user NAME --group GROUP --token",
+                "Unauthorized: the bearer token is unknown",
+                fix="create another token: lattice kubeconfig --user NAME --group GROUP --token",
             )
         if is_expired(data, self.clock.now()):
             raise UnknownUser(
@@ -159,7 +160,7 @@ async def authenticate(
         raise Denied(
             "impersonation is not supported",
             where="Impersonate-User",
-            fix="ask for credentials of your own; leave --as out",
+            fix="request credentials of your own; omit --as",
         )
     user = user_of_certificate(peer)
     if user is not None:
@@ -171,7 +172,7 @@ async def authenticate(
         return await tokens.user_of_token(cookie)
     raise UnknownUser(
         "Unauthorized: no credentials",
-        fix="use a client certificate or a bearer token; `lattice kubeconfig` makes both",
+        fix="use a client certificate or a bearer token; `lattice kubeconfig` creates both",
     )
 
 

@@ -74,17 +74,17 @@ def check_access(user: User, request: RequestAttributes, resource: Resource | No
         if resource is not None and request.verb not in READ_VERBS:
             allowed_verbs = USER_VERBS_ON_MANAGED_KINDS.get(resource.id, frozenset())
             if request.subresource == "status":
-                problem = "status is written by Lattice only"
-                return AuthorizationDecision(False, problem, "declare what you want in spec")
+                problem = "only Lattice may write status"
+                return AuthorizationDecision(False, problem, "write the desired state into spec")
             if resource.managed_hint and request.verb not in allowed_verbs:
-                problem = f"{resource.plural} are made by Lattice only"
+                problem = f"only Lattice may write {resource.plural}"
                 return AuthorizationDecision(False, problem, resource.managed_hint)
         return AuthorizationDecision(True, f"group {ADMINS}")
     if VIEWERS in user.groups:
         if request.verb not in READ_VERBS:
-            return AuthorizationDecision(False, f"group {VIEWERS} may only read")
+            return AuthorizationDecision(False, f"members of group {VIEWERS} may only read")
         if request.plural == "secrets":
-            return AuthorizationDecision(False, f"group {VIEWERS} may not read secrets")
+            return AuthorizationDecision(False, f"members of group {VIEWERS} may not read secrets")
         return AuthorizationDecision(True, f"group {VIEWERS}")
     return AuthorizationDecision(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
 
@@ -118,7 +118,7 @@ def reject_owned_workload(user: User, resource: Resource, *objects: Object | Non
             name = obj["metadata"].get("name", "") if obj else ""
             raise Denied(
                 f'latticeworkloads.lattice.dev "{name}" is forbidden:'
-                f" it belongs to {owner} and is written by Lattice only",
+                f" it belongs to {owner}, and only Lattice may write it",
                 fix=f"change {owner} instead, or declare a workload without an owner",
             )
 
@@ -134,8 +134,8 @@ def reject_event_change(user: User, resource: Resource, old: Object | None) -> N
     ):
         return
     raise Denied(
-        f'events "{old["metadata"]["name"]}" is forbidden: what Lattice told stays as it was told',
-        fix="create an event of your own; this one goes when its time is up",
+        f'events "{old["metadata"]["name"]}" is forbidden: events of Lattice cannot be changed',
+        fix="create another event; Lattice deletes this event when its lifetime ends",
     )
 
 
@@ -163,7 +163,7 @@ def log_rejected_request(error: LatticeError, user: User | None, method: str, pa
         details = {"fields": [cause.field[:MAX_LOGGED_CHARS] for cause in error.causes[:20]]}
     name = user.name if user is not None else ""
     log.warning(
-        "refused",
+        "request rejected",
         user=name,
         method=method,
         path=path[:MAX_LOGGED_CHARS],

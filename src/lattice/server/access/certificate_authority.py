@@ -107,7 +107,7 @@ def load_authority(pair: CertificateKeyPair) -> CertificateAuthority:
     key."""
     key = serialization.load_pem_private_key(pair.key, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("the key of the certificate authority is not an elliptic curve key")
+        raise TypeError("the key of the certificate authority must be an elliptic curve key")
     return CertificateAuthority(x509.load_pem_x509_certificate(pair.certificate), key)
 
 

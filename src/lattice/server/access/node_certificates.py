@@ -50,7 +50,7 @@ def parse_signing_request(pem: bytes) -> SigningRequest:
     """Parse a PEM signing request. A request with a weak key, a wrong signature or any extension is
     rejected."""
     if len(pem) > MAX_CSR_BYTES:
-        raise Invalid(f"the signing request has {len(pem)} bytes, at most {MAX_CSR_BYTES} are taken")
+        raise Invalid(f"the signing request has {len(pem)} bytes; the maximum is {MAX_CSR_BYTES}")
     try:
         request = x509.load_pem_x509_csr(pem)
         public_key = request.public_key()
@@ -62,8 +62,8 @@ def parse_signing_request(pem: bytes) -> SigningRequest:
         raise Denied("the signing request is not signed by its own key")
     if extensions:
         raise Denied(
-            "the signing request asks for extensions",
-            fix="leave them out: the server decides what a node's certificate says",
+            "the signing request contains extensions",
+            fix="remove the extensions; the server sets the content of a node certificate",
         )
     return SigningRequest(_require_strong_key(public_key), request)
 
@@ -76,7 +76,7 @@ def _require_strong_key(public_key: object) -> NodeKey:
     if isinstance(public_key, rsa.RSAPublicKey) and public_key.key_size >= MIN_RSA_BITS:
         return public_key
     raise Denied(
-        "the key of the signing request is of no kind that is taken",
+        "the key type of the signing request is not supported",
         fix=f"use P-256, Ed25519, or RSA of {MIN_RSA_BITS} bits or more",
     )
 
@@ -94,8 +94,8 @@ def sign_node_certificate(
     )
     if list(request.csr.subject) and request.csr.subject != subject:
         raise Denied(
-            f"the signing request is for {request.csr.subject.rfc4514_string()}, and this is node {node}",
-            fix="leave the subject out",
+            f"the signing request is for {request.csr.subject.rfc4514_string()}, but the node is {node}",
+            fix="omit the subject",
         )
     # Digital signature only.
     usage = x509.KeyUsage(True, False, False, False, False, False, False, False, False)
@@ -132,7 +132,7 @@ def node_identity(pem: bytes) -> NodeIdentity:
         or not _is_client_certificate(certificate)
     ):
         raise Denied(
-            "the certificate is not a node's", fix="let the machine join: lattice agent --join TOKEN"
+            "the certificate does not belong to a node", fix="join the machine: lattice agent --join TOKEN"
         )
     public_key = certificate.public_key()
     return NodeIdentity(
@@ -149,7 +149,7 @@ def expired_node_identity(authority: CertificateAuthority, pem: bytes) -> NodeId
         x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise Denied(
-            "the certificate was not signed here", fix="let the machine join with a new token"
+            "another certificate authority signed the certificate", fix="join the machine with a new token"
         ) from error
     return node_identity(pem)
 

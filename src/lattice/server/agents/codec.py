@@ -46,24 +46,24 @@ def heartbeat_problem(beat: pb.Beat) -> str:
     The limits keep an agent from filling the server's memory; the state and failure codes must be known.
     """
     if max(len(beat.reports), len(beat.gone), len(beat.workload_usage)) > MAX_REPORTS:
-        return f"it speaks of more than {MAX_REPORTS} workloads"
+        return f"the heartbeat reports more than {MAX_REPORTS} workloads"
     for report in beat.reports:
         if (
             max(len(report.workload), len(report.uid), len(report.revision)) > MAX_NAME_CHARS
             or report.workload.count("/") != 1
         ):
-            return f'"{report.workload[:80]}" is no workload'
+            return f'"{report.workload[:80]}" is not the name of a workload'
         if report.state not in REPORTED_STATES or not _FAILURE_CODE.fullmatch(report.failure):
-            return f'"{report.state[:80]}" with failure "{report.failure[:80]}" is no state of a workload'
+            return f'"{report.state[:80]}" with failure "{report.failure[:80]}" is not a workload state'
         if len(report.how) > MAX_FAILURE_DETAIL_CHARS:
             return (
-                f"how {report.workload} failed takes {len(report.how)} characters,"
-                f" at most {MAX_FAILURE_DETAIL_CHARS} are taken"
+                f"the failure details of {report.workload} have {len(report.how)} characters;"
+                f" the maximum is {MAX_FAILURE_DETAIL_CHARS}"
             )
         if len(report.log) > MAX_LOG_CHARS:
             return (
-                f"the log of {report.workload} has {len(report.log)} characters,"
-                f" at most {MAX_LOG_CHARS} are taken"
+                f"the log of {report.workload} has {len(report.log)} characters;"
+                f" the maximum is {MAX_LOG_CHARS}"
             )
     return ""
 

@@ -104,7 +104,7 @@ class NodeJoinService:
         try:
             self._attempts.check(address)
             if len(body) > MAX_JOIN_REQUEST_BYTES:
-                problem = f"the request has {len(body)} bytes, at most {MAX_JOIN_REQUEST_BYTES} are taken"
+                problem = f"the request has {len(body)} bytes; the maximum is {MAX_JOIN_REQUEST_BYTES}"
                 raise Malformed(problem)
             request = decode_request(body, JoinRequest, "run `lattice agent --join TOKEN --server URL`")
             answer = await (self._rejoin(request) if request.certificate else self._join_with_token(request))
@@ -122,8 +122,8 @@ class NodeJoinService:
         signing_request = parse_signing_request(csr)
         if signing_request.key_digest != peer.key_digest:
             raise Denied(
-                "the signing request is for another key than the certificate",
-                fix="ask with the key that joined",
+                "the signing request and the certificate have different keys",
+                fix="sign the request with the key that joined",
             )
         entry = await self.store.get(node_key(peer.node))
         verify_joined_key(peer, unpack(entry.value, entry.revision) if entry else None)
@@ -135,8 +135,8 @@ class NodeJoinService:
         peer = expired_node_identity(self.authority, request.certificate.encode())
         if self.clock.now() > peer.expires_at + REJOIN_GRACE_PERIOD:
             raise Denied(
-                f"the certificate ended at {format_timestamp(peer.expires_at)}, which is too long ago",
-                fix="let the machine join with a new token",
+                f"the certificate expired at {format_timestamp(peer.expires_at)}, which is too long ago",
+                fix="join the machine with a new token",
             )
         certificate = await self.renew(peer, request.request.encode())
         return {"node": peer.node, "certificate": certificate.decode(), **self.connection_info()}
@@ -194,30 +194,30 @@ class NodeJoinService:
         # A machine whose node was removed must not create a node of that name (I-35, I-32).
         if record.grant.uid and record.grant.uid != uid:
             raise Denied(
-                f"node {name}, for which the token was made, is gone",
-                fix="end this machine: nothing waits for it",
+                f"the join token was created for node {name}, which was deleted",
+                fix="delete this machine; no node needs it",
             )
         if entry is not None:
             if not record.grant.node:
                 raise Exists(
-                    f"node {name} is there already",
-                    fix="choose another --name, or make a token for it: lattice tokens create --node",
+                    f"node {name} already exists",
+                    fix="choose another --name, or create a token for this node: lattice tokens create --node",
                 )
             obj = unpack(entry.value, entry.revision)
             if obj["metadata"].get("deletionTimestamp"):
-                raise Denied(f"node {name} is being deleted", fix="wait until it is gone")
+                raise Denied(f"node {name} is being deleted", fix="wait until the node is deleted")
             # Two leaders may have created a machine for the node: the latest token counts (decision 0020).
             if credential.token_revision < _joined_token_revision(obj, entry.revision):
                 raise Denied(
-                    f"a machine has joined as node {name} with a token that was made later",
-                    fix="end this machine, or let it join with a new token: lattice tokens create --node",
+                    f"another machine has joined as node {name} with a newer token",
+                    fix="delete this machine, or join it with a new token: lattice tokens create --node",
                 )
             return Put(
                 entry.key, pack(LatticeNode.resource, _with_join_annotations(obj, credential)), entry.revision
             )
         if problem := name_problem(LatticeNode.resource, name):
             raise Invalid(
-                f'"{name}" cannot be the name of a node: {problem}', where="--name", fix="choose another name"
+                f'"{name}" is not a valid node name: {problem}', where="--name", fix="choose another name"
             )
         node: Object = {
             "apiVersion": LatticeNode.resource.api_version,
@@ -268,9 +268,10 @@ def verify_joined_key(peer: NodeIdentity, node: Object | None) -> None:
     """
     if node is None:
         raise NotFound(
-            f"there is no node {peer.node}", fix="it was removed; let the machine join again with a new token"
+            f"there is no node {peer.node}",
+            fix="the node was deleted; join the machine again with a new token",
         )
     if node["metadata"].get("annotations", {}).get(AGENT_KEY_ANNOTATION) != peer.key_digest:
         raise Denied(
-            f"another machine has joined as node {peer.node}", fix="let this one join again with a new token"
+            f"another machine has joined as node {peer.node}", fix="join this machine again with a new token"
         )

@@ -50,7 +50,8 @@ class LeaderProxy:
         # A request of a Lattice server was forwarded already: a second hop could go round in circles.
         if not url or url == self.own_url() or SYSTEM in request.user.groups:
             raise Unavailable(
-                "no server leads just now, and only the leader can answer this", fix="try again in a moment"
+                "no server is leader at present, and only the leader can answer this request",
+                fix="retry in a few seconds",
             )
         session = self._session = self._session or aiohttp.ClientSession()
         # Without a total limit, because a followed log may last for hours.
@@ -60,7 +61,7 @@ class LeaderProxy:
             response = await session.get(f"{url}{request.path}{query}", ssl=self.tls, timeout=timeout)
         except (aiohttp.ClientError, TimeoutError) as error:
             raise Unavailable(
-                f"the leader at {url} does not answer: {error}", fix="try again in a moment"
+                f"the leader at {url} does not respond: {error}", fix="retry in a few seconds"
             ) from error
         warnings = tuple(warning_text(header) for header in response.headers.getall("Warning", ()))
         if response.status >= 400 or response.content_length is not None:
@@ -86,7 +87,7 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         async for piece in response.content.iter_any():
             yield piece
     except (aiohttp.ClientError, asyncio.IncompleteReadError) as error:
-        raise Unavailable("the connection with the leader broke", fix="try again in a moment") from error
+        raise Unavailable("the connection to the leader was lost", fix="retry in a few seconds") from error
     finally:
         response.close()
 

@@ -62,12 +62,12 @@ class NodeLogReader:
             raise Unavailable(
                 f"node {request.node} is not connected",
                 where=f"workload/{request.workload}",
-                fix="try again when it is back",
+                fix="retry when the node is connected",
             )
         if sum(reader.session is session for reader in self._readers.values()) >= MAX_READERS_PER_NODE:
             raise TooManyRequests(
-                f"{MAX_READERS_PER_NODE} logs of node {request.node} are being read",
-                fix="try again in a moment",
+                f"{MAX_READERS_PER_NODE} logs of node {request.node} are already being read",
+                fix="retry in a few seconds",
             )
         request_id = next(self._request_ids)
         reader = self._readers[request_id] = _Reader(session)
@@ -109,13 +109,13 @@ class NodeLogReader:
         if reader.pieces.qsize() >= MAX_BUFFERED_PIECES:
             del self._readers[piece.id]
             session.send_log_request(pb.LogAsk(id=piece.id, end=True))
-            piece = pb.LogPiece(end=True, problem="the log came faster than it was read")
+            piece = pb.LogPiece(
+                end=True, problem="the client reads the log more slowly than the node sends it"
+            )
         reader.pieces.put_nowait(piece)
 
     def session_closed(self, session: LogSession) -> None:
         """End the readers of a lost session with an error."""
         for reader in self._readers.values():
             if reader.session is session:
-                reader.pieces.put_nowait(
-                    pb.LogPiece(end=True, problem="the connection with the node was lost")
-                )
+                reader.pieces.put_nowait(pb.LogPiece(end=True, problem="the connection to the node was lost"))

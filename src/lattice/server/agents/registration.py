@@ -53,21 +53,21 @@ def registration_problem(registration: Registration) -> str:
         if not key.startswith(AGENT_LABEL_PREFIX):
             return (
                 f'an agent may only set labels {AGENT_LABEL_PREFIX}*, not "{key[:80]}";'
-                " others come with the join token or from an administrator"
+                " the join token or an administrator sets other labels"
             )
         if problem := label_key_problem(key) or label_value_problem(value):
             return f'label "{key[:80]}": {problem}'
     if unknown := sorted(set(registration.runtimes) - RUNTIMES):
-        return f'there is no runtime "{unknown[0][:80]}"'
+        return f'unknown runtime "{unknown[0][:80]}"'
     first_port, last_port = registration.first_port, registration.last_port
     if (first_port or last_port) and not 1 <= first_port <= last_port <= 65535:
-        return f"{first_port} to {last_port} is no range of ports"
+        return f"{first_port} to {last_port} is not a valid port range"
     for gpu in registration.gpus:
         if not gpu.model or len(gpu.model) > 63 or gpu.milli_free > 1000:
-            return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is no GPU'
+            return f'"{gpu.model[:80]}" with {gpu.milli_free} thousandths free is not a valid GPU'
     for address in registration.addresses:
         if not _is_address(address.type, address.address):
-            return f'"{address.address[:80]}" is no {address.type[:20] or "address"}'
+            return f'"{address.address[:80]}" is not a valid {address.type[:20] or "address"}'
     return ""
 
 
@@ -83,16 +83,18 @@ def capacity_problem(registration: Registration) -> str:
         )
         > MAX_LIST_ENTRIES
     ):
-        return f"it lists more than {MAX_LIST_ENTRIES} of one thing"
+        return f"the registration has a list with more than {MAX_LIST_ENTRIES} entries"
     for name, amount in (*registration.capacity.items(), *registration.reserved.items()):
         if problem := label_key_problem(name):
             return f'resource "{name[:80]}": {problem}'
         limit = MAX_AMOUNT_BY_RESOURCE.get(name, DEFAULT_MAX_AMOUNT)
         if not 0 <= amount <= limit:
-            return f"{name} is {amount}, which no machine has: it must be 0 to {limit}"
+            return f"{name} is {amount}, which is implausible: it must be 0 to {limit}"
     for name, amount in registration.reserved.items():
         if amount > registration.capacity.get(name, 0):
-            return f"{amount} of {name} are reserved, and there are {registration.capacity.get(name, 0)}"
+            return (
+                f"{amount} of {name} are reserved, but the capacity is {registration.capacity.get(name, 0)}"
+            )
     return ""
 
 
@@ -222,9 +224,7 @@ class Registrar:
             now = self.clock.monotonic()
             recent = [time for time in self._write_times.get(peer.node, ()) if now - time < CHANGE_WINDOW_S]
             if len(recent) >= MAX_CHANGES_PER_WINDOW:
-                problem = (
-                    f"it said something else {MAX_CHANGES_PER_WINDOW} times within {CHANGE_WINDOW_S:g} s"
-                )
+                problem = f"the agent changed its registration {MAX_CHANGES_PER_WINDOW} times within {CHANGE_WINDOW_S:g} s"
                 await self._quarantine(leader, peer, problem)
             try:
                 revision = await leader.commit(

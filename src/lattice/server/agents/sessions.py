@@ -84,7 +84,9 @@ class AgentSession:
         )
         self.last_message_at = now
         if self.message_tokens < 0:
-            raise SessionRejected("TOO_MUCH", f"it sends more than {MESSAGES_PER_SECOND:g} messages a second")
+            raise SessionRejected(
+                "TOO_MUCH", f"the agent sends more than {MESSAGES_PER_SECOND:g} messages per second"
+            )
 
     def send_log_request(self, request: pb.LogAsk) -> None:
         """Queue a log request for the agent and wake the send loop."""
@@ -187,7 +189,7 @@ class AgentSessions:
             message = pb.ToAgent(elsewhere=pb.Elsewhere(address=self.leader_address() or ""))
         elif isinstance(reason, SessionRejected):
             metrics.AGENTS_REFUSED.labels(reason.reason).inc()
-            log.warning("agent refused", node=peer.node, reason=reason.reason, message=reason.message)
+            log.warning("agent rejected", node=peer.node, reason=reason.reason, message=reason.message)
             message = pb.ToAgent(refusal=pb.Refusal(reason=reason.reason, message=reason.message))
         else:
             connection.close()
@@ -201,12 +203,14 @@ class AgentSessions:
         try:
             message = await with_timeout(self.clock, HELLO_TIMEOUT_S, connection.receive())
         except TimeoutError:
-            raise SessionRejected("OUT_OF_TURN", f"nothing was said for {HELLO_TIMEOUT_S:g} s") from None
+            raise SessionRejected(
+                "OUT_OF_TURN", f"the agent sent no message for {HELLO_TIMEOUT_S:g} s"
+            ) from None
         if message is None:
             return None
         hello = message.hello
         if message.WhichOneof("said") != "hello":
-            raise SessionRejected("OUT_OF_TURN", "an agent says hello first")
+            raise SessionRejected("OUT_OF_TURN", "the first message of an agent must be hello")
         if hello.protocol != PROTOCOL_VERSION:
             raise SessionRejected(
                 "PROTOCOL",
@@ -242,7 +246,7 @@ class AgentSessions:
         session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
         self.sessions[peer.node] = session
         if previous_session is not None:
-            previous_session.request_close(SessionRejected("REPLACED", "the node has connected anew"))
+            previous_session.request_close(SessionRejected("REPLACED", "the node has reconnected"))
         metrics.AGENTS_CONNECTED.set(len(self.sessions))
         return session
 
@@ -280,7 +284,7 @@ class AgentSessions:
                 self.logs.deliver(session, message.log)
                 continue
             if field_name != "beat":
-                raise SessionRejected("OUT_OF_TURN", "hello is said once")
+                raise SessionRejected("OUT_OF_TURN", "an agent may send hello only once")
             if not self._is_current_leader(session.leader_context):
                 raise NotLeader
             if rejection := self._session_problem(session):
@@ -290,7 +294,7 @@ class AgentSessions:
                 raise SessionRejected("TOO_MUCH", problem)
             presence = session.leader_context.presence
             if not presence.record_heartbeat(session.presence_session, decode_heartbeat(heartbeat)):
-                raise SessionRejected("REPLACED", "the node has connected anew, or was removed")
+                raise SessionRejected("REPLACED", "the node has reconnected or was deleted")
             session.last_heartbeat_at = self.clock.monotonic()
             session.last_heartbeat = max(session.last_heartbeat, heartbeat.number)
             session.wake.set()
@@ -432,12 +436,13 @@ class AgentSessions:
         different machine joined; None otherwise."""
         if self.clock.now() >= session.peer.expires_at:
             return SessionRejected(
-                "EXPIRED", f"the certificate ended at {format_timestamp(session.peer.expires_at)}"
+                "EXPIRED", f"the certificate expired at {format_timestamp(session.peer.expires_at)}"
             )
         node = session.leader_context.cache(LatticeNode).get(f"/{session.peer.node}")
         if node is None or node.metadata.annotations.get(AGENT_KEY_ANNOTATION) != session.peer.key_digest:
             return SessionRejected(
-                "UNKNOWN_NODE", f"node {session.peer.node} was removed, or another machine has joined as it"
+                "UNKNOWN_NODE",
+                f"node {session.peer.node} was deleted, or another machine has joined as this node",
             )
         return None
 

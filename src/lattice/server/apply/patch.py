@@ -88,12 +88,12 @@ def _parse_operation(i: int, operation: Any) -> _Operation:
         raise _unreadable(i, "must be an object", 'write {"op": ..., "path": ...}')
     op = operation.get("op")
     if type(op) is not str or op not in _OPERATIONS:
-        raise _unreadable(i, f"has no known op: {str(op)[:40]!r}", f"use one of {', '.join(_OPERATIONS)}")
+        raise _unreadable(i, f"has an unknown op: {str(op)[:40]!r}", f"use one of {', '.join(_OPERATIONS)}")
     source: tuple[str, ...] = ()
     if op in ("move", "copy"):
         source = _pointer(i, operation, "from")
     elif op in ("add", "replace", "test") and "value" not in operation:
-        raise _unreadable(i, f"({op}) lacks its value", 'add "value"')
+        raise _unreadable(i, f"({op}) has no value", 'add "value"')
     path = _pointer(i, operation, "path")
     return _Operation(
         op, f"operation {i} ({op} {operation['path'][:200]})", path, source, operation.get("value")
@@ -106,7 +106,7 @@ def _pointer(i: int, operation: dict[str, Any], name: str) -> tuple[str, ...]:
         raise _unreadable(
             i,
             f"needs a JSON pointer as {name}, got {str(text)[:80]!r}",
-            "write it as /metadata/labels/app, with ~1 for / and ~0 for ~",
+            "write the pointer as /metadata/labels/app, with ~1 for / and ~0 for ~",
         )
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:])
 
@@ -140,7 +140,7 @@ class _Document:
             node[_existing_key(node, part)] = child
             node = child
         if type(node) not in (dict, list):
-            raise LookupError("its parent is neither an object nor a list")
+            raise LookupError("the parent is neither an object nor a list")
         return node
 
     def _ensure_owned(self, node: Any) -> Any:
@@ -157,7 +157,7 @@ class _Document:
         if self.copied_bytes > MAX_COPIED_BYTES:
             raise TooLarge(
                 f"the copy operations of this JSON patch add more than {MAX_COPIED_BYTES} bytes",
-                fix="send the values, or split the patch",
+                fix="send the values instead of copies, or split the patch",
             )
         if type(value) is list:
             return [self.deep_copy(item) for item in value]
@@ -183,7 +183,7 @@ def _existing_key(node: Any, part: str) -> Any:
         and int(part) < len(node)
     ):
         return int(part)
-    raise LookupError(f"there is no {part!r}")
+    raise LookupError(f"the path element does not exist: {part!r}")
 
 
 def _child(node: Any, part: str) -> Any:
@@ -242,7 +242,7 @@ def _apply_operation(document: _Document, operation: _Operation) -> None:
                 value = None
             if not same_json(value, operation.value):
                 # The stored value is not shown: permission to patch is not permission to read.
-                raise LookupError("the value there is another")
+                raise LookupError("the existing value is different")
 
 
 def same_json(a: Any, b: Any) -> bool:
@@ -338,7 +338,7 @@ def _key(item: Any, key: str, path: tuple[str, ...]) -> str:
         raise Malformed(
             f"map: {str(item)[:80]} does not contain declared merge key: {key}",
             where=".".join(path),
-            fix=f"give each item its {key}",
+            fix=f"add {key} to every item",
         )
     return name
 

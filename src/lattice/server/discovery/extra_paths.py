@@ -25,12 +25,16 @@ from lattice.server.fleet_queries.query_schema import APPLY_QUERY
 API_PREFIX = f"apis/{GROUP}/{VERSION}"
 _TABLE = object_schema(
     "A table as CSV.",
-    {"csv": string("The table."), "source": string("Where it is from."), "asOf": string("YYYY-MM-DD.")},
+    {"csv": string("The table."), "source": string("Source of the content."), "asOf": string("YYYY-MM-DD.")},
     ("csv", "source"),
 )
 _OBJECT_REFERENCE_SCHEMA = object_schema(
     "An object.",
-    {"kind": string("Its kind."), "name": string("Its name."), "namespace": string("Its namespace.")},
+    {
+        "kind": string("Kind of the object."),
+        "name": string("Name of the object."),
+        "namespace": string("Namespace of the object."),
+    },
     ("kind", "name"),
 )
 _SERVICE = string("The service, as namespace/name.", pattern="^[^/]+/[^/]+$")
@@ -38,78 +42,77 @@ SHARED_PROPERTIES: Final[dict[str, Schema]] = {
     "manifests": {
         "type": "array",
         "items": {"type": "object"},
-        "description": "As if these were applied; checked as by an apply.",
+        "description": "Assume that these manifests are applied; they are validated as in an apply.",
     },
     "yaml": string("More manifests, as YAML text."),
     "delete": {
         "type": "array",
         "items": _OBJECT_REFERENCE_SCHEMA,
-        "description": "As if these were deleted.",
+        "description": "Assume that these objects are deleted.",
     },
-    "namespace": string("Namespace of manifests and deletions that name none.", default="default"),
-    "fieldManager": string("As whom the manifests would be applied.", default="lattice"),
-    "force": boolean("As if fields were taken over from who else manages them."),
-    "prices": {"type": "array", "items": _TABLE, "description": "Prices that go before the server's."},
-    "latency": {**_TABLE, "description": "Round trips (from,to,ms) instead of the server's."},
+    "namespace": string("Namespace of manifests and deletions without a namespace.", default="default"),
+    "fieldManager": string("User that would apply the manifests.", default="lattice"),
+    "force": boolean("Assume that fields of other field managers are taken over."),
+    "prices": {"type": "array", "items": _TABLE, "description": "Prices that override the server's prices."},
+    "latency": {**_TABLE, "description": "Round-trip times (from,to,ms) in place of the server's."},
 }
 _EXPECT: Schema = {
-    "description": "The id of an earlier plan, or that plan: another outcome is refused with 409.",
+    "description": "Id of an earlier plan, or the plan itself. A different outcome is rejected with 409.",
     "x-kubernetes-preserve-unknown-fields": True,
 }
 _SCENARIO_PROPERTIES: dict[str, Schema] = {
-    "lose": string_list("Pools that are gone."),
+    "lose": string_list("Pools that are lost."),
     "drop": {
         "type": "array",
         "items": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
-        "description": "Pairs of a pool and a certificate that it loses.",
+        "description": "Pairs of a pool and a compliance that the pool loses.",
     },
-    "priceMillionths": integer("All prices times this, in millionths."),
+    "priceMillionths": integer("Factor for all prices, in millionths."),
 }
 QUERY_PROPERTIES: Final[dict[str, dict[str, Schema]]] = {
     "plan": {"expect": _EXPECT},
-    "why": {"service": _SERVICE, "pool": string("Only what is about this pool.")},
+    "why": {"service": _SERVICE, "pool": string("Show only this pool.")},
     "fit": {"service": _SERVICE, **_SCENARIO_PROPERTIES},
-    "whatif": {**_SCENARIO_PROPERTIES, "loseEach": boolean("Every pool in turn is gone.")},
+    "whatif": {**_SCENARIO_PROPERTIES, "loseEach": boolean("Assume the loss of every pool in turn.")},
     "cost": {
         "by": string("pool, service or label:KEY.", default="pool"),
-        "inNamespace": string("Only what the services of it pay."),
+        "inNamespace": string("Show only the cost of the services in this namespace."),
     },
     "optimise": {
-        "maxMoves": integer("Move at most so many replicas; any number if absent."),
-        "paybackHours": integer("A move must save what it costs within so many hours."),
-        "moveCostMicros": integer("What moving one replica costs, in millionths of a dollar."),
+        "maxMoves": integer("Maximum number of replicas to move; absent means no limit."),
+        "paybackHours": integer("Hours within which a move must save its own cost."),
+        "moveCostMicros": integer("Cost of moving one replica, in micro-dollars."),
         "timeLimitSeconds": {
             "type": "number",
-            "description": "How long to search; no more than the server's own limit.",
+            "description": "Time limit of the search; at most the limit of the server.",
         },
     },
     APPLY_QUERY: {"expect": _EXPECT},
 }
 QUERY_DESCRIPTIONS = {
-    "plan": "What would applying these manifests change, what would it cost, "
-    "and who would be left without a place?",
-    "why": "Why is a service where it is, and why not in each of the other pools?",
-    "fit": "What are the smallest changes that would give a service its place?",
-    "whatif": "Who would move where, and what would it cost, if this happened?",
-    "cost": "What does everything cost, and whose part is how much?",
-    "optimise": "Which services should move where to make the whole fleet cheaper?",
-    APPLY_QUERY: "Apply the manifests of a plan, if the outcome is still that of the plan.",
+    "plan": "Compute the placements, the cost and the unplaced services after these manifests are applied.",
+    "why": "Explain the placement of a service and every rejected pool.",
+    "fit": "List the smallest changes that would place a service.",
+    "whatif": "Compute the moves and the cost after an event.",
+    "cost": "List the cost of the fleet by pool, service or label.",
+    "optimise": "List the moves that would make the fleet cheaper.",
+    APPLY_QUERY: "Apply the manifests of a plan, if the outcome still equals the plan.",
 }
 # Fields that the body of a query must have; such a query also requires a body.
 REQUIRED_FIELDS = {"why": ("service",), "fit": ("service",), APPLY_QUERY: ("expect",)}
 _QUERY_ERRORS = {
     "401": "Unauthorized",
-    "403": "May not look at the fleet.",
-    "409": "The outcome is another than expected.",
-    "422": "A manifest or the question is wrong; every cause is listed.",
-    "429": "Busy; come again after Retry-After seconds.",
-    "503": "No answer in time.",
+    "403": "The user may not query the fleet.",
+    "409": "The outcome differs from the expected plan.",
+    "422": "A manifest or the query is invalid; every cause is listed.",
+    "429": "Too many queries; retry after Retry-After seconds.",
+    "503": "The query exceeded its time limit.",
 }
 _LIVE_ERRORS = {
     "401": "Unauthorized",
     "403": "Forbidden",
     "404": "Not found",
-    "503": "No server leads just now.",
+    "503": "No server is leader at present.",
 }
 WORKLOAD_PATH = f"/{API_PREFIX}/namespaces/{{namespace}}/{LatticeWorkload.resource.plural}/{{name}}"
 _WORKLOAD_PATH_PARAMETERS: Final = [
@@ -130,7 +133,10 @@ def add_extra_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
         return dict(documents)
     document = msgspec.json.decode(documents[API_PREFIX])
     document["paths"] |= _live_paths()
-    result = {"type": "object", "description": "The answer, with the `revision` that it was found at."}
+    result = {
+        "type": "object",
+        "description": "The result, with the store `revision` that it was computed from.",
+    }
     for query, question in QUERY_DESCRIPTIONS.items():
         description = question if query == APPLY_QUERY else f"{question} Nothing is written."
         operation = _operation("ask", description, _json(result), _QUERY_ERRORS)
@@ -144,24 +150,27 @@ def add_extra_paths(documents: Mapping[str, bytes]) -> dict[str, bytes]:
 
 def _live_paths() -> dict[str, Any]:
     any_object = _json({"type": "object"})
-    top = _operation("readTop", "What is used at this moment, and what it costs.", any_object, _LIVE_ERRORS)
-    tables = "Some of the tables only: pools, clusters, nodes, services, budgets, separated by commas."
+    top = _operation("readTop", "Current usage and cost.", any_object, _LIVE_ERRORS)
+    tables = (
+        "Tables to return, separated by commas: pools, clusters, nodes, services, budgets. "
+        "Absent means all tables."
+    )
     top["parameters"] = [_query_parameter("of", "string", tables)]
     spending_description = (
-        "What was paid per hour in the last seven days: "
-        "[seconds since 1970, micro-dollars per hour from then on]."
+        "Cost per hour in the last seven days: "
+        "[seconds since 1970, micro-dollars per hour from that time on]."
     )
     spending = _operation("readSpending", spending_description, any_object, _LIVE_ERRORS)
     spending["parameters"] = [_query_parameter("by", "string", "pool, service or label:KEY.")]
     text = {"text/plain": {"schema": {"type": "string"}}}
-    log = _operation("readWorkloadLog", "What a workload printed.", text, _LIVE_ERRORS)
+    log = _operation("readWorkloadLog", "Log of a workload.", text, _LIVE_ERRORS)
     log["parameters"] = [
-        _query_parameter("container", "string", "Which container; needed if there are several."),
-        _query_parameter("tail", "integer", "Last lines only; all if absent."),
-        _query_parameter("follow", "boolean", "Then what it goes on to print."),
+        _query_parameter("container", "string", "Container; required if the workload has several."),
+        _query_parameter("tail", "integer", "Number of last lines; absent means all lines."),
+        _query_parameter("follow", "boolean", "Follow the log."),
     ]
     workload = _json({"$ref": f"#/components/schemas/{definition_name(LatticeWorkload.resource)}"})
-    retry = _operation("retryWorkload", "Try it again at once.", workload, _LIVE_ERRORS)
+    retry = _operation("retryWorkload", "Restart the failed workload now.", workload, _LIVE_ERRORS)
     retry["parameters"] = []
     return {
         f"/{API_PREFIX}/top": {"get": top},

@@ -27,13 +27,11 @@ INT_OR_STRING: Final = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 
 API_VERSION_SCHEMA = {
     "type": "string",
-    "description": "The group and version of the schema that this object is written in. "
-    "The server refuses versions it does not know.",
+    "description": "API group and version of the schema of this object. The server rejects unknown versions.",
 }
 KIND_SCHEMA = {
     "type": "string",
-    "description": "What the object is, in CamelCase. "
-    "It follows from the endpoint it is sent to and cannot be changed.",
+    "description": "Kind of the object, in CamelCase. The endpoint determines the kind. Immutable.",
 }
 
 
@@ -79,7 +77,7 @@ def resource_schema(
     type_fields = {
         "apiVersion": API_VERSION_SCHEMA,
         "kind": KIND_SCHEMA,
-        "metadata": ref(OBJECT_META, "Name, labels and the server's own notes."),
+        "metadata": ref(OBJECT_META, "Name, labels and fields that the server sets."),
     }
     return object_schema(description, type_fields | dict(properties), required)
 
@@ -92,14 +90,14 @@ _MERGED_BY_UID = {
     "x-kubernetes-patch-strategy": "merge",
 }
 _DRY_RUN = string_list(
-    "`All`: go through every check and answer as usual, but keep nothing.",
+    "`All`: run every check and answer as usual, but store nothing.",
     **{"x-kubernetes-list-type": "atomic"},
 )
 
 SCHEMAS: Final[dict[str, Schema]] = {
-    TIME: string("A moment to the second, in RFC 3339.", format="date-time"),
-    MICRO_TIME: string("A moment to the microsecond, in RFC 3339.", format="date-time"),
-    INT_OR_STRING: {"description": "A whole number or text.", "x-kubernetes-int-or-string": True},
+    TIME: string("A time to the second, in RFC 3339.", format="date-time"),
+    MICRO_TIME: string("A time to the microsecond, in RFC 3339.", format="date-time"),
+    INT_OR_STRING: {"description": "A whole number or a string.", "x-kubernetes-int-or-string": True},
     PATCH: {
         "type": "object",
         "description": "A change to an object, in the form that the Content-Type names.",
@@ -109,99 +107,101 @@ SCHEMAS: Final[dict[str, Schema]] = {
         "description": "A set of fields, as a tree whose keys start with f:, k: or v:.",
     },
     f"{META_PACKAGE}.OwnerReference": object_schema(
-        "An object in the same namespace, or one without a namespace, that this object goes away with.",
+        "An owner in the same namespace or without a namespace; this object is deleted with its owner.",
         {
             "apiVersion": string("API version of the owner."),
             "kind": string("Kind of the owner."),
             "name": string("Name of the owner."),
             "uid": string("UID of the owner: a later object of the same name is not the owner."),
-            "controller": boolean("Whether this owner is the one that manages the object; at most one may."),
+            "controller": boolean(
+                "Whether this owner is the controller of the object; at most one owner is."
+            ),
             "blockOwnerDeletion": boolean(
-                "Whether a foreground deletion of the owner waits for this object to go first."
+                "Whether a foreground deletion of the owner waits until this object is deleted."
             ),
         },
         ("apiVersion", "kind", "name", "uid"),
     )
     | {"x-kubernetes-map-type": "atomic"},
     f"{META_PACKAGE}.ManagedFieldsEntry": object_schema(
-        "The fields that one manager has set, and how.",
+        "The fields that one field manager has set, and the operation that set them.",
         {
-            "manager": string("Who set the fields."),
-            "operation": string("How: `Apply` (server-side apply) or `Update` (any other write)."),
-            "apiVersion": string("The version that the field names belong to."),
+            "manager": string("Field manager that set the fields."),
+            "operation": string("Operation: `Apply` (server-side apply) or `Update` (any other write)."),
+            "apiVersion": string("The API version of the field names."),
             "time": ref(TIME, "When the set of fields last changed."),
-            "fieldsType": string("The form of the set; always `FieldsV1`."),
+            "fieldsType": string("The format of the set; always `FieldsV1`."),
             "fieldsV1": ref(f"{META_PACKAGE}.FieldsV1", "The fields."),
-            "subresource": string(
-                "The subresource that was written to, such as `status`; empty for the object itself."
-            ),
+            "subresource": string("The written subresource, such as `status`; empty for the object itself."),
         },
     ),
     OBJECT_META: object_schema(
-        "What every object carries besides its own content: its identity, its labels and what the "
-        "server notes about it.",
+        "Metadata of an object: identity, labels and fields that the server sets.",
         {
-            "name": string("Unique among the objects of its kind in its namespace. It cannot be changed."),
-            "generateName": string("Start of a name that the server completes when `name` is empty."),
-            "namespace": string(
-                "The namespace that the object lives in; empty for kinds outside namespaces. It "
-                "cannot be changed."
+            "name": string(
+                "Name of the object, unique among the objects of its kind in its namespace. Immutable."
             ),
-            "labels": string_map("Keys and values to select objects by."),
-            "annotations": string_map("Keys and values for tools and people; nothing selects by them."),
+            "generateName": string("Prefix of a name that the server completes if `name` is empty."),
+            "namespace": string("Namespace of the object; empty for cluster-scoped kinds. Immutable."),
+            "labels": string_map("Keys and values for selectors."),
+            "annotations": string_map(
+                "Keys and values for tools and people; selectors do not use annotations."
+            ),
             "uid": string(
-                "Set by the server: tells this object from earlier and later ones of the same name."
+                "Set by the server: distinguishes this object from earlier and later objects with the same name."
             ),
             "resourceVersion": string(
-                "Set by the server: the revision of the last change. Send it back to refuse "
-                "overwriting a newer one."
+                "Set by the server: the revision of the last change. An update with an "
+                "older revision is rejected."
             ),
-            "generation": integer("Set by the server: grows by one with each change of what is wanted."),
-            "creationTimestamp": ref(TIME, "Set by the server: when the object was created, in UTC."),
+            "generation": integer("Set by the server: increases by one with every change of the spec."),
+            "creationTimestamp": ref(TIME, "Set by the server: time of creation, in UTC."),
             "deletionTimestamp": ref(
                 TIME,
-                "Set by the server: when deletion was asked for. The object stays until "
-                "`finalizers` is empty.",
+                "Set by the server: time when deletion was requested. The object exists "
+                "until `finalizers` is empty.",
             ),
             "deletionGracePeriodSeconds": integer(
-                "Set by the server: seconds that the object was given to end in good order."
+                "Set by the server: grace period of the deletion, in seconds."
             ),
             "finalizers": string_list(
-                "What must be done before the object may go; whoever does it removes its entry.",
+                "Steps that must finish before the object is deleted. The responsible controller removes its entry.",
                 **{"x-kubernetes-list-type": "set", "x-kubernetes-patch-strategy": "merge"},
             ),
             "ownerReferences": ref_list(
-                f"{META_PACKAGE}.OwnerReference", "Objects that this one goes away with.", **_MERGED_BY_UID
+                f"{META_PACKAGE}.OwnerReference",
+                "Owners of the object; it is deleted with its owners.",
+                **_MERGED_BY_UID,
             ),
             "managedFields": ref_list(
                 f"{META_PACKAGE}.ManagedFieldsEntry",
-                "Who set which fields. The server keeps it.",
+                "Fields by field manager, recorded by the server.",
                 **{"x-kubernetes-list-type": "atomic"},
             ),
-            "selfLink": string("No longer set."),
+            "selfLink": string("Deprecated; never set."),
         },
     ),
     LIST_META: object_schema(
-        "What a list says about itself.",
+        "Metadata of a list.",
         {
-            "resourceVersion": string("The revision that the list shows; a watch from here misses nothing."),
-            "continue": string(
-                "Send it back to read the next page of the same revision; empty on the last page."
+            "resourceVersion": string(
+                "The revision of the list; a watch from this revision misses no change."
             ),
-            "remainingItemCount": integer("How many objects come on later pages, where that is known."),
-            "selfLink": string("No longer set."),
+            "continue": string("Token for the next page of the same revision; empty on the last page."),
+            "remainingItemCount": integer("Number of objects on later pages, if known."),
+            "selfLink": string("Deprecated; never set."),
         },
     ),
     f"{META_PACKAGE}.StatusCause": object_schema(
-        "One thing that is wrong.",
+        "One cause of an error.",
         {
             "field": string("Path of the field, such as `spec.maxNodes`."),
-            "message": string("What is wrong with it."),
-            "reason": string("The same for programs, such as `FieldValueInvalid`."),
+            "message": string("Description of the cause."),
+            "reason": string("Reason for programs, such as `FieldValueInvalid`."),
         },
     ),
     f"{META_PACKAGE}.StatusDetails": object_schema(
-        "What the answer is about.",
+        "The object that the answer is about.",
         {
             "name": string("Name of the object."),
             "group": string("API group of the object."),
@@ -209,56 +209,60 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "uid": string("UID of the object."),
             "causes": ref_list(
                 f"{META_PACKAGE}.StatusCause",
-                "Everything that is wrong.",
+                "All causes of the error.",
                 **{"x-kubernetes-list-type": "atomic"},
             ),
-            "retryAfterSeconds": integer("Seconds to wait before asking again.", "int32"),
+            "retryAfterSeconds": integer("Seconds to wait before a retry.", "int32"),
         },
     ),
     STATUS: object_schema(
-        "The answer to a request that yields no object: what happened and why.",
+        "The answer to a request that returns no object: result and reason.",
         {
             "apiVersion": API_VERSION_SCHEMA,
             "kind": KIND_SCHEMA,
             "metadata": ref(LIST_META, "Empty."),
             "status": string("`Success` or `Failure`."),
             "code": integer("The HTTP status code.", "int32"),
-            "reason": string("Why, in one word for programs."),
-            "message": string("Why, for people."),
-            "details": ref(f"{META_PACKAGE}.StatusDetails", "What it is about."),
+            "reason": string("Reason as one word, for programs."),
+            "message": string("Description, for people."),
+            "details": ref(f"{META_PACKAGE}.StatusDetails", "Object that the status is about."),
         },
     ),
     f"{META_PACKAGE}.Preconditions": object_schema(
-        "What must hold for a deletion to happen.",
+        "Preconditions of a deletion.",
         {
             "uid": string("The object must have this UID."),
             "resourceVersion": string("The object must still be at this revision."),
         },
     ),
     DELETE_OPTIONS: object_schema(
-        "How to delete.",
+        "Options of a deletion.",
         {
             "apiVersion": API_VERSION_SCHEMA,
             "kind": KIND_SCHEMA,
             "dryRun": _DRY_RUN,
-            "gracePeriodSeconds": integer("Seconds to end in good order; 0 deletes at once."),
-            "orphanDependents": boolean("Older form of propagationPolicy: true is `Orphan`."),
-            "preconditions": ref(f"{META_PACKAGE}.Preconditions", "What must hold, else 409 Conflict."),
-            "propagationPolicy": string(
-                "What happens to owned objects: `Background` (go later), `Foreground` (go first) or "
-                "`Orphan` (stay)."
+            "gracePeriodSeconds": integer("Grace period in seconds; 0 deletes immediately."),
+            "orphanDependents": boolean("Deprecated form of propagationPolicy: true means `Orphan`."),
+            "preconditions": ref(
+                f"{META_PACKAGE}.Preconditions", "Preconditions; if one fails, the answer is 409 Conflict."
             ),
-            "ignoreStoreReadErrorWithClusterBreakingPotential": boolean("Accepted and without effect here."),
+            "propagationPolicy": string(
+                "Handling of owned objects: `Background` (deleted later), `Foreground` (deleted first) "
+                "or `Orphan` (not deleted)."
+            ),
+            "ignoreStoreReadErrorWithClusterBreakingPotential": boolean("Accepted, but has no effect."),
         },
     ),
     SCALE: resource_schema(
-        "How many replicas are wanted and running; the part of an object that autoscalers read and write.",
+        "Desired and running replicas; the part of an object that autoscalers read and write.",
         {
-            "spec": object_schema("What is wanted.", {"replicas": integer("Replicas wanted.", "int32")}),
+            "spec": object_schema(
+                "Desired state.", {"replicas": integer("Desired number of replicas.", "int32")}
+            ),
             "status": object_schema(
-                "What is.",
+                "Current state.",
                 {
-                    "replicas": integer("Replicas running.", "int32"),
+                    "replicas": integer("Number of running replicas.", "int32"),
                     "selector": string("Label selector of the replicas."),
                 },
                 ("replicas",),

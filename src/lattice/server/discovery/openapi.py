@@ -130,7 +130,9 @@ def _definitions(kinds: Sequence[KindSchema]) -> dict[str, Schema]:
 
 def _object_definition(resource: Resource, schema: Schema) -> Schema:
     properties = dict(schema.get("properties", {}))
-    metadata = properties.get("metadata", {}).get("description", "Name, labels and the server's own notes.")
+    metadata = properties.get("metadata", {}).get(
+        "description", "Name, labels and fields that the server sets."
+    )
     type_fields = {
         "apiVersion": API_VERSION_SCHEMA,
         "kind": KIND_SCHEMA,
@@ -153,7 +155,7 @@ def _list_definition(resource: Resource) -> Schema:
         "items": {"$ref": definition_name(resource)},
         "description": f"The {resource.kind} objects.",
     }
-    metadata = {"$ref": LIST_META, "description": "The revision of the list, and how to go on reading it."}
+    metadata = {"$ref": LIST_META, "description": "Revision of the list, and the token for the next page."}
     return {
         "type": "object",
         "description": f"A list of {resource.kind} objects.",
@@ -181,7 +183,7 @@ def _path_parameters(path: str) -> list[str]:
 
 
 _V3_INT_OR_STRING: Final[Schema] = {
-    "description": "A whole number or text.",
+    "description": "A whole number or a string.",
     "format": "int-or-string",
     "oneOf": [{"type": "integer"}, {"type": "string"}],
 }

@@ -214,5 +214,5 @@ def _message(name: str, value: Json) -> bytes:
         elif key.startswith(_EXTENSIONS):
             encoded += _block(fields[_EXTENSIONS][0], _text(1, key) + _any(2, item))
         else:
-            raise ValueError(f"OpenAPI v2 has no place for {key!r} in a {name}")
+            raise ValueError(f"OpenAPI v2 has no field {key!r} in a {name}")
     return bytes(encoded)

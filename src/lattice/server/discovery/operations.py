@@ -27,21 +27,24 @@ _PACKAGES = {
 PARAMETERS: Final[dict[str, Schema]] = {
     "name": {"type": "string", "description": "Name of the object."},
     "namespace": {"type": "string", "description": "Namespace of the object."},
-    "pretty": {"type": "string", "description": "`true`: lay the answer out for people."},
+    "pretty": {"type": "string", "description": "`true`: indent the answer for people."},
     "dryRun": {
         "type": "string",
-        "description": "`All`: go through every check and answer as usual, but keep nothing.",
+        "description": "`All`: run every check and answer as usual, but store nothing.",
     },
     "fieldManager": {
         "type": "string",
-        "description": "Who writes, for managedFields; required by server-side apply. "
+        "description": "Field manager for managedFields; required by server-side apply. "
         "At most 128 characters.",
     },
     "fieldValidation": {
         "type": "string",
-        "description": "Unknown and duplicate fields: `Strict` refuses, `Warn` warns, `Ignore` drops them.",
+        "description": "Handling of unknown and duplicate fields: `Strict` rejects the request, `Warn` warns, `Ignore` drops the fields.",
     },
-    "force": {"type": "boolean", "description": "Server-side apply: take over fields that others manage."},
+    "force": {
+        "type": "boolean",
+        "description": "Server-side apply: take over fields of other field managers.",
+    },
     "labelSelector": {
         "type": "string",
         "description": "Only objects with these labels, such as `app=web,tier in (a,b)`.",
@@ -52,39 +55,39 @@ PARAMETERS: Final[dict[str, Schema]] = {
     },
     "limit": {
         "type": "integer",
-        "description": "At most so many objects in one answer; ask for the rest with `continue`.",
+        "description": "Maximum number of objects in one answer; `continue` returns the next page.",
     },
-    "continue": {"type": "string", "description": "The `metadata.continue` of the page before."},
+    "continue": {"type": "string", "description": "The `metadata.continue` of the previous page."},
     "watch": {"type": "boolean", "description": "Stream changes instead of listing."},
     "allowWatchBookmarks": {
         "type": "boolean",
-        "description": "Let the stream also say how far it has come when nothing changes.",
+        "description": "Also send bookmarks with the current revision while nothing changes.",
     },
     "sendInitialEvents": {
         "type": "boolean",
-        "description": "Begin a watch with everything there is, then a bookmark.",
+        "description": "Begin a watch with all existing objects, followed by a bookmark.",
     },
-    "resourceVersion": {"type": "string", "description": "The revision to list at or to watch from."},
+    "resourceVersion": {"type": "string", "description": "Revision to list at or to watch from."},
     "resourceVersionMatch": {
         "type": "string",
-        "description": "What `resourceVersion` means for a list: `Exact` or `NotOlderThan`.",
+        "description": "Meaning of `resourceVersion` for a list: `Exact` or `NotOlderThan`.",
     },
-    "timeoutSeconds": {"type": "integer", "description": "End the stream after so many seconds."},
+    "timeoutSeconds": {"type": "integer", "description": "Seconds after which the stream ends."},
     "gracePeriodSeconds": {
         "type": "integer",
-        "description": "Seconds to end in good order; 0 deletes at once.",
+        "description": "Grace period in seconds; 0 deletes immediately.",
     },
     "orphanDependents": {
         "type": "boolean",
-        "description": "Older form of propagationPolicy: true is `Orphan`.",
+        "description": "Deprecated form of propagationPolicy: true means `Orphan`.",
     },
     "propagationPolicy": {
         "type": "string",
-        "description": "What happens to owned objects: `Background`, `Foreground` or `Orphan`.",
+        "description": "Handling of owned objects: `Background`, `Foreground` or `Orphan`.",
     },
     "ignoreStoreReadErrorWithClusterBreakingPotential": {
         "type": "boolean",
-        "description": "Accepted and without effect here.",
+        "description": "Accepted, but has no effect.",
     },
 }
 _LIST = (

@@ -18,7 +18,7 @@ ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
 _RESOURCE_ATTRIBUTES = object_schema(
     "A request about objects.",
     {
-        "namespace": string("Namespace; empty means all of them, or none for kinds outside namespaces."),
+        "namespace": string("Namespace; empty means all namespaces, or none for cluster-scoped kinds."),
         "verb": string("get, list, watch, create, update, patch, delete, deletecollection or `*`."),
         "group": string("API group; `*` is all."),
         "version": string("API version; `*` is all."),
@@ -36,14 +36,14 @@ _NON_RESOURCE_ATTRIBUTES = object_schema(
 _ACCESS_SPEC = {"resourceAttributes": _RESOURCE_ATTRIBUTES, "nonResourceAttributes": _NON_RESOURCE_ATTRIBUTES}
 _EXTRA = {
     "type": "object",
-    "description": "What else is known about the user.",
+    "description": "Additional attributes of the user.",
     "additionalProperties": {"type": "array", "items": {"type": "string"}},
 }
 _USER = object_schema(
     "A user.",
     {
         "username": string("Name of the user."),
-        "uid": string("Tells users of the same name apart."),
+        "uid": string("Distinguishes users with the same name."),
         "groups": string_list("Groups that the user belongs to."),
         "extra": _EXTRA,
     },
@@ -54,7 +54,7 @@ _ACCESS_STATUS = object_schema(
         "allowed": boolean("Whether the request may be made."),
         "denied": boolean("Whether it is forbidden outright."),
         "reason": string("Why."),
-        "evaluationError": string("What went wrong while finding out."),
+        "evaluationError": string("Error during the evaluation."),
     },
     ("allowed",),
 )
@@ -63,7 +63,7 @@ _RULES = object_schema(
     {
         "resourceRules": {
             "type": "array",
-            "description": "What the user may do with objects.",
+            "description": "Permissions on objects.",
             "items": object_schema(
                 "Verbs on resources.",
                 {
@@ -77,7 +77,7 @@ _RULES = object_schema(
         },
         "nonResourceRules": {
             "type": "array",
-            "description": "What the user may do with plain paths.",
+            "description": "Permissions on plain paths.",
             "items": object_schema(
                 "Verbs on paths.",
                 {
@@ -87,45 +87,45 @@ _RULES = object_schema(
                 ("verbs",),
             ),
         },
-        "incomplete": boolean("Whether there may be rules that are not listed."),
-        "evaluationError": string("What went wrong while finding out."),
+        "incomplete": boolean("Whether the list of rules may be incomplete."),
+        "evaluationError": string("Error during the evaluation."),
     },
     ("resourceRules", "nonResourceRules", "incomplete"),
 )
 
 VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
     "selfsubjectreviews.authentication.k8s.io": resource_schema(
-        "Asks who the caller is.", {"status": object_schema("The answer.", {"userInfo": _USER})}
+        "Returns the identity of the caller.", {"status": object_schema("The answer.", {"userInfo": _USER})}
     ),
     "tokenreviews.authentication.k8s.io": resource_schema(
-        "Asks whose bearer token this is.",
+        "Returns the user of a bearer token.",
         {
             "spec": object_schema(
                 "The question.",
                 {
                     "token": string("The bearer token."),
-                    "audiences": string_list("Whom the token must be meant for."),
+                    "audiences": string_list("Audiences that the token must be valid for."),
                 },
             ),
             "status": object_schema(
                 "The answer.",
                 {
-                    "authenticated": boolean("Whether the token is good."),
+                    "authenticated": boolean("Whether the token is valid."),
                     "user": _USER,
-                    "audiences": string_list("Whom the token is meant for."),
-                    "error": string("Why it could not be checked."),
+                    "audiences": string_list("Audiences that the token is valid for."),
+                    "error": string("Error if the token could not be checked."),
                 },
             ),
         },
         ("spec",),
     ),
     "selfsubjectaccessreviews.authorization.k8s.io": resource_schema(
-        "Asks whether the caller may make a request.",
+        "Checks whether the caller may make a request.",
         {"spec": object_schema("The question.", _ACCESS_SPEC), "status": _ACCESS_STATUS},
         ("spec",),
     ),
     "subjectaccessreviews.authorization.k8s.io": resource_schema(
-        "Asks whether somebody may make a request.",
+        "Checks whether a user may make a request.",
         {
             "spec": object_schema(
                 "The question.",
@@ -142,13 +142,12 @@ VIRTUAL_SCHEMAS: Final[dict[str, Schema]] = {
         ("spec",),
     ),
     "selfsubjectrulesreviews.authorization.k8s.io": resource_schema(
-        "Asks for everything that the caller may do in a namespace.",
+        "Lists the permissions of the caller in a namespace.",
         {"spec": object_schema("The question.", {"namespace": string("The namespace.")}), "status": _RULES},
         ("spec",),
     ),
     CRD_RESOURCE.id: resource_schema(
-        "How a kind of this server is presented, in the form in which a Kubernetes cluster would be "
-        "told about it. Read-only.",
+        "Definition of a kind of this server, in the format of Kubernetes. Read-only.",
         {
             "spec": ANY_OBJECT
             | {"description": "Group, names, scope, and per version the schema, columns and subresources."},

@@ -53,8 +53,8 @@ async def apply_plan(fleet: FleetQueryService, user: User, body: bytes) -> Reply
                     return await _apply(fleet, result, record)
         record.outcome = "refused"
         raise Conflict(
-            "others keep changing what the plan depends on, nothing was applied",
-            fix="try again, or apply without a plan",
+            "other clients keep changing the input of the plan; nothing was applied",
+            fix="retry, or apply without --plan",
         )
 
 
@@ -99,9 +99,13 @@ def _namespace_checks(writes: Sequence[PlannedWrite]) -> list[Check]:
 
 
 def _interrupted_error(error: LatticeError, applied: int, total: int) -> LatticeError:
-    progress = f"{applied} of {total} objects were applied before" if applied else "nothing was applied"
+    progress = (
+        f"{applied} of {total} objects were applied before the conflict" if applied else "nothing was applied"
+    )
     if isinstance(error, RevisionConflict):
-        return Conflict(f"{error.key} changed since it was planned with; {progress}", fix="plan again")
+        return Conflict(
+            f"{error.key} changed after the plan was computed; {progress}", fix="run `lattice plan` again"
+        )
     return type(error)(f"{error.message}; {progress}", where=error.where, fix=error.fix)
 
 

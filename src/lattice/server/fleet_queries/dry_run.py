@@ -65,7 +65,7 @@ class OverlayStore:
         pass
 
     def _not_supported(self) -> NoReturn:
-        raise MethodNotAllowed("this is only tried: one object can be read at a time, and nothing written")
+        raise MethodNotAllowed("a dry run can read single objects only, and write nothing")
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ class DryRun:
             key = served.key(manifest.target.namespace, manifest.target.name)
             try:
                 if key in writes:
-                    raise Invalid("is given twice", fix="remove one of them")
+                    raise Invalid("appears twice", fix="remove one of them")
                 writes[key] = self._planned_write(key, await self._dry_run_apply(manifest, key))
             except LatticeError as error:
                 name = f'{resource.kind} "{key.path.lstrip("/")}"'
@@ -165,8 +165,8 @@ class DryRun:
         # instead.
         if current is not None and is_finalized(decode_stored(value)) and key.resource != NAMESPACES:
             raise Conflict(
-                "is being deleted, and this takes away what held it",
-                fix="wait until it is gone, then plan again",
+                "is being deleted, and this change removes its last finalizer",
+                fix="wait until the object is deleted, then plan again",
             )
         if current is not None:
             return PlannedWrite(key, value, current.revision, is_changed=current.value != value)
@@ -232,9 +232,7 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
     version, kind = value.get("apiVersion"), value.get("kind")
     for field_name, text in (("apiVersion", version), ("kind", kind)):
         if not isinstance(text, str) or not text:
-            raise Malformed(
-                f"{field_name} is missing", where=field_name, fix=f"say what this is with `{field_name}`"
-            )
+            raise Malformed(f"{field_name} is missing", where=field_name, fix=f"add `{field_name}`")
     served = next(
         (
             candidate
@@ -247,7 +245,7 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
         raise NotFound(
             f"there is no kind {kind} in {version}",
             where="kind",
-            fix="`kubectl api-resources` lists what there is",
+            fix="`kubectl api-resources` lists the kinds",
         )
     metadata = value.get("metadata")
     name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -255,5 +253,5 @@ def target_of(catalog: Catalog, value: Any, namespace: str) -> Target:
         raise Malformed("metadata.name is missing", where="metadata.name", fix="name the object")
     object_namespace = (metadata.get("namespace") if isinstance(metadata, dict) else None) or namespace
     if not isinstance(object_namespace, str):
-        raise Malformed("must be text", where="metadata.namespace")
+        raise Malformed("must be a string", where="metadata.namespace")
     return Target(served, object_namespace if served.resource.namespaced else "", name)

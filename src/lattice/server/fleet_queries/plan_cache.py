@@ -43,16 +43,13 @@ class PlanCache:
             return
         if "services" not in previous_plan and plan_id in self._plans:
             previous_plan = msgspec.json.decode(self._plans[plan_id])
-        problem = (
-            f"the outcome is not that of plan {plan_id} any more; "
-            f"as things are now it is {current_plan['id']}"
-        )
+        problem = f"the outcome no longer equals plan {plan_id}; the current plan is {current_plan['id']}"
         if "services" not in previous_plan:
-            causes = [Cause("expect", "what that plan was is not known here any more", PLAN_UNKNOWN_REASON)]
+            causes = [Cause("expect", "this server no longer has the plan", PLAN_UNKNOWN_REASON)]
         else:
             differences = plan_differences(previous_plan, current_plan)
             listed = differences[:MAX_LISTED_DIFFERENCES]
             if len(differences) > MAX_LISTED_DIFFERENCES:
                 listed = [*listed, f"and {len(differences) - MAX_LISTED_DIFFERENCES:,} more"]
             causes = [Cause("expect", difference, PLAN_DIFFERS_REASON) for difference in listed]
-        raise Conflict(problem, fix="look at the plan again", causes=causes)
+        raise Conflict(problem, fix="run `lattice plan` again and review the result", causes=causes)

@@ -87,7 +87,7 @@ def _text(path: str) -> str:
 def _unreadable(path: str, error: Exception) -> LatticeError:
     reason = (error.strerror or str(error)).lower() if isinstance(error, OSError) else "is not UTF-8 text"
     return Unavailable(
-        f"the server cannot read its table: {reason}",
+        f"the server cannot read the table: {reason}",
         where=path,
         fix="check the path in the settings and the permissions of the file",
     )

@@ -115,7 +115,7 @@ def parse_query(name: str, body: bytes) -> FleetQuery:
         path = where.rstrip("`").removeprefix(".")
         problem = f"{problem[:1].lower()}{problem[1:]}".replace("`", '"')
         raise Invalid(
-            f"the question cannot be read: {problem}",
+            f"the query cannot be read: {problem}",
             where=path,
             causes=[Cause(path, f"Invalid value: {problem}")],
         ) from mismatch
@@ -127,7 +127,7 @@ def parse_query(name: str, body: bytes) -> FleetQuery:
         and not (query.expect and (query.manifests or query.yaml))
     ):
         missing = "manifests" if query.expect else "expect"
-        cause = Cause(missing, "Required value: name the plan and give its manifests", "FieldValueRequired")
+        cause = Cause(missing, "Required value: the id of the plan and its manifests", "FieldValueRequired")
         raise Invalid(
             cause.message,
             where=missing,

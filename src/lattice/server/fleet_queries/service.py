@@ -108,16 +108,16 @@ class QueryProcess:
         stderr = tail.decode(errors="replace")
         code = await process.wait()
         if code >= 0:
-            reason = f"it ended with code {code}"
+            reason = f"the process exited with code {code}"
         else:
             try:
-                reason = f"it was ended by {signal.Signals(-code).name}"
+                reason = f"the process was killed by {signal.Signals(-code).name}"
             except ValueError:
-                reason = f"it was ended by signal {-code}"
+                reason = f"the process was killed by signal {-code}"
         # `stop` forgets the process before killing it, so another process here means an intended exit.
         if process is not self._process:
             if stderr:
-                log.info("fleet process said", pid=process.pid, said=stderr)
+                log.info("fleet process wrote to stderr", pid=process.pid, said=stderr)
             return reason
         log.error("fleet process ended", pid=process.pid, why=reason, exception=stderr)
         last_line = stderr.rstrip().rpartition("\n")[2]
@@ -127,9 +127,9 @@ class QueryProcess:
         """Describe the exit of a process that has exited, or that closed its pipes and will exit within
         EXIT_TIMEOUT_S."""
         if self._exit_task is None:
-            return "it was not running"
+            return "the process was not running"
         await asyncio.wait({self._exit_task}, timeout=EXIT_TIMEOUT_S)
-        return self._exit_task.result() if self._exit_task.done() else "it does not listen any more"
+        return self._exit_task.result() if self._exit_task.done() else "the process no longer reads its input"
 
     async def send(self, message: Load | QueryRequest) -> None:
         process = self._process
@@ -245,7 +245,7 @@ class FleetQueryService:
             metrics.PLAN_GAP.set(optimum.gap_millionths / MILLIONTHS)
         if result.broken:
             record.outcome = "failed"
-            log.error("fleet question failed", ask=query, exception=result.broken)
+            log.error("fleet query failed", ask=query, exception=result.broken)
         return result
 
     async def catch_up(self) -> ChangesSince:
@@ -282,8 +282,8 @@ class FleetQueryService:
                     await self._lock.acquire()
             except TimeoutError as error:
                 raise TooManyRequests(
-                    f"the questions before this one took more than {self.time_limit_s:g} s",
-                    fix="ask again in a moment",
+                    f"the query waited more than {self.time_limit_s:g} s in the queue",
+                    fix="retry in a few seconds",
                 ) from error
             try:
                 yield
@@ -301,7 +301,7 @@ class FleetQueryService:
         try:
             async with asyncio.timeout(seconds):
                 if self._is_closed:
-                    raise Unavailable("the server is stopping", fix="ask again when it is back")
+                    raise Unavailable("the server is stopping", fix="retry when the server runs again")
                 if not self.process.is_running:
                     # A new process has no objects, so the feed begins with a full load.
                     self._snapshot.reset()
@@ -313,17 +313,15 @@ class FleetQueryService:
                 return await self.process.receive()
         except TimeoutError as error:
             await self._reset_process()
-            fix = "ask about less, or let the server take longer with --fleet-time-limit"
-            raise Unavailable(
-                f"no answer was found within {seconds:g} s, the search was ended", fix=fix
-            ) from error
+            fix = "reduce the scope of the query, or increase --fleet-time-limit of the server"
+            raise Unavailable(f"the query exceeded its time limit of {seconds:g} s", fix=fix) from error
         except _ProcessExitedError as error:
             try:
                 reason = await self.process.exit_reason()
             finally:
                 await self._reset_process()
-            problem = f"the process that answers about the fleet ended in the middle: {reason}"
-            raise Unavailable(problem, fix="ask again; the server's log has all that it said") from error
+            problem = f"the fleet query process ended during the query: {reason}"
+            raise Unavailable(problem, fix="retry; the server's log has the output of the process") from error
         except BaseException:
             await self._reset_process()
             raise
@@ -374,7 +372,7 @@ class QueryRecord:
         metrics.FLEET_QUERIES.labels(self.query, self.outcome).inc()
         metrics.FLEET_QUERY_SECONDS.labels(self.query).observe(seconds)
         log.info(
-            "fleet question",
+            "fleet query",
             ask=self.query,
             user=self.user,
             outcome=self.outcome,
@@ -393,8 +391,8 @@ async def _chunks(body: bytes) -> AsyncIterator[bytes]:
 
 def _busy(active_queries: int) -> TooManyRequests:
     return TooManyRequests(
-        f"{active_queries} questions about the fleet are being answered or wait for it",
-        fix="ask again in a moment",
+        f"{active_queries} fleet queries are running or waiting",
+        fix="retry in a few seconds",
     )
 
 
@@ -411,7 +409,7 @@ async def await_while_connected(task: "asyncio.Task[Reply]", is_connected: Calla
         while not task.done():
             await asyncio.wait({task}, timeout=QUERY_CLIENT_CHECK_INTERVAL_S)
             if not task.done() and not is_connected():
-                raise ConnectionResetError("the client went away")
+                raise ConnectionResetError("the client disconnected")
         return await task
     finally:
         if not task.done():

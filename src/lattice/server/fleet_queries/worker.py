@@ -147,7 +147,7 @@ class QueryWorker:
         if isinstance(query, OptimiseQuery) and query.time_limit_seconds > request.most:
             cause = Cause(
                 "timeLimitSeconds",
-                f"Invalid value: {query.time_limit_seconds:g}: this server takes up to {request.most:g}",
+                f"Invalid value: {query.time_limit_seconds:g}: the maximum of this server is {request.most:g}",
             )
             raise Invalid(cause.message, where=cause.field, causes=[cause])
         overlay = OverlayStore(self.cache.entries)
@@ -214,9 +214,9 @@ def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> Obj
     if kind is None:
         names = ", ".join(kind.resource.kind for kind in DECLARED_KINDS)
         raise Invalid(
-            f"{deletion.kind} is nothing whose deletion can be planned",
+            f"{deletion.kind} is a kind whose deletion cannot be planned",
             where="delete",
-            fix=f"name one of {names}",
+            fix=f"use one of {names}",
         )
     object_namespace = (deletion.namespace or namespace) if kind.resource.namespaced else ""
     key = (kind.resource.kind, object_namespace, deletion.name)
@@ -225,7 +225,7 @@ def _deleted_key(deletion: PlannedDeletion, namespace: str, world: World) -> Obj
         raise NotFound(
             f"there is no {deletion.kind} {deletion.name}{where}",
             where="delete",
-            fix="check its name and namespace",
+            fix="check the name and the namespace",
         )
     return key
 

@@ -240,7 +240,8 @@ def user_of_pem(pem: bytes) -> User:
     names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
     if not names or not names[0]:
         raise UnknownUser(
-            "the client certificate names no user", fix="use one whose subject has a common name (CN)"
+            "the client certificate does not name a user",
+            fix="use a certificate whose subject has a common name (CN)",
         )
     groups = {str(group.value) for group in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)}
     return User(names[0], frozenset(groups | {AUTHENTICATED_GROUP}))
@@ -248,7 +249,7 @@ def user_of_pem(pem: bytes) -> User:
 
 def _require_name(name: str) -> str:
     if not name:
-        raise Malformed("say which one is meant", where="name")
+        raise Malformed("set the name", where="name")
     return name
 
 
@@ -275,7 +276,7 @@ async def _watch_events(reply: Reply) -> AsyncIterator[tuple[str, Mapping[str, A
                 frame = msgspec.json.decode(line)
                 if frame["type"] == "ERROR":
                     raise errors.Gone(
-                        frame["object"]["message"], fix="watch again without a resource version"
+                        frame["object"]["message"], fix="start the watch again without a resource version"
                     )
                 yield frame["type"], frame["object"]
     finally:

@@ -113,7 +113,7 @@ class AgentListener:
         try:
             return pb.RenewReply(certificate=await self.join_service.renew(peer, request.signing_request))
         except LatticeError as error:
-            log.warning("agent refused", node=peer.node, reason=error.reason, message=error.message)
+            log.warning("agent rejected", node=peer.node, reason=error.reason, message=error.message)
             await context.abort(
                 RENEW_STATUS_CODES.get(type(error), grpc.StatusCode.INVALID_ARGUMENT), str(error)
             )
@@ -127,7 +127,7 @@ class AgentListener:
             return node_identity(pem)
         except (Denied, ValueError) as error:
             log.warning(
-                "agent refused", node="", reason="NOT_A_NODE", message=str(error), address=context.peer()
+                "agent rejected", node="", reason="NOT_A_NODE", message=str(error), address=context.peer()
             )
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error))
             raise
@@ -143,7 +143,7 @@ class _GrpcStream:
         try:
             await self._context.write(message)
         except DISCONNECT_ERRORS as error:
-            raise Unavailable("the connection is gone") from error
+            raise Unavailable("the connection is closed") from error
 
     async def receive(self) -> pb.FromAgent | None:
         try:

@@ -45,7 +45,7 @@ class WorkloadLogs:
         if self.leader_context() is None:
             return await self.leader_proxy.forward(ForwardedRequest(call.user, log_path(call), call.query))
         if not request.node:
-            return _last_reported_log(workload, NotFound("it is on no node"))
+            return _last_reported_log(workload, NotFound("the workload is not bound to a node"))
         return await self._read_from_node(workload, request)
 
     async def _read_from_node(self, workload: LatticeWorkload, request: LogRequest) -> Reply:
@@ -59,7 +59,7 @@ class WorkloadLogs:
             )
             # A followed log may be empty for long, so only the first moment can show an error.
             if not first.done() and not request.follow:
-                raise Unavailable(f"node {request.node} does not answer")
+                raise Unavailable(f"node {request.node} does not respond")
             if first.done():
                 first.result()
         except (NotFound, Unavailable) as error:
@@ -88,11 +88,11 @@ def _last_reported_log(workload: LatticeWorkload, error: LatticeError) -> Reply:
     if not reported_log:
         where = f"workload/{path_of(workload)}"
         raise type(error)(
-            f"nothing to show: {error.message}",
+            f"no log available: {error.message}",
             where=where,
-            fix=error.fix or "`lattice describe` tells how it is",
+            fix=error.fix or "`lattice describe` shows the state of the workload",
         ) from error
-    note = f"{error.message}: these are the last lines that were heard of it"
+    note = f"{error.message}: showing the last lines that the node reported"
     return Reply(f"{reported_log.rstrip(chr(10))}\n".encode(), content_type=TEXT_MEDIA_TYPE, warnings=(note,))
 
 
@@ -104,7 +104,7 @@ def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
     if container and container not in names:
         raise Malformed(f"there is no container {container!r}", where="container", fix=fix)
     if not container and len(names) > 1:
-        raise Malformed("it has more than one container", where="container", fix=fix)
+        raise Malformed("the workload has more than one container", where="container", fix=fix)
     return LogRequest(
         node=binding.node if binding else "",
         workload=path_of(workload),
@@ -120,7 +120,7 @@ def _tail_lines(text: str) -> int:
         return MAX_LOG_LINES
     if not (text.isascii() and text.isdigit()):
         raise Malformed(
-            f"must be a whole number of lines, got {text!r}", where="tail", fix="leave it out for everything"
+            f"must be a whole number of lines, got {text!r}", where="tail", fix="omit tail for all lines"
         )
     # Nine digits exceed the limit anyway; longer texts need no conversion.
     return min(int(text[:9]), MAX_LOG_LINES)

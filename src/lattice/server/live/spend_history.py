@@ -114,7 +114,7 @@ class SpendHistory:
         key = by.removeprefix("label:")
         if by != "service" and (not key or key == by):
             raise Malformed(
-                f"nothing is summed by {by!r}", where="by", fix="choose pool, service or label:KEY"
+                f"cost cannot be grouped by {by!r}", where="by", fix="choose pool, service or label:KEY"
             )
         groups: dict[str, list[Points]] = {}
         for name, series in self.services.items():

@@ -53,7 +53,7 @@ class SpendRecorder:
                 try:
                     await self.sample(leader)
                 except LatticeError as error:
-                    log.warning("cannot keep what was paid", reason=str(error))
+                    log.warning("cannot store the cost history", reason=str(error))
             await self.clock.sleep(SAMPLE_INTERVAL_S)
 
     async def sample(self, leader: LeaderContext) -> None:

@@ -54,5 +54,5 @@ def read_yaml(body: bytes) -> ParsedBody:
         return parsed.value, tuple(parsed.duplicates)
     documents = manifest.load_documents(body, "body", expand_lists=False)
     if len(documents) != 1:
-        raise Malformed(f"the body holds {len(documents)} documents, one is taken")
+        raise Malformed(f"the body has {len(documents)} documents; exactly one is allowed")
     return documents[0].value, ()

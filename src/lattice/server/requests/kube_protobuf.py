@@ -243,16 +243,16 @@ DECODABLE_KINDS: Final = {
 def decode(body: bytes) -> Json:
     """Decode the object in a protobuf body. `Malformed` rejects every unreadable body."""
     if not body.startswith(MAGIC):
-        raise _malformed(f"it starts with {body[:4]!r}, not with {MAGIC!r}")
+        raise _malformed(f"the body starts with {body[:4]!r}, not with {MAGIC!r}")
     envelope = _message(memoryview(body)[len(MAGIC) :], "Unknown", {})
     if envelope.get("contentEncoding") or envelope.get("contentType", MEDIA_TYPE) != MEDIA_TYPE:
-        raise _malformed("its content is wrapped in another encoding")
+        raise _malformed("the content has an additional encoding")
     api_version, kind = (envelope.get("typeMeta", {}).get(name, "") for name in ("apiVersion", "kind"))
     # Clients set the version of DeleteOptions to the version of the deleted object.
     if kind != "DeleteOptions" and (api_version, kind) not in DECODABLE_KINDS:
         raise _malformed(
-            f"it holds a {kind or 'nameless kind'} of {api_version or 'no version'},"
-            " which is read as JSON only"
+            f"the body holds a {kind or 'nameless kind'} of {api_version or 'no version'},"
+            " which the server reads only as JSON"
         )
     return {
         "apiVersion": api_version,
@@ -276,7 +276,7 @@ def _message(data: memoryview, name: str, target: Json) -> Json:
             continue
         expected = VARINT if field[1].rstrip("?") in ("int", "bool") else BYTES
         if wire != expected:
-            raise _malformed(f"{field[0]} has wire type {wire} where {expected} belongs")
+            raise _malformed(f"{field[0]} has wire type {wire}, expected {expected}")
         _set_field(target, field, value)
     return target
 
@@ -288,7 +288,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
         tag, position = _varint(data, position)
         number, wire = tag >> 3, tag & 7
         if not 0 < number < 1 << 29:
-            raise _malformed(f"field number {number} does not exist")
+            raise _malformed(f"field number {number} is not allowed")
         if wire == VARINT:
             value, position = _varint(data, position)
             yield number, wire, value
@@ -299,7 +299,9 @@ def _fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
         if length < 0:
             raise _malformed(f"field {number} has wire type {wire}, which Kubernetes does not use")
         if length > end - position:
-            raise _malformed(f"field {number} is cut off: {length} bytes announced, {end - position} left")
+            raise _malformed(
+                f"field {number} is truncated: {length} bytes announced, {end - position} available"
+            )
         yield number, wire, data[position : position + length]
         position += length
 
@@ -312,7 +314,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
         if byte < 0x80:
             # The tenth byte may hold bits beyond 64.
             return value & (1 << 64) - 1, position + index + 1
-    raise _malformed("a number is cut off or longer than ten bytes")
+    raise _malformed("a number is truncated or longer than ten bytes")
 
 
 def _set_field(target: Json, field: Field, value: int | memoryview) -> None:
@@ -344,7 +346,7 @@ def _map_entry(data: memoryview, encoding: str) -> tuple[str, Any]:
     key, item = memoryview(b""), memoryview(b"")
     for number, _, value in _fields(data):
         if number in (1, 2) and not isinstance(value, memoryview):
-            raise _malformed("a map holds a number where text belongs")
+            raise _malformed("a map has a number where a string is expected")
         if number == 1 and isinstance(value, memoryview):
             key = value
         elif number == 2 and isinstance(value, memoryview):
@@ -365,7 +367,7 @@ def _text(data: memoryview) -> str:
     try:
         return str(data, "utf-8")
     except UnicodeDecodeError as error:
-        raise _malformed(f"text that is not UTF-8: {error.reason}") from error
+        raise _malformed(f"a string is not UTF-8: {error.reason}") from error
 
 
 def _time_text(data: memoryview, timespec: str) -> str:
@@ -387,7 +389,7 @@ def _document(data: memoryview) -> Json:
     try:
         return msgspec.json.decode(raw, type=Json) if len(raw) else {}
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise _malformed(f"managedFields hold no JSON object: {error}") from error
+        raise _malformed(f"managedFields do not contain a JSON object: {error}") from error
 
 
 _SCALARS: Final[dict[str, Callable[[memoryview], Any]]] = {

@@ -79,7 +79,8 @@ def parse_field_selector(text: str) -> FieldSelector:
             path, sign, value = part.partition("=")
         if not sign:
             raise Malformed(
-                f'cannot read the field selector "{part}"', fix="write it like metadata.name=api,type!=Normal"
+                f'cannot read the field selector "{part}"',
+                fix="write a field selector such as metadata.name=api,type!=Normal",
             )
         requirements.append((path.strip(), value.strip(), "!=" not in part))
     return FieldSelector(tuple(requirements))
@@ -214,7 +215,7 @@ def _validate_read_options(options: ReadOptions, has_initial_events: bool) -> No
     if revision and not (revision.isascii() and revision.isdigit() and len(revision) <= 19):
         raise Malformed(
             f'resourceVersion: Invalid value: "{options.revision}": must be a whole number',
-            fix="use the one of a list or object",
+            fix="use the resourceVersion of a list or an object",
         )
     # The rules of Kubernetes for ListOptions.
     if options.revision_match and options.revision_match not in {"Exact", "NotOlderThan"}:

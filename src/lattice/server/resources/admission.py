@@ -64,7 +64,7 @@ def validate_identity(served: ServedKind, obj: Any, namespace: str, name: str) -
         causes.append(Cause("apiVersion", f'Invalid value: "{api_version}": must be {resource.api_version}'))
     if causes:
         raise Invalid(
-            f"this address takes {resource.api_version} {resource.kind}, got {api_version} {kind}",
+            f"this URL accepts {resource.api_version} {resource.kind}, got {api_version} {kind}",
             causes=causes,
         )
     metadata = obj.get("metadata")
@@ -83,13 +83,13 @@ def _with_address(metadata: Object, namespace: str, name: str) -> Object:
             f"the namespace of the provided object ({body_namespace}) does not match "
             f"the namespace sent on the request ({namespace or 'none'})",
             where="metadata.namespace",
-            fix="make them equal, or leave metadata.namespace out",
+            fix="use the same namespace, or omit metadata.namespace",
         )
     if name and (body_name := metadata.get("name")) and body_name != name:
         raise Malformed(
             f"the name of the object ({body_name}) does not match the name on the URL ({name})",
             where="metadata.name",
-            fix="make them equal",
+            fix="use the same name",
         )
     return metadata | ({"namespace": namespace} if namespace else {}) | ({"name": name} if name else {})
 
@@ -122,7 +122,7 @@ def admit(
         raise Malformed(
             f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
             f"strict decoding error: {', '.join(field_problems)}",
-            fix=f"`kubectl explain {resource.singular} --recursive` lists the fields there are",
+            fix=f"`kubectl explain {resource.singular} --recursive` lists the valid fields",
             causes=list(map(Cause, paths, field_problems)),
         )
     if validation == "Strict":
@@ -180,7 +180,7 @@ def _encode_secret(obj: Object, previous: Object | None) -> Object:
             # The message never repeats the value, which may be the secret in plain text.
             cause = Cause(f"data[{name}]", "Invalid value: must be base64")
             raise Invalid(
-                "is invalid", where=f"data[{name}]", fix="encode it, or use stringData", causes=[cause]
+                "is invalid", where=f"data[{name}]", fix="encode the value, or use stringData", causes=[cause]
             ) from error
     secret.setdefault("type", "Opaque")
     if previous is not None and previous.get("type", "Opaque") != secret["type"]:
@@ -209,8 +209,8 @@ def reject_permanent_deletion(key: Key) -> None:
     authenticate."""
     if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
         raise Denied(
-            f'{key.resource} "{key.name}" is forbidden: it may not be deleted',
-            fix="delete what you put into it instead",
+            f'{key.resource} "{key.name}" is forbidden: the namespace must not be deleted',
+            fix="delete the objects in the namespace instead",
         )
 
 

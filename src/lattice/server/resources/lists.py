@@ -73,7 +73,7 @@ async def list_objects(api: Api, call: Call) -> Reply:
     selection = build_selection(call, options)
     if parse_accept(call.accept).kind == "yaml":
         raise NotAcceptable(
-            "lists are given as JSON, single objects also as YAML", fix="send Accept: application/json"
+            "lists are available as JSON, single objects also as YAML", fix="send Accept: application/json"
         )
     start = _start_position(selection, options)
     if options.limit:
@@ -139,7 +139,7 @@ def _start_position(selection: Selection, options: ReadOptions) -> ContinueToken
         token = read_token(options.continue_token)
         if token.resource != f"{identifier}/{selection.namespace}":
             raise Malformed(
-                "continue key is not valid: it belongs to another list",
+                "continue key is not valid: it belongs to a different list",
                 where="continue",
                 fix="start the list again",
             )

@@ -60,7 +60,7 @@ def parse_accept(accept: str) -> Representation:
             if requested_kind in {"PartialObjectMetadata", "PartialObjectMetadataList"}:
                 return Representation("partial", version)
     raise NotAcceptable(
-        f"only application/json and application/yaml can be given, not {accept}", fix=f"send Accept: {JSON}"
+        f"only application/json and application/yaml are available, not {accept}", fix=f"send Accept: {JSON}"
     )
 
 

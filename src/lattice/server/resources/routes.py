@@ -63,7 +63,7 @@ def unknown_path_error(path: str) -> NotFound:
     return NotFound(
         "the server could not find the requested resource",
         where=path,
-        fix="`kubectl api-resources` lists what there is",
+        fix="`kubectl api-resources` lists the resources",
     )
 
 
@@ -107,12 +107,14 @@ def expand_short_path(request: RoutedRequest) -> RoutedRequest:
         raise unknown_path_error(request.path)
     if request.method not in methods:
         raise MethodNotAllowed(
-            f"{request.method} is not understood here", where=request.path, fix=f"use {' or '.join(methods)}"
+            f"method {request.method} is not allowed here",
+            where=request.path,
+            fix=f"use {' or '.join(methods)}",
         )
     resource = SHORT_API_RESOURCES[plural]
     namespace = request.query.get("namespace", "")
     if namespace and (problem := dns_label_problem(namespace)):
-        raise Malformed(problem, where="?namespace=", fix="name one namespace")
+        raise Malformed(problem, where="?namespace=", fix="use the path of one namespace")
     if resource.namespaced and not namespace and (segments or request.method == "POST"):
         namespace = "default"
     namespace_segments = ["namespaces", namespace] if resource.namespaced and namespace else []

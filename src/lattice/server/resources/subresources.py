@@ -62,7 +62,7 @@ def _requested_scale(call: Call, old: Entry) -> Object:
         change = PATCH_FUNCTIONS.get(media_type)
         if change is None or change is strategic_merge_patch:
             raise UnsupportedMediaType(
-                f"a scale takes a merge patch or a JSON patch, not {media_type}",
+                f"the scale subresource accepts a merge patch or a JSON patch, not {media_type}",
                 fix="set Content-Type: application/merge-patch+json",
             )
         requested = change(_scale(call, unpack(old.value, old.revision)), parse_json(call.body).value)
@@ -109,13 +109,11 @@ async def retry(api: Api, call: Call) -> Reply:
         if obj["metadata"].get("deletionTimestamp"):
             raise Conflict(
                 f'{served.resource.id} "{call.target.name}" is being deleted',
-                fix="declare it again once it is gone",
+                fix="create the object again after the deletion",
             )
         if (obj.get("spec") or {}).get("desiredState", "Running") != "Running":
-            problem = (
-                f'{served.resource.id} "{call.target.name}" is to be stopped: there is nothing to try again'
-            )
-            raise Conflict(problem, fix="start it first: set its spec.desiredState to Running")
+            problem = f'{served.resource.id} "{call.target.name}" has desiredState Stopped: there is nothing to restart'
+            raise Conflict(problem, fix="set spec.desiredState to Running first")
         value = pack(served.resource, {**obj, "metadata": with_retry_request(obj["metadata"], api.now())})
         if options.dry_run:
             return Reply(splice_revision(value, served.revision_offset, entry.revision))

@@ -12,8 +12,10 @@ from lattice.kinds.meta.jsonpath import compile_path
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.kinds.meta.timestamps import parse_timestamp
 
-NAME_COLUMN = Column("Name", ".metadata.name", description="Its name, unique for its kind in its namespace.")
-AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date", description="How long it has existed.")
+NAME_COLUMN = Column(
+    "Name", ".metadata.name", description="Name of the object, unique for its kind in its namespace."
+)
+AGE_COLUMN = Column("Age", ".metadata.creationTimestamp", "date", description="Age of the object.")
 COLUMN_FORMATS = {"Name": "name"}
 
 

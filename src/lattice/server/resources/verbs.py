@@ -79,7 +79,7 @@ async def create(api: Api, call: Call) -> Reply:
         raise Malformed(
             "resourceVersion should not be set on objects to be created",
             where="metadata.resourceVersion",
-            fix="leave it out",
+            fix="omit resourceVersion",
         )
     try:
         return await write(api, PendingWrite(call, options, None, body, duplicates=duplicates))
@@ -214,7 +214,7 @@ def parse_applied(call: Call, applied: Object) -> AppliedConfiguration:
         raise Malformed(
             "metadata.managedFields must be nil",
             where="metadata.managedFields",
-            fix="leave it out of what you apply",
+            fix="omit managedFields in the applied object",
         )
     served = call.target.served
     if not call.target.subresource and served.resource.has_status:

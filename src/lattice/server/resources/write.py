@@ -168,7 +168,7 @@ async def _insert(api: Api, served: ServedKind, key: Key, value: bytes) -> int:
                 raise _exists(served, key.name) from conflict
             # The namespace changed since the cached revision: read the namespace again.
             api.namespace_revisions.pop(key.namespace, None)
-    raise Denied(f'namespaces "{key.namespace}" keeps changing', fix="try again")
+    raise Denied(f'namespaces "{key.namespace}" changed during every attempt', fix="retry the request")
 
 
 def _exists(served: ServedKind, name: str) -> Exists:

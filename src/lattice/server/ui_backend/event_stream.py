@@ -77,9 +77,7 @@ def parse_scopes(text: str) -> Mapping[str, Scope]:
         return _decode_scopes(text) if text else {}
     except msgspec.MsgspecError as error:
         fix = 'send a scope for each kind, such as {"latticeworkloads": {"service": "default/web"}}'
-        raise Malformed(
-            f"what is wanted of the kinds cannot be read: {error}", where="only", fix=fix
-        ) from error
+        raise Malformed(f"the scopes of the kinds cannot be read: {error}", where="only", fix=fix) from error
 
 
 @dataclass
@@ -140,16 +138,18 @@ class PageEventStream:
         served = [self._served_kind(plural) for plural in _split_list(query.get("kinds", ""))]
         if not served:
             raise Malformed(
-                "of which kinds?", where="kinds", fix="name some, such as latticeservices,latticenodes"
+                "at least one kind is required",
+                where="kinds",
+                fix="list the kinds, such as latticeservices,latticenodes",
             )
         _authorize_watch(user, served)
         listed = set(_split_list(query.get("list", "")))
         after = query.get("after", "")
         if after and not (after.isascii() and after.isdecimal() and len(after) < 20):
             raise Malformed(
-                f"{after!r} is no revision",
+                f"{after!r} is not a revision",
                 where="after",
-                fix="give the revision of the last note, or leave it out",
+                fix="use the revision of the last event, or omit the parameter",
             )
         scopes = parse_scopes(query.get("only", ""))
         watched_kinds = await self._watch_kinds(served, listed, int(after or 0))

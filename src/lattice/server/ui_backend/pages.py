@@ -72,13 +72,13 @@ class Pages:
             return await self._session(request, body)
         if request.method not in {"GET", "HEAD"}:
             raise MethodNotAllowed(
-                f"{request.method} is not understood here", where=request.path, fix="use GET"
+                f"method {request.method} is not allowed here", where=request.path, fix="use GET"
             )
         if request.path in {"/", UI_PATH.rstrip("/")}:
             return Reply(b"", 302, headers={"Location": UI_PATH, **SECURITY_HEADERS})
         asset = self.assets.get(request.path.removeprefix(UI_PATH) or "index.html")
         if asset is None:
-            raise NotFound("the page has no such file", where=request.path, fix=f"start at {UI_PATH}")
+            raise NotFound("the web page has no such file", where=request.path, fix=f"start at {UI_PATH}")
         headers = {
             **SECURITY_HEADERS,
             "ETag": asset.etag,
@@ -96,12 +96,14 @@ class Pages:
     async def _session(self, request: PageRequest, body: bytes) -> Reply:
         if request.method not in {"GET", "POST", "DELETE"}:
             raise MethodNotAllowed(
-                f"{request.method} is not understood here", where=request.path, fix="use GET, POST or DELETE"
+                f"method {request.method} is not allowed here",
+                where=request.path,
+                fix="use GET, POST or DELETE",
             )
         # A form of another site cannot set the header: no cross-site request signs a user in or out.
         if request.headers.get(PAGE_HEADER) != "1":
             raise Denied(
-                "only the page itself signs in and out",
+                "only the web page may sign in and sign out",
                 where=request.path,
                 fix=f"send the header {PAGE_HEADER}: 1",
             )

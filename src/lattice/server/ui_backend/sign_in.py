@@ -82,7 +82,7 @@ class SignIn:
         try:
             request = decode_request(body, SignInRequest, _BODY_FIX)
             if bool(request.token) == bool(request.code):
-                raise Malformed("either a token or a code signs in", fix=_BODY_FIX)
+                raise Malformed("exactly one of token and code is required", fix=_BODY_FIX)
             if request.code:
                 return await self._create_session_token(self._redeem(request.code))
             await self.tokens.user_of_token(request.token)
@@ -107,12 +107,12 @@ class SignIn:
     def _redeem(self, code: str) -> User:
         issued = self._codes.get(_digest(code))
         if issued is None:
-            raise UnknownUser("this link is not known here", fix=_FIX)
+            raise UnknownUser("this server does not know the sign-in link", fix=_FIX)
         if issued.is_used:
-            raise UnknownUser("this link was used already", fix=_FIX)
+            raise UnknownUser("the sign-in link was already used", fix=_FIX)
         if self.clock.monotonic() >= issued.expires_at:
             raise UnknownUser(
-                f"this link is over: it was good for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
+                f"the sign-in link has expired: it was valid for {CODE_LIFETIME_S / 60:g} minutes", fix=_FIX
             )
         # A used code stays in memory, so that a second use gets its own message.
         issued.is_used = True

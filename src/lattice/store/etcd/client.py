@@ -60,7 +60,7 @@ class Address:
             problem = f"unknown option {unknown[0]!r}" if unknown else "not an etcd address"
             raise Invalid(
                 f"{problem}: {url!r}",
-                fix="write it as etcd://host:2379[,host:2379]/prefix?ca=FILE&cert=FILE&key=FILE",
+                fix="write the address as etcd://host:2379[,host:2379]/prefix?ca=FILE&cert=FILE&key=FILE",
             )
         files = {name: values[-1] for name, values in query.items()}
         return cls(endpoints, parts.path.rstrip("/") or "/lattice", **files)
@@ -195,14 +195,12 @@ def translate_error(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
         return Full(
             "etcd's space quota is used up: nothing was written",
             where=where,
-            fix="compact, defragment and `etcdctl alarm disarm`",
+            fix="compact and defragment etcd, then run `etcdctl alarm disarm`",
         )
     if "required revision has been compacted" in details:
-        return Gone("that revision is compacted", fix="list again and go on from there")
+        return Gone("the revision is compacted", fix="list again and watch from the new revision")
     if "future revision" in details:
-        return RevisionTooNew(
-            "that revision has not happened yet", fix="ask again later, or without a revision"
-        )
+        return RevisionTooNew("the revision does not exist yet", fix="retry later, or omit the revision")
     if "requested lease not found" in details:
         return NoSuchLease(details, where=where)
     if "request is too large" in details or "too many operations" in details:
@@ -213,12 +211,14 @@ def translate_error(error: grpc.aio.AioRpcError, endpoint: str) -> LatticeError:
         )
     if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
         return Unavailable(
-            "no answer in time", where=where, fix="see whether etcd has a leader and a disk that keeps up"
+            "no response in time",
+            where=where,
+            fix="check that etcd has a leader and that its disk is fast enough",
         )
     return Unavailable(
         f"{error.code().name.lower().replace('_', ' ')}: {details}",
         where=where,
-        fix="see whether etcd runs and is reachable",
+        fix="check that etcd runs and is reachable",
     )
 
 
@@ -231,7 +231,7 @@ def reject_lossy_version(version: str) -> None:
     if (3, 4, 22) <= numbers < (3, 5, 0) or numbers >= (3, 5, 6):
         return
     raise Unavailable(
-        f"etcd {version} is not used: this release can lose writes it has acknowledged",
+        f"etcd {version} is not supported: this release can lose acknowledged writes",
         fix="upgrade etcd to 3.4.22 or later, or 3.5.6 or later; "
         "at your own risk: --allow-etcd-that-loses-writes",
     )

@@ -142,7 +142,7 @@ class EtcdStore:
                     raise compacted_error(revision, await self.revision()) from None
             except RevisionTooNew:
                 raise future_revision_error(revision, await self.revision()) from None
-        raise Unavailable("etcd was compacted faster than it could be listed", fix="compact less often")
+        raise Unavailable("etcd was compacted during the list", fix="compact less often")
 
     async def watch(self, resource: str, after: int) -> Watch:
         after = max(after, 1)
@@ -383,7 +383,8 @@ class EtcdStore:
         if feeds is not None:
             reason = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
             feeds.restart(
-                feeds.head, Gone(f"the watch on etcd is {reason}", fix="list again and go on from there")
+                feeds.head,
+                Gone(f"the watch on etcd is {reason}", fix="list again and watch from the new revision"),
             )
 
     async def _run_shared_watch(self, feeds: Feeds) -> None:
@@ -486,5 +487,6 @@ def _explain(
     }
     check_expected_revisions(writes, checks, revisions.__getitem__)
     raise Unavailable(
-        "etcd refused a commit whose conditions hold", fix="retry; if it persists, etcd's data is damaged"
+        "etcd rejected a commit although its conditions hold",
+        fix="retry; if the error persists, the data of etcd is damaged",
     )

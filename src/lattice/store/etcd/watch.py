@@ -128,7 +128,7 @@ class WatchStream:
                 if response.compact_revision:
                     raise Gone(
                         f"history before revision {response.compact_revision} is compacted",
-                        fix="list again and go on from there",
+                        fix="list again and watch from the new revision",
                     )
                 if response.canceled:
                     raise Unavailable(f"etcd ended the watch: {response.cancel_reason}")
@@ -165,8 +165,8 @@ class WatchStream:
         # Without the previous value, the change would look like a creation.
         if not previous_revision and (is_delete or kv.create_revision != kv.mod_revision):
             raise Gone(
-                f"what revision {kv.mod_revision} replaced is compacted",
-                fix="list again and go on from there",
+                f"the previous value of revision {kv.mod_revision} is compacted",
+                fix="list again and watch from the new revision",
             )
         previous = (
             Entry(key, self.lookup_value(key, previous_revision) or event.prev_kv.value, previous_revision)

@@ -282,7 +282,7 @@ def _open_writer_state(path: Path, clock: Clock) -> WriterState:
     elif version != SCHEMA_VERSION:
         db.close()
         raise Conflict(
-            f"was written by a newer Lattice: its schema is {version}, this one knows {SCHEMA_VERSION}",
+            f"was written by a newer Lattice: the schema is {version}, but this version supports {SCHEMA_VERSION}",
             where=str(path),
             fix="upgrade Lattice",
         )

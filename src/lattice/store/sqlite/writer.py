@@ -43,7 +43,7 @@ _META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 def end_process(reason: str) -> None:
     """Exit the process: after a failed fsync the contents of the disk are unknown, and only a restart reads
     them again."""
-    sys.stderr.write(f"lattice: {reason}; ending, so that nothing is acknowledged that may be lost\n")
+    sys.stderr.write(f"lattice: {reason}; exiting, so that no write is acknowledged that may be lost\n")
     sys.stderr.flush()
     os._exit(EXIT_DISK_FAILURE)
 
@@ -266,11 +266,11 @@ class Writer:
             return Full(
                 "the disk is full: nothing was written",
                 where=self._state.db.filename,
-                fix="free some space; reads go on meanwhile",
+                fix="free disk space; reads still work",
             )
         if isinstance(error, (apsw.IOError, apsw.CorruptError, apsw.NotADBError)):
             self._fail(f"writing to {self._state.db.filename} failed: {error}")
-        return Unavailable(f"SQLite refused: {error}", where=self._state.db.filename)
+        return Unavailable(f"SQLite error: {error}", where=self._state.db.filename)
 
     def _roll_back(self) -> None:
         try:

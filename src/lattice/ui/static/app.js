@@ -99,10 +99,10 @@ function Shown({ name, params, query, user }) {
   return state.View ? html`<${state.View} params=${params} query=${query} user=${user} />` : html`<${Loading} />`;
 }
 
-const SAID = { live: "Live", connecting: "Connecting…", lost: "No answer", away: "Paused", idle: "" };
+const SAID = { live: "Live", connecting: "Connecting…", lost: "No response", away: "Paused", idle: "" };
 
 function Lost() {
-  return useConnection() === "lost" && html`<p class="problem" role="alert">The server does not answer.
+  return useConnection() === "lost" && html`<p class="problem" role="alert">The server does not respond.
     Showing last known data. Retrying every few seconds.</p>`;
 }
 

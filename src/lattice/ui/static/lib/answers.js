@@ -58,7 +58,7 @@ export function nothingFits({ isPlaced, conflicts = [] }) {
   return `No tried change places the service: ${fewest} requirements would have to change together.`;
 }
 
-// `2 new places with region other than north; compliance gdpr; 1 node of cpu 250m, memory 128Mi`
+// `2 new pools with region other than north; compliance gdpr; 1 node of cpu 250m, memory 128Mi`
 export function required(wanted) {
   if (!wanted?.places) return "";
   const { machine, machines = 1, latency = {}, ...rest } = wanted.requiredProperties;
@@ -66,7 +66,7 @@ export function required(wanted) {
   const within = (to) => (to.length ? ` in ${to.join(", ")}` : "");
   const near = Object.entries(latency).map(([name, each]) => `at most ${each.maxMs} ms to ${name}${within(each.to)}`);
   const sized = machine ? ` of ${told(machine)}` : "";
-  const places = wanted.places === 1 ? "a new place" : `${wanted.places} new places`;
+  const places = wanted.places === 1 ? "a new pool" : `${wanted.places} new pools`;
   return `${places} with ${[...words, ...near, plural(machines, "node") + sized].join("; ")}`;
 }
 
@@ -83,7 +83,7 @@ export function told(value) {
 export function summary({ services, clusters, wouldMove, unplaced, total, declared = [] }) {
   const parts = [...tally(services, "service"), ...tally(clusters, "cluster")];
   const nodes = clusters.reduce((sum, each) => sum + machines(each.after) - machines(each.before), 0);
-  if (nodes) parts.push(`${plural(Math.abs(nodes), "node")} ${nodes > 0 ? "more" : "less"}`);
+  if (nodes) parts.push(`${plural(Math.abs(nodes), "node")} ${nodes > 0 ? "more" : "fewer"}`);
   if (wouldMove.length) parts.push(`${plural(wouldMove.length, "service")} would move`);
   const before = unplaced.some((each) => each.isNew) ? "" : " as before";
   for (const [word, some] of [["partly", unplaced.filter(has)], ["not", unplaced.filter((each) => !has(each))]]) {
@@ -102,14 +102,14 @@ function besides(declared, isAll) {
   const parts = restarted ? [`${plural(restarted, "service")} restarted replica by replica`] : [];
   if (!isAll) return parts;
   if (others) parts.push(`${plural(others, restarted ? "other declaration" : "declaration")} changed`);
-  return [...parts, declared.length ? "nothing is placed otherwise" : "nothing changes"];
+  return [...parts, declared.length ? "no placement changes" : "nothing changes"];
 }
 
 const has = (each) => each.replicas - each.missing;
 const machines = (counts) => Object.values(counts).reduce((sum, each) => sum + each, 0);
 
 function tally(rows, noun) {
-  const verbs = { "+": noun === "service" ? "placed" : "made", "~": "changed", "-": "removed" };
+  const verbs = { "+": noun === "service" ? "placed" : "created", "~": "changed", "-": "removed" };
   return Object.entries(verbs).flatMap(([mark, verb]) => {
     const found = rows.filter((each) => each.mark === mark && each.isPlaced !== false).length;
     return found ? [`${plural(found, noun)} ${verb}`] : [];
@@ -125,7 +125,7 @@ export function machinesOf({ mark, before, after }) {
   }).join(", ");
 }
 
-export const MARKS = { "+": "new", "~": "changed", "-": "gone" };
+export const MARKS = { "+": "new", "~": "changed", "-": "removed" };
 
 // The what-if scenario in words; the same text as `lattice whatif` prints.
 export function eventWords({ lose, drop, priceMillionths }) {

@@ -29,7 +29,7 @@ async function send(method, path, given) {
   try {
     response = await fetch(path, { method, headers, credentials: "same-origin", body });
   } catch {
-    throw new Refused(0, { message: "the server does not answer (fix: check that it is running)" });
+    throw new Refused(0, { message: "the server does not respond (fix: check that the server runs)" });
   }
   const text = await response.text();
   const isJson = (response.headers.get("Content-Type") ?? "").includes("json");

@@ -13,5 +13,5 @@ export function useChangedSince(answer) {
   return Boolean(answer) && changed === answer;
 }
 
-export const ChangedSince = ({ again, onAgain }) => html`<span class="quiet" role="note">The fleet has changed since this answer.${" "}
+export const ChangedSince = ({ again, onAgain }) => html`<span class="quiet" role="note">The fleet has changed since this result.${" "}
   <button type="button" class="plain" onClick=${onAgain}>${again}</button></span>`;

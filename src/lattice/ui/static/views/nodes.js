@@ -121,7 +121,7 @@ function One({ node, load, complete, user }) {
       <section class="card"><h2>Workloads by CPU</h2><${Packed} node=${node} load=${load} /></section>
       <section><h2>Workloads</h2>
         <${Table} label="Workloads" columns=${WORKLOADS} rows=${load.workloads} href=${toService} height=${420}
-          empty=${stateOf(node) === "Draining" ? "drained: no workloads are left" : "no workloads are bound to this node"} /></section>
+          empty=${stateOf(node) === "Draining" ? "drained: no workloads remain" : "no workloads are bound to this node"} /></section>
     </div>`;
 }
 
