@@ -251,7 +251,8 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
         in ran.err
     )
     assert (
-        "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
+        "Warning: a.jsonl:5: node n2 states 1 gpu, but no GPU counts: list every GPU with its model under status.gpus"
+        in ran.err
     )
 
 
