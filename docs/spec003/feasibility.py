@@ -89,8 +89,8 @@ FEASIBILITY = (
         "scheduling/cycle/test_cycle.py::test_next_cycle_reselects_after_conflict",
         (
             "scheduling/cycle/binder.py",
-            'changed since it was chosen", is_retriable=True)',
-            'changed since it was chosen", is_retriable=False)',
+            'changed after the decision", is_retriable=True)',
+            'changed after the decision", is_retriable=False)',
         ),
     ),
 )

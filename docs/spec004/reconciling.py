@@ -41,7 +41,7 @@ RECONCILIATION = (
         "Running, Failed: Recreate",
         "lifecycle.workload:Action.RECREATE",
         f"{TABLE}::test_decide_desired_running[Running, Failed, wait over: Recreate]",
-        (LIFECYCLE, 'Action.RECREATE, f"it failed', 'Action.APPLY, f"it failed'),
+        (LIFECYCLE, "Decision(Action.RECREATE, reason, ", "Decision(Action.APPLY, reason, "),
     ),
     Row(
         "Stopped, Running: ApplyStopped",
@@ -49,7 +49,7 @@ RECONCILIATION = (
         f"{TABLE}::test_decide_desired_stopped[Stopped, Running: ApplyStopped]",
         (
             LIFECYCLE,
-            'return _order_once(inputs, Action.APPLY_STOPPED, "it is to be stopped", grace_periods.stop)',
+            'return _order_once(inputs, Action.APPLY_STOPPED, "Stopping as requested", grace_periods.stop)',
             "return STOPPED",
         ),
     ),
@@ -59,7 +59,7 @@ RECONCILIATION = (
         f"{TABLE}::test_decide_desired_deleted",
         (
             LIFECYCLE,
-            'return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)',
+            'return _order_once(inputs, Action.DELETE, "Stopping before deletion", grace_periods.stop)',
             "return STOPPED",
         ),
     ),
@@ -69,7 +69,7 @@ RECONCILIATION = (
         f"{TABLE}::test_decide_desired_running[Missing, just applied: grace]",
         (
             LIFECYCLE,
-            'return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(',
+            "return _wait_within_grace(grace - age, reason) or _decide_failure(",
             "return _decide_failure(",
         ),
     ),

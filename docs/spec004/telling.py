@@ -29,7 +29,7 @@ EVENTS = (
         "controllers/scheduler/test_scheduler.py::test_workload_is_bound_with_recorded_decision",
         (
             "controllers/scheduler/binding_records.py",
-            'return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]',
+            'return [put, self._event(workload, "WorkloadScheduled", f"Bound to node {binding.node}")]',
             "return [put]",
         ),
     ),

@@ -38,5 +38,5 @@ def test_every_timeout_can_be_set() -> None:
 
 @pytest.mark.parametrize(("beat", "lost", "replaced"), [(0, 40, 120), (50, 40, 120), (10, 40, 40)])
 def test_invalid_timeouts_are_refused(beat: float, lost: float, replaced: float) -> None:
-    with pytest.raises(Invalid, match="each must be longer than the one before"):
+    with pytest.raises(Invalid, match="each must be longer than the previous duration"):
         node_timeouts(Settings(heartbeat=beat, node_lost_after=lost, replace_after=replaced))

@@ -84,7 +84,7 @@ def _is_tried_five_times(site: Site, name: str) -> None:
         5,
     )
     assert (status["failureMessage"], status["lastLog"]) == ("exited with code 3", "out of luck\n" * 5)
-    assert "RUNTIME_ERROR, exited with code 3: it failed once" in [
+    assert "RUNTIME_ERROR: exited with code 3; back-off after 1 failure" in [
         each["message"] for each in site.events(name)
     ]
     assert site.reasons(name).count("RetryTriggered") == 4
@@ -150,7 +150,7 @@ def _rises_again(site: Site, name: str) -> None:
         )
         wait_until(lambda killed=killed: site.pids(name) - {killed} and site.is_running(name), "another runs")
     counted = [each["message"] for each in site.events(name) if each["reason"] == "WorkloadBackOff"]
-    assert counted[0] == "RUNTIME_ERROR, killed by signal SIGKILL: it failed once"
+    assert counted[0] == "RUNTIME_ERROR: killed by signal SIGKILL; back-off after 1 failure"
     wait_until(lambda: "WorkloadSteady" in site.reasons(name), "it counts as steady")
     status = wait_until(lambda: site.status(name), "it is there")
     assert (status["retry"]["attempts"], status.get("failureReason", "")) == (0, "")

@@ -48,9 +48,9 @@ def test_taint_evictions() -> None:
         NodeWorkload("overdue", tolerations=(tolerates(DOWN, 20), tolerates(SLOW, 500))),
     ]
     assert taint_evictions(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
-        NodeEviction("leaves", "it does not tolerate taint disk=slow:NoExecute any longer"),
-        NodeEviction("overdue", "it does not tolerate taint maintenance:NoExecute any longer"),
-        NodeEviction("patient", "it does not tolerate taint maintenance:NoExecute any longer", 35.0),
+        NodeEviction("leaves", "taint disk=slow:NoExecute is no longer tolerated"),
+        NodeEviction("overdue", "taint maintenance:NoExecute is no longer tolerated"),
+        NodeEviction("patient", "taint maintenance:NoExecute is no longer tolerated", 35.0),
     ]
     assert taint_evictions(residents, {SOFT: 5.0}) == []
 
@@ -71,8 +71,8 @@ def test_drain_evicts_lowest_priority_within_availability() -> None:
     found = plan_drain(residents, services)
     assert [each.name for each in found.evictions] == ["cache-0", "batch", "web-0"]
     assert found.blocked == {
-        "web-1": "1 of service web already leave",
-        "db-0": "service db has 1 available and needs 1: one more must run first",
+        "web-1": "1 replica of service web already being evicted",
+        "db-0": "a replacement replica must start first: service db has 1 available and needs 1",
     }
     assert found.surge_services == ("db",)
     assert not found.is_done
@@ -86,7 +86,11 @@ def test_drain_proceeds_as_surge_replicas_become_ready() -> None:
     waits = plan_drain(
         [NodeWorkload("web-0", "web", is_evicting=True)], {"web": ServiceAvailability(1, 1, evicting=1)}
     )
-    assert (waits.evictions, waits.blocked, waits.is_done) == ((), {"web-0": "it is being stopped"}, False)
+    assert (waits.evictions, waits.blocked, waits.is_done) == (
+        (),
+        {"web-0": "the workload is being stopped"},
+        False,
+    )
     assert plan_drain([], {"web": ServiceAvailability(1, 1)}).is_done
 
 
@@ -133,7 +137,5 @@ def test_drain_waits_for_rollout_and_requests_no_surge() -> None:
         {"web": ServiceAvailability(3, 2, is_changing=True)},
     )
     assert [each.name for each in found.evictions] == ["alone"]
-    assert found.blocked == {
-        "web-0": "replicas of service web are being replaced or removed: it waits until that is done"
-    }
+    assert found.blocked == {"web-0": "waiting until service web has finished replacing or removing replicas"}
     assert found.surge_services == ()

@@ -20,30 +20,40 @@ def holds(state: Any = "Running", revision: str = REV, uid: str = "uid-1") -> Re
     [
         pytest.param(WANTED, holds(), [], id="as assigned"),
         pytest.param(WANTED, holds("Starting"), [], id="starting"),
-        pytest.param(None, holds(), [("orphan_on_agent", "the node was not told to have it")], id="orphan"),
-        pytest.param(WANTED, None, [("missing_on_agent", "the node does not have it")], id="missing"),
+        pytest.param(
+            None,
+            holds(),
+            [("orphan_on_agent", "the node reports a workload that is not assigned to the node")],
+            id="orphan",
+        ),
+        pytest.param(
+            WANTED, None, [("missing_on_agent", "the node does not report the workload")], id="missing"
+        ),
         pytest.param(AssignedWorkload("uid-1", REV, should_run=False), None, [], id="stopped and not there"),
         pytest.param(
-            WANTED, holds("Failed"), [("state_mismatch", "it is Failed, and is to be running")], id="failed"
+            WANTED,
+            holds("Failed"),
+            [("state_mismatch", "the node reports Failed, expected running")],
+            id="failed",
         ),
         pytest.param(
             AssignedWorkload("uid-1", REV, should_run=False),
             holds(),
-            [("state_mismatch", "it is Running, and is to be stopped")],
+            [("state_mismatch", "the node reports Running, expected stopped")],
             id="runs on",
         ),
         pytest.param(
             WANTED,
             holds(revision=OLD),
-            [("revision_mismatch", f"revision is {OLD}, not {REV}")],
+            [("revision_mismatch", f"the node reports revision {OLD}, expected revision {REV}")],
             id="old revision",
         ),
         pytest.param(
             WANTED,
             holds(uid="uid-0"),
             [
-                ("missing_on_agent", "the node does not have it"),
-                ("orphan_on_agent", "it is an earlier one of the same name, uid-0"),
+                ("missing_on_agent", "the node does not report the workload"),
+                ("orphan_on_agent", "the node reports an earlier workload of the same name, uid uid-0"),
             ],
             id="an earlier one of the same name",
         ),

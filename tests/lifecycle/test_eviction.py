@@ -27,8 +27,8 @@ NOT_EVICTING, PLANNED, REQUESTED, STOPPING, RELEASED = EvictionState
 LOST, DRAIN, TAINT, PREEMPTION = EvictionCause
 MAIN = {"main": Container(command=("sleep", "1"))}
 LEAVING = Condition(type="Leaving", status="True", reason="Preempted", message="makes room for high")
-DRAINED = DecidedEviction(DRAIN, "its node is drained")
-DRAINED_WHILE_DOWN = DecidedEviction(DRAIN, "its node is drained", is_withdrawn_if_available=True)
+DRAINED = DecidedEviction(DRAIN, "the node is being drained")
+DRAINED_WHILE_DOWN = DecidedEviction(DRAIN, "the node is being drained", is_withdrawn_if_available=True)
 TAINTED = DecidedEviction(TAINT, "it does not tolerate a taint")
 FAILS_OVER = DecidedEviction(LOST, "its node was silent for 120 s")
 VICTIM = DecidedEviction(PREEMPTION, "")

@@ -96,7 +96,7 @@ def test_evaluate_node(node: NodeObservation, state: str, event: str, again: flo
 def test_node_timeouts_are_configurable() -> None:
     quick = NodeTimeouts(not_ready_after=0.4, replace_after=1.2)
     assert evaluate_node(a_node_observation(0.5), quick).state == "NotReady"
-    assert evaluate_node(a_node_observation(0.5), quick).message == "nothing was heard of it for 0.4 s"
+    assert evaluate_node(a_node_observation(0.5), quick).message == "No heartbeat for 0.4 s"
     assert evict_silent_nodes([a_node_observation(1.3)], EvictionRateLimiter(), 0.0, quick).evicted_nodes == {
         "n0"
     }
@@ -134,11 +134,11 @@ def test_zone_outage_has_message_and_ends_on_recovery() -> None:
     assert first.evicted_nodes == frozenset()
     assert (
         str(first.outages["z"])
-        == "7 of 10 nodes: most nodes of zone z are silent at once, and nothing is moved until some are back"
+        == "7 of 10 nodes without a heartbeat: failover in zone z is halted until more of its nodes send heartbeats, because most nodes of the zone are silent"
     )
     assert (
         first.blocked["z00"]
-        == "most nodes of zone z are silent at once, and nothing is moved until some are back"
+        == "failover in zone z is halted until more of its nodes send heartbeats, because most nodes of the zone are silent"
     )
     back = evict_silent_nodes(zone_of(4, 10), first.rate_limiter, 1.0)
     assert back.evicted_nodes == {"z00"}
@@ -163,7 +163,7 @@ def test_longest_silent_node_first_and_rate_is_per_zone() -> None:
     ]
     found = evict_silent_nodes(nodes, EvictionRateLimiter(), 5.0)
     assert found.evicted_nodes == {"a2", "b1"}
-    assert found.blocked == {"a1": "only 0.1 nodes a second are given up in zone a"}
+    assert found.blocked == {"a1": "failover in zone a is limited to 0.1 nodes per second"}
     assert found.requeue_after == 10
 
 
@@ -181,13 +181,13 @@ def evicted(*names: str) -> SilentNodeEvictions:
 @pytest.mark.parametrize(
     ("policy", "silence", "is_released", "may_go", "reason"),
     [
-        pytest.param(KEEP, 119.9, True, False, "its node may be back within 120 s of its last heartbeat", id="keep: not before 120 s"),
-        pytest.param(KEEP, 120, True, True, "its node was silent for 120 s; should it come back, the surplus copy is stopped", id="keep: replaced after 120 s"),
-        pytest.param(STOP, 120, True, True, "its node was silent for 120 s and has surely stopped it", id="stop: replaced after 120 s, the node stopped it at 90 s"),
-        pytest.param(Disconnect(policy="stop", stop_after="119s"), 130, True, False, "its node may be back within 142.222 s of its last heartbeat", id="stop: a late deadline on the node makes the replacement later"),
-        pytest.param(Disconnect(policy="stop", stop_after="119s"), 143, True, True, "its node was silent for 142.222 s and has surely stopped it", id="stop: and then it is replaced"),
-        pytest.param(Disconnect(stop_after="119s"), 120, True, True, "its node was silent for 120 s; should it come back, the surplus copy is stopped", id="keep: stopAfter means nothing"),
-        pytest.param(KEEP, 500, False, False, "its node has not been given up yet", id="not before the node is given up"),
+        pytest.param(KEEP, 119.9, True, False, "failover starts 120 s after the last heartbeat", id="keep: not before 120 s"),
+        pytest.param(KEEP, 120, True, True, "No heartbeat from the node for 120 s; if the node returns, Lattice stops the surplus copy", id="keep: replaced after 120 s"),
+        pytest.param(STOP, 120, True, True, "No heartbeat from the node for 120 s; the node has certainly stopped the workload", id="stop: replaced after 120 s, the node stopped it at 90 s"),
+        pytest.param(Disconnect(policy="stop", stop_after="119s"), 130, True, False, "failover starts 142.222 s after the last heartbeat", id="stop: a late deadline on the node makes the replacement later"),
+        pytest.param(Disconnect(policy="stop", stop_after="119s"), 143, True, True, "No heartbeat from the node for 142.222 s; the node has certainly stopped the workload", id="stop: and then it is replaced"),
+        pytest.param(Disconnect(stop_after="119s"), 120, True, True, "No heartbeat from the node for 120 s; if the node returns, Lattice stops the surplus copy", id="keep: stopAfter means nothing"),
+        pytest.param(KEEP, 500, False, False, "failover has not started yet", id="not before the node is given up"),
     ],
 )  # fmt: skip
 def test_decide_failover(

@@ -22,33 +22,36 @@ LOST = "its node has been silent for too long"
 APPLIED = {"retry": a_retry(), "last_action": an_action("Apply", 1000)}
 FIRST = {"retry": a_retry(), "last_action": an_action("Apply", 1)}
 RUNNING = [
-    pytest.param({"node": "None"}, "Assign", "it has no node", id="new: it needs a node"),
+    pytest.param({"node": "None"}, "Assign", "Not bound to a node yet", id="new: it needs a node"),
     pytest.param(
         {"node": "None", "retry": a_retry(2, 3, wait=4)},
         "BackoffWait",
-        "it failed 2 times",
+        "Back-off after 2 failures",
         id="without a node it waits its back-off first",
     ),
     pytest.param(
         {"node": "None", "retry": a_retry(2, 3, wait=-1)},
         "Assign",
-        "it has no node",
+        "Not bound to a node yet",
         id="without a node, back-off over",
     ),
     pytest.param(
         {"node": "None", "retry": a_retry(5, 6)},
         "NoAction",
-        "it has failed for good; change it, or ask for a retry",
+        "Failed permanently; change the workload or request a retry",
         id="failed for good needs no node",
     ),
-    pytest.param({}, "Apply", "its node does not have it yet", id="Running, Missing, never applied: Apply"),
+    pytest.param({}, "Apply", "Start order sent to the node", id="Running, Missing, never applied: Apply"),
     pytest.param(
-        {**FIRST}, "NoAction", "its node has been told to start it", id="Missing, just applied: grace"
+        {**FIRST},
+        "NoAction",
+        "Start order sent; waiting for the report of the node",
+        id="Missing, just applied: grace",
     ),
     pytest.param(
         {**APPLIED},
         "BackoffWait",
-        "MISSING: it failed once",
+        "MISSING; back-off after 1 failure",
         id="Missing long after it was applied: a failure, and wait",
     ),
     pytest.param(
@@ -58,44 +61,49 @@ RUNNING = [
             "report": a_report("Missing", knows_order=False),
         },
         "NoAction",
-        "its node has been told to start it",
+        "Start order sent; waiting for the report of the node",
         id="Missing, reported before the order arrived: no failure",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Missing", knows_order=False)},
         "BackoffWait",
-        "NOT_APPLIED: it failed once",
+        "NOT_APPLIED; back-off after 1 failure",
         id="an order that never arrives: a failure in the end",
     ),
-    pytest.param({**FIRST, "report": a_report("Pending")}, "NoAction", "it is Pending", id="Pending: grace"),
     pytest.param(
-        {**FIRST, "report": a_report("Starting")}, "NoAction", "it is Starting", id="Starting: grace"
+        {**FIRST, "report": a_report("Pending")}, "NoAction", "The node reports Pending", id="Pending: grace"
+    ),
+    pytest.param(
+        {**FIRST, "report": a_report("Starting")},
+        "NoAction",
+        "The node reports Starting",
+        id="Starting: grace",
     ),
     pytest.param(
         {**FIRST, "report": a_report("Unknown")},
         "NoAction",
-        "it is Unknown",
+        "The node reports Unknown",
         id="Unknown on a node that answers: grace",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Starting")},
         "BackoffWait",
-        "START_TIMEOUT: it failed once",
+        "START_TIMEOUT; back-off after 1 failure",
         id="Starting for too long: a failure",
     ),
     pytest.param(
-        {**APPLIED, "report": a_report("Running")}, "NoAction", "it runs", id="Running, Running: nothing"
+        {**APPLIED, "report": a_report("Running")}, "NoAction", "Running", id="Running, Running: nothing"
     ),
     pytest.param(
         {"retry": a_retry(), "last_action": an_action("Assign"), "report": a_report("Running")},
         "NoAction",
-        "it runs",
+        "Running",
         id="a running node has its order, despite a later write",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Failed", failure="RUNTIME_ERROR")},
         "BackoffWait",
-        "RUNTIME_ERROR: it failed once",
+        "RUNTIME_ERROR; back-off after 1 failure",
         id="Running, Failed: counted, and wait",
     ),
     pytest.param(
@@ -105,7 +113,7 @@ RUNNING = [
             "report": a_report("Failed", 1),
         },
         "BackoffWait",
-        "it failed once",
+        "Back-off after 1 failure",
         id="the same failure is not counted twice",
     ),
     pytest.param(
@@ -115,7 +123,7 @@ RUNNING = [
             "report": a_report("Failed", 1),
         },
         "Recreate",
-        "it failed once and its wait is over",
+        "Restarting after 1 failure; the back-off is over",
         id="Running, Failed, wait over: Recreate",
     ),
     pytest.param(
@@ -125,7 +133,7 @@ RUNNING = [
             "report": a_report("Failed", 1),
         },
         "NoAction",
-        "its node has been told to start it",
+        "Start order sent; waiting for the report of the node",
         id="an old failure says nothing about the new run",
     ),
     pytest.param(
@@ -135,7 +143,7 @@ RUNNING = [
             "report": a_report("Failed", 5, "RUNTIME_ERROR"),
         },
         "MarkFailed",
-        "RUNTIME_ERROR: it failed 5 times, which was the last attempt",
+        "RUNTIME_ERROR; no attempts left after 5 failures",
         id="the fifth failure ends it",
     ),
     pytest.param(
@@ -146,67 +154,67 @@ RUNNING = [
             ),
         },
         "BackoffWait",
-        "RUNTIME_ERROR, ended with code 7: it failed once",
+        "RUNTIME_ERROR: ended with code 7; back-off after 1 failure",
         id="the failure reason is included",
     ),
     pytest.param(
         {**APPLIED, "report": replace(a_report("Starting"), failure_message="ended with code 7")},
         "BackoffWait",
-        "START_TIMEOUT: it failed once",
+        "START_TIMEOUT; back-off after 1 failure",
         id="the failure reason of another run is not",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "last_action": an_action("MarkFailed"), "report": a_report("Failed", 5)},
         "NoAction",
-        "it has failed for good; change it, or ask for a retry",
+        "Failed permanently; change the workload or request a retry",
         id="failed for good stays failed",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "last_action": an_action("MarkFailed"), "report": a_report("Running", 5)},
         "ApplyStopped",
-        "it has failed for good, and what is left of it is stopped",
+        "Failed permanently; stopping the remaining copy",
         id="failed for good but something runs",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "last_action": an_action("Retry"), "revision": OLD},
         "Apply",
-        "its node does not have it yet",
+        "Start order sent to the node",
         id="another revision begins anew",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Stopped")},
         "BackoffWait",
-        "EXITED: it failed once",
+        "EXITED; back-off after 1 failure",
         id="it ended by itself: a failure, so that it does not spin",
     ),
     pytest.param(
         {"retry": a_retry(), "last_action": an_action("ApplyStopped"), "report": a_report("Stopped")},
         "Apply",
-        "it is stopped and is to run",
+        "Start order sent to the node, which reports Stopped",
         id="Running, Stopped: Apply",
     ),
     pytest.param(
         {"retry": a_retry(), "last_action": an_action("ApplyStopped"), "report": a_report("Running")},
         "Apply",
-        "it is Running and is to run",
+        "Start order sent to the node, which reports Running",
         id="a stop is taken back before it happened",
     ),
     pytest.param(
         {**APPLIED, "revision": OLD, "report": a_report("Running")},
         "Apply",
-        f"revision {OLD} takes the place of {REV}",
+        f"Replacing revision {REV} with revision {OLD}",
         id="Running, Running, another revision: Apply",
     ),
     pytest.param(
         {**FIRST, "report": a_report("Running", revision=OLD)},
         "NoAction",
-        "its node has been told to start it",
+        "Start order sent; waiting for the report of the node",
         id="the old revision still runs: grace",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Running", revision=OLD)},
         "BackoffWait",
-        "NOT_APPLIED: it failed once",
+        "NOT_APPLIED; back-off after 1 failure",
         id="the old revision runs long after: a failure",
     ),
     pytest.param(
@@ -217,7 +225,7 @@ RUNNING = [
             "report": a_report("Running", 3),
         },
         "NoAction",
-        "it runs, after it failed 2 times",
+        "Running after 2 failures",
         id="running again, failures remembered",
     ),
     pytest.param(
@@ -228,25 +236,25 @@ RUNNING = [
             "report": a_report("Running", 3),
         },
         "Forgive",
-        "it has run for 240 s",
+        "Running for 240 s; failure count reset",
         id="running for long, failures forgotten",
     ),
     pytest.param(
         {"retry": a_retry(0, 3), "last_action": an_action("Forgive", 300), "report": a_report("Failed", 3)},
         "BackoffWait",
-        "EXITED: it failed once",
+        "EXITED; back-off after 1 failure",
         id="forgiven, and failed again",
     ),
     pytest.param(
         {"retry": a_retry(0, 3), "last_action": an_action("Forgive", 300)},
         "BackoffWait",
-        "MISSING: it failed once",
+        "MISSING; back-off after 1 failure",
         id="forgiven, and vanished",
     ),
     pytest.param(
         {**APPLIED, "node": "Silent"},
         "AwaitFailover",
-        "its node is silent; it may be back before the time is up",
+        "No heartbeat from the node; the node may return before failover starts",
         id="node silent: wait",
     ),
     pytest.param(
@@ -256,24 +264,27 @@ RUNNING = [
         id="node silent for too long: another node",
     ),
     pytest.param(
-        {**APPLIED, "node": "Gone"}, "Reschedule", "its node is gone", id="node gone: another node at once"
+        {**APPLIED, "node": "Gone"},
+        "Reschedule",
+        "Rescheduling: the node was removed",
+        id="node gone: another node at once",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "node": "Gone"},
         "Release",
-        "it has failed for good, and its node is gone",
+        "Released after permanent failure: the node was removed",
         id="failed for good and node gone",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "node": "Silent", "failover_reason": LOST},
         "AwaitFailover",
-        "its node is silent; it may be back before the time is up",
+        "No heartbeat from the node; the node may return before failover starts",
         id="failed for good and node silent",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Running"), "eviction_reason": "drain"},
         "ApplyStopped",
-        "it must leave its node: drain",
+        "Evicting: drain",
         id="leaving: stopped first",
     ),
     pytest.param(
@@ -284,7 +295,7 @@ RUNNING = [
             "eviction_reason": "drain",
         },
         "NoAction",
-        "it must leave its node: drain, and its node has been told",
+        "Evicting: drain; stop order sent",
         id="leaving: being stopped",
     ),
     pytest.param(
@@ -295,7 +306,7 @@ RUNNING = [
             "eviction_reason": "drain",
         },
         "NoAction",
-        "it must leave its node: drain, and its node has been told",
+        "Evicting: drain; stop order sent",
         id="leaving: a word from before the order proves nothing",
     ),
     pytest.param(
@@ -306,115 +317,118 @@ RUNNING = [
             "eviction_reason": "drain",
         },
         "Reschedule",
-        "it has left its node: drain",
+        "Evicted: drain",
         id="leaving: stopped, so it may go elsewhere",
     ),
     pytest.param(
         {**FIRST, "eviction_reason": "drain"},
         "ApplyStopped",
-        "it must leave its node: drain",
+        "Evicting: drain",
         id="leaving: an order to start may be on its way",
     ),
     pytest.param(
         {"retry": a_retry(5, 6), "report": a_report("Failed"), "eviction_reason": "drain"},
         "Release",
-        "it has failed for good and must leave its node: drain",
+        "Evicted after permanent failure: drain",
         id="leaving: failed for good",
     ),
 ]
 STOPPED = [
     pytest.param(
-        {"node": "None"}, "NoAction", "it is stopped and has no node", id="Stopped, no node: nothing"
+        {"node": "None"}, "NoAction", "Stopped and not bound to a node", id="Stopped, no node: nothing"
     ),
     pytest.param(
-        {"node": "Gone"}, "Release", "its node is gone, and it is to be stopped", id="Stopped, node gone"
+        {"node": "Gone"},
+        "Release",
+        "Released: the node was removed, and the desired state is Stopped",
+        id="Stopped, node gone",
     ),
     pytest.param(
         {"node": "Silent"},
         "AwaitNode",
-        "its node is silent and cannot be told to stop it",
+        "No heartbeat from the node, which cannot receive the stop order",
         id="Stopped, node silent",
     ),
     pytest.param(
         {"node": "Silent", "failover_reason": LOST},
         "AwaitNode",
-        "its node is silent and cannot be told to stop it",
+        "No heartbeat from the node, which cannot receive the stop order",
         id="Stopped, node silent for long",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Running")},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="Stopped, Running: ApplyStopped",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Pending")},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="Stopped, Pending: ApplyStopped",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Starting")},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="Stopped, Starting: ApplyStopped",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Unknown")},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="Stopped, Unknown: ApplyStopped",
     ),
     pytest.param(
         {**FIRST},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="Stopped, Missing, but an order to start is on its way",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Stopped")},
         "NoAction",
-        "it is stopped",
+        "Stopped",
         id="Stopped, Stopped: nothing",
     ),
     pytest.param(
-        {**APPLIED, "report": a_report("Failed")}, "NoAction", "it is stopped", id="Stopped, Failed: nothing"
+        {**APPLIED, "report": a_report("Failed")}, "NoAction", "Stopped", id="Stopped, Failed: nothing"
     ),
     pytest.param(
         {"last_action": an_action("ApplyStopped")},
         "NoAction",
-        "it is stopped",
+        "Stopped",
         id="Stopped, Missing: nothing",
     ),
     pytest.param(
         {**APPLIED, "report": a_report("Stopped"), "eviction_reason": "drain"},
         "Release",
-        "it is stopped and must leave its node: drain",
+        "Released while stopped: drain",
         id="Stopped, on a node that it must leave",
     ),
     pytest.param(
         {"last_action": an_action("ApplyStopped"), "report": a_report("Running")},
         "NoAction",
-        "it is to be stopped, and its node has been told",
+        "Stopping as requested; stop order sent",
         id="being stopped: grace",
     ),
     pytest.param(
         {"last_action": an_action("ApplyStopped", 61), "report": a_report("Running")},
         "ApplyStopped",
-        "it is to be stopped",
+        "Stopping as requested",
         id="not stopped in time: ordered again",
     ),
 ]
 DELETED = [
-    pytest.param({"node": "None"}, "FinalizeDelete", "no node has it", id="Deleted, no node: finalize"),
-    pytest.param({"node": "Gone"}, "FinalizeDelete", "no node has it", id="Deleted, node gone: finalize"),
-    pytest.param({"node": "Silent"}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent: the record stays"),
-    pytest.param({"node": "Silent", "failover_reason": LOST}, "AwaitNode", "its node is silent and may still run it: the record stays until the node says otherwise", id="Deleted, node silent for long: the record stays"),
-    *(pytest.param({**APPLIED, "report": a_report(state)}, "Delete", "it is to be deleted", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
-    pytest.param({**FIRST}, "Delete", "it is to be deleted", id="Deleted, Missing, but an order to start is on its way"),
-    pytest.param({"last_action": an_action("Delete"), "report": a_report("Stopped")}, "NoAction", "it is to be deleted, and its node has been told", id="being deleted: grace"),
-    pytest.param({"last_action": an_action("Delete"), "report": a_report("Missing", knows_order=False)}, "NoAction", "it is to be deleted, and its node has been told", id="Missing from before the order proves nothing"),
-    pytest.param({"last_action": an_action("Delete")}, "FinalizeDelete", "its node says that it is gone", id="Deleted, Missing: finalize"),
+    pytest.param({"node": "None"}, "FinalizeDelete", "Deleted: no node runs the workload", id="Deleted, no node: finalize"),
+    pytest.param({"node": "Gone"}, "FinalizeDelete", "Deleted: no node runs the workload", id="Deleted, node gone: finalize"),
+    pytest.param({"node": "Silent"}, "AwaitNode", "No heartbeat from the node, which may still run the workload; the record stays until the node reports that the workload has ended", id="Deleted, node silent: the record stays"),
+    pytest.param({"node": "Silent", "failover_reason": LOST}, "AwaitNode", "No heartbeat from the node, which may still run the workload; the record stays until the node reports that the workload has ended", id="Deleted, node silent for long: the record stays"),
+    *(pytest.param({**APPLIED, "report": a_report(state)}, "Delete", "Stopping before deletion", id=f"Deleted, {state}: Delete") for state in ("Pending", "Starting", "Running", "Stopped", "Failed", "Unknown")),
+    pytest.param({**FIRST}, "Delete", "Stopping before deletion", id="Deleted, Missing, but an order to start is on its way"),
+    pytest.param({"last_action": an_action("Delete"), "report": a_report("Stopped")}, "NoAction", "Stopping before deletion; stop order sent", id="being deleted: grace"),
+    pytest.param({"last_action": an_action("Delete"), "report": a_report("Missing", knows_order=False)}, "NoAction", "Stopping before deletion; stop order sent", id="Missing from before the order proves nothing"),
+    pytest.param({"last_action": an_action("Delete")}, "FinalizeDelete", "Deleted: the node has removed the workload", id="Deleted, Missing: finalize"),
 ]  # fmt: skip
 
 
@@ -499,7 +513,7 @@ def test_running_copy_of_earlier_run_is_kept() -> None:
                 report=a_report("Running", 1),
             )
         )
-        assert (decision.action, decision.reason) == (Action.NO_ACTION, "it runs, after it failed once")
+        assert (decision.action, decision.reason) == (Action.NO_ACTION, "Running after 1 failure")
     stale = decide(
         an_input(
             retry=a_retry(0, 2),

@@ -56,41 +56,41 @@ def test_scenario_text_round_trips() -> None:
 @pytest.mark.parametrize(
     ("lines", "what"),
     [
-        pytest.param(["dance"], "there is no command 'dance'", id="no such command"),
-        pytest.param(["run x"], "there is no command 'run'", id="a part of the program is no command"),
-        pytest.param(["show weather"], "there is no 'weather' to show", id="nothing that can be shown"),
-        pytest.param(["show"], "there is no 'such thing' to show", id="nothing to show at all"),
+        pytest.param(["dance"], "unknown command 'dance'", id="no such command"),
+        pytest.param(["run x"], "unknown command 'run'", id="a part of the program is no command"),
+        pytest.param(["show weather"], "cannot show 'weather'", id="nothing that can be shown"),
+        pytest.param(["show"], "cannot show 'nothing'", id="nothing to show at all"),
         pytest.param(["wait"], "SECONDS is missing", id="a word is missing"),
-        pytest.param(["wait 3 4"], "'4' is a word too many", id="a word too many"),
+        pytest.param(["wait 3 4"], "'4' is an unexpected argument", id="a word too many"),
         pytest.param(["wait soon"], "SECONDS must be a number, not 'soon'", id="no number"),
         pytest.param(["wait nan"], "SECONDS must be a number, not 'nan'", id="a number that is none"),
         pytest.param(
             ["service api replicas=two"], "replicas must be a whole number, not 'two'", id="no whole number"
         ),
-        pytest.param(["service api size=3"], "there is no option 'size'", id="no such option"),
+        pytest.param(["service api size=3"], "unknown option 'size'", id="no such option"),
         pytest.param(
-            ["service api group=crew:3"], "there is no option 'group'", id="an option of another command"
+            ["service api group=crew:3"], "unknown option 'group'", id="an option of another command"
         ),
         pytest.param(
             ["workload a priority=high"], "priority must be a whole number, not 'high'", id="a shared option"
         ),
         pytest.param(
             ["workload a group=crew"],
-            "group=crew: a name and how many of it are needed at least",
+            "group=crew: expected a name and the minimum number of members",
             id="half a group",
         ),
         pytest.param(
             ["delete cloud rack-1"], "KIND cannot be 'cloud'", id="a word that is not among those that exist"
         ),
         pytest.param(
-            ["kill rack-7"], "there is no server or machine 'rack-7'", id="kill of an unknown machine"
+            ["kill rack-7"], "no server or machine 'rack-7' exists", id="kill of an unknown machine"
         ),
-        pytest.param(["power-off s1"], "there is no machine 's1'", id="no machine"),
-        pytest.param(["jump s9 3600"], "there is no server 's9'", id="no server"),
-        pytest.param(["drain @lone"], "there is no workload 'lone' that is on a node", id="nowhere"),
-        pytest.param(["resume"], "nobody was paused", id="resume without a paused process"),
-        pytest.param(["world"], "the world has begun", id="two worlds"),
-        pytest.param(['wait "3'], "it cannot be read: No closing quotation", id="half a quotation"),
+        pytest.param(["power-off s1"], "no machine 's1' exists", id="no machine"),
+        pytest.param(["jump s9 3600"], "no server 's9' exists", id="no server"),
+        pytest.param(["drain @lone"], "no workload 'lone' is bound to a node", id="nowhere"),
+        pytest.param(["resume"], "no server is paused", id="resume without a paused process"),
+        pytest.param(["world"], "the world already exists", id="two worlds"),
+        pytest.param(['wait "3'], "cannot parse the command: No closing quotation", id="half a quotation"),
     ],
 )
 def test_scenario_error_names_line_and_fix(lines: list[str], what: str) -> None:
@@ -113,7 +113,7 @@ def mistake(lines: list[str]) -> str:
             "show one of workloads, services, nodes, money, events, running, attempts, leader",
             id="what is shown",
         ),
-        pytest.param("wait", "write it as `wait SECONDS`", id="how it is written"),
+        pytest.param("wait", "write the command as `wait SECONDS`", id="how it is written"),
         pytest.param("provider sleeps", "use one of answers, away", id="words"),
         pytest.param("cut rack-7", "use one of leader, s1, s2, s3, rack-1", id="existing machines"),
     ],
@@ -126,7 +126,7 @@ def test_scenario_without_a_world_is_refused() -> None:
     told = mistake(["# What it shows.", "workload lone"])
     assert (
         told
-        == "new.txt, line 2, `workload lone`: there is no world yet\n  fix: begin the scenario with `world`, such as `world racks=1`"
+        == "new.txt, line 2, `workload lone`: no world exists yet\n  fix: begin the scenario with `world`, such as `world racks=1`"
     )
 
 

@@ -56,7 +56,7 @@ def test_run_reports_progress_and_a_summary() -> None:
     ]
     assert done.stderr.splitlines()[1].endswith("a second, 400 faults, 0 violations")
     assert done.stdout.splitlines() == [
-        "250 runs, 0 violations, 2,500 revisions; 0.50 seconds of a processor each",
+        "250 runs, 0 violations, 2,500 revisions; 0.50 CPU seconds each",
         "faults: crash 500",
     ]
 

@@ -173,9 +173,9 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
     if not 0 < heartbeat < lost_after < replace_after:
         raise Invalid(
             f"heartbeat {heartbeat:g} s, node-lost-after {lost_after:g} s, replace-after {replace_after:g} s: "
-            "each must be longer than the one before",
+            "each must be longer than the previous duration",
             where="--heartbeat",
-            fix="keep their proportions when you change them: 10, 40, 120",
+            fix="keep the proportions 10, 40, 120 when you change these settings",
         )
     return NodeTimeouts(
         heartbeat, lost_after, replace_after, evictions_per_second=settings.evictions_per_second

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from lattice.kinds.constraint import Taint, Toleration
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, without_condition
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.meta.timestamps import parse_time
 from lattice.kinds.node import DRAINED_CONDITION, DRAINING_TAINT, LatticeNode, NodeStatus
 from lattice.kinds.workload import LatticeWorkload, service_path
@@ -29,7 +30,7 @@ from lattice.lifecycle.eviction import (
 
 # The reason of the Drained condition while no node accepts the surge replica.
 DRAIN_BLOCKED_REASON = "NoRoomForOneMore"
-DRAIN_REASON = "its node is drained"
+DRAIN_REASON = "the node is being drained"
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +167,7 @@ def taint_evictions(residents: Iterable[NodeWorkload], taints: Mapping[Taint, fl
             evictions.append(
                 NodeEviction(
                     resident.name,
-                    f"it does not tolerate taint {name}:NoExecute any longer",
+                    f"taint {name}:NoExecute is no longer tolerated",
                     max(0.0, remaining),
                 )
             )
@@ -185,7 +186,7 @@ def plan_drain(
         residents, key=lambda resident: (resident.is_available, resident.priority, resident.name)
     )
     evictions: list[NodeEviction] = []
-    blocked = {resident.name: "it is being stopped" for resident in ordered if resident.is_evicting}
+    blocked = {resident.name: "the workload is being stopped" for resident in ordered if resident.is_evicting}
     surge: dict[str, None] = {}
     evicting = Counter({name: availability.evicting for name, availability in services.items()})
     spare = {
@@ -198,20 +199,18 @@ def plan_drain(
         if availability is None or not resident.is_available:
             evictions.append(NodeEviction(resident.name, DRAIN_REASON))
         elif evicting[resident.service] >= max_evicting:
-            blocked[resident.name] = (
-                f"{evicting[resident.service]} of service {resident.service} already leave"
-            )
+            replicas = pluralize(evicting[resident.service], "replica")
+            blocked[resident.name] = f"{replicas} of service {resident.service} already being evicted"
         elif availability.is_changing:
             blocked[resident.name] = (
-                f"replicas of service {resident.service} are being replaced or removed: "
-                "it waits until that is done"
+                f"waiting until service {resident.service} has finished replacing or removing replicas"
             )
         elif spare[resident.service] < 1:
             reason = availability.unschedulable_reason
-            unschedulable = f", and no node takes it: {reason}" if reason else ""
+            unschedulable = f"; no node accepts the replacement: {reason}" if reason else ""
             blocked[resident.name] = (
-                f"service {resident.service} has {availability.available} available and needs "
-                f"{availability.min_available}: one more must run first{unschedulable}"
+                f"a replacement replica must start first: service {resident.service} has "
+                f"{availability.available} available and needs {availability.min_available}{unschedulable}"
             )
             surge[resident.service] = None
         else:
@@ -261,10 +260,13 @@ def drained_condition(drain: DrainPlan, residents: int) -> Condition:
     three blocked workloads."""
     if not residents:
         return Condition(
-            type=DRAINED_CONDITION, status="True", reason="Empty", message="nothing is bound to it any more"
+            type=DRAINED_CONDITION,
+            status="True",
+            reason="Empty",
+            message="No workloads are bound to the node",
         )
     blocked = [f"{name}: {reason}" for name, reason in sorted(drain.blocked.items())]
-    parts = [f"{residents} still here", *blocked[:3]]
+    parts = [f"{pluralize(residents, 'workload')} still on the node", *blocked[:3]]
     if len(blocked) > 3:
         parts.append(f"and {len(blocked) - 3} more")
     return Condition(

@@ -48,30 +48,38 @@ def find_drift(
     for path, report in reported.items():
         assignment = assigned.get(path)
         if assignment is None:
-            drifts.append(Drift(path, "orphan_on_agent", "the node was not told to have it"))
+            drifts.append(
+                Drift(path, "orphan_on_agent", "the node reports a workload that is not assigned to the node")
+            )
         elif assignment.uid != report.uid:
             drifts.append(
-                Drift(path, "orphan_on_agent", f"it is an earlier one of the same name, {report.uid}")
+                Drift(
+                    path,
+                    "orphan_on_agent",
+                    f"the node reports an earlier workload of the same name, uid {report.uid}",
+                )
             )
     for path, assignment in assigned.items():
         reported_workload = reported.get(path)
         if reported_workload is None or reported_workload.uid != assignment.uid:
             if assignment.should_run:
-                drifts.append(Drift(path, "missing_on_agent", "the node does not have it"))
+                drifts.append(Drift(path, "missing_on_agent", "the node does not report the workload"))
         elif reported_workload.report.revision != assignment.revision:
             drifts.append(
                 Drift(
                     path,
                     "revision_mismatch",
-                    f"revision is {reported_workload.report.revision or 'unknown'}, "
-                    f"not {assignment.revision}",
+                    f"the node reports revision {reported_workload.report.revision or 'unknown'}, "
+                    f"expected revision {assignment.revision}",
                 )
             )
         elif (reported_workload.report.state in LIVE_STATES) != assignment.should_run:
             desired = "running" if assignment.should_run else "stopped"
             drifts.append(
                 Drift(
-                    path, "state_mismatch", f"it is {reported_workload.report.state}, and is to be {desired}"
+                    path,
+                    "state_mismatch",
+                    f"the node reports {reported_workload.report.state}, expected {desired}",
                 )
             )
     return sorted(drifts, key=lambda drift: (drift.workload, drift.type))

@@ -106,7 +106,7 @@ def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOU
             "" if node.is_quarantine_recorded else "NodeQuarantined",
         )
     if not node.has_joined:
-        return NodeVerdict("Joining", NOT_JOINED, "no agent has joined for this node yet")
+        return NodeVerdict("Joining", NOT_JOINED, "No agent has joined yet")
     # A new leader has received no heartbeat yet: the stored state stands.
     was_lost = not node.is_heard_by_leader and not node.is_ready
     if was_lost or node.heartbeat_age >= timeouts.not_ready_after:
@@ -114,12 +114,16 @@ def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOU
         return NodeVerdict(
             "NotReady",
             "HeartbeatMissed",
-            f"nothing was heard of it for {timeouts.not_ready_after:g} s",
+            f"No heartbeat for {timeouts.not_ready_after:g} s",
             event,
         )
     event = "" if node.is_ready else "NodeReady"
     return NodeVerdict(
-        "Ready", "Heartbeat", "its agent reports", event, timeouts.not_ready_after - node.heartbeat_age
+        "Ready",
+        "Heartbeat",
+        "The agent sends heartbeats",
+        event,
+        timeouts.not_ready_after - node.heartbeat_age,
     )
 
 
@@ -133,15 +137,15 @@ class ZoneOutage:
     nodes: int
 
     def __str__(self) -> str:
-        return f"{self.silent} of {self.nodes} nodes: {self.reason}"
+        return f"{self.silent} of {self.nodes} nodes without a heartbeat: {self.reason}"
 
     @property
     def reason(self) -> str:
         """The reason without counts, so that workload statuses are not rewritten whenever a node of the zone
         changes."""
         return (
-            f"most nodes of zone {self.zone or 'unnamed'} are silent at once, "
-            "and nothing is moved until some are back"
+            f"failover in zone {self.zone or 'unnamed'} is halted until more of its nodes send heartbeats, "
+            "because most nodes of the zone are silent"
         )
 
 
@@ -221,8 +225,8 @@ def evict_silent_nodes(
             next_at[node.zone] = now + timeouts.eviction_interval
         else:
             blocked[node.name] = (
-                f"only {timeouts.evictions_per_second:g} nodes a second are given up "
-                f"in zone {node.zone or 'unnamed'}"
+                f"failover in zone {node.zone or 'unnamed'} is limited to "
+                f"{timeouts.evictions_per_second:g} nodes per second"
             )
             waits.append(next_slot - now)
     return SilentNodeEvictions(
@@ -279,20 +283,24 @@ def decide_failover(
     if node.heartbeat_age < required_silence:
         return Failover(
             False,
-            f"its node may be back within {required_silence:g} s of its last heartbeat",
+            f"failover starts {required_silence:g} s after the last heartbeat",
             required_silence - node.heartbeat_age,
         )
     if node.name not in evictions.evicted_nodes:
         return Failover(
             False,
-            evictions.blocked.get(node.name, "its node has not been given up yet"),
+            evictions.blocked.get(node.name, "failover has not started yet"),
             evictions.requeue_after,
         )
     if disconnect.policy == "stop":
-        return Failover(True, f"its node was silent for {required_silence:g} s and has surely stopped it")
+        return Failover(
+            True,
+            f"No heartbeat from the node for {required_silence:g} s; the node has certainly stopped the workload",
+        )
     return Failover(
         True,
-        f"its node was silent for {required_silence:g} s; should it come back, the surplus copy is stopped",
+        f"No heartbeat from the node for {required_silence:g} s; "
+        "if the node returns, Lattice stops the surplus copy",
     )
 
 

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.workload import ActualState, DesiredRun, DesiredState, LatticeWorkload, Retry
 from lattice.lifecycle.retry import (
     RetryPolicy,
@@ -41,8 +42,8 @@ FINAL_FAILURES = frozenset(
 PORT_TAKEN = "PORT_TAKEN"
 # Failures that a new binding may mend.
 NODE_FAULTS = {
-    "RUNTIME_UNAVAILABLE": "another node may do better",
-    PORT_TAKEN: "others are chosen for it",
+    "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
+    PORT_TAKEN: "rescheduling with other ports",
 }
 # The node was cut off and stopped the workload, as its disconnect policy demands: no attempt is lost.
 UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
@@ -189,7 +190,8 @@ class Decision:
         return EVENT_REASONS.get(self.action, "") if self.is_stored else ""
 
 
-STOPPED = Decision(Action.NO_ACTION, "it is stopped")
+PERMANENT_FAILURE = "Failed permanently; change the workload or request a retry"
+STOPPED = Decision(Action.NO_ACTION, "Stopped")
 
 
 # The default is frozen: one shared instance is safe.
@@ -216,14 +218,12 @@ def decide_manual_retry(
     """
     retry = _current_retry(inputs, grace_periods)
     if inputs.desired != "Running" or not retry.attempts:
-        return Decision(Action.NO_ACTION, "it has not failed")
+        return Decision(Action.NO_ACTION, "No retry: the workload has not failed")
     if inputs.report.state == "Running" and _reports_run(inputs, retry):
-        return Decision(
-            Action.FORGIVE, "it runs: its failures are forgotten", _reset_attempts(retry, grace_periods)
-        )
+        return Decision(Action.FORGIVE, "Running; failure count reset", _reset_attempts(retry, grace_periods))
     return Decision(
         Action.RETRY,
-        "a person asked for it",
+        "Restarting: a user requested a retry",
         manual_retry(retry, inputs.revision, inputs.now, grace_periods.retry),
     )
 
@@ -231,35 +231,40 @@ def decide_manual_retry(
 def _decide_deleted(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
     """Keep the record until no node can run the workload any more (I-13)."""
     if inputs.node in ("None", "Gone"):
-        return Decision(Action.FINALIZE_DELETE, "no node has it")
+        return Decision(Action.FINALIZE_DELETE, "Deleted: no node runs the workload")
     if inputs.node != "Ready":
         return Decision(
             Action.AWAIT_NODE,
-            "its node is silent and may still run it: the record stays until the node says otherwise",
+            "No heartbeat from the node, which may still run the workload; "
+            "the record stays until the node reports that the workload has ended",
         )
     if (
         inputs.report.state == "Missing"
         and inputs.last_action.action not in START_ACTIONS
         and inputs.report.includes_last_order
     ):
-        return Decision(Action.FINALIZE_DELETE, "its node says that it is gone")
-    return _order_once(inputs, Action.DELETE, "it is to be deleted", grace_periods.stop)
+        return Decision(Action.FINALIZE_DELETE, "Deleted: the node has removed the workload")
+    return _order_once(inputs, Action.DELETE, "Stopping before deletion", grace_periods.stop)
 
 
 def _decide_stopped(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
     match inputs.node:
         case "None":
-            return Decision(Action.NO_ACTION, "it is stopped and has no node")
+            return Decision(Action.NO_ACTION, "Stopped and not bound to a node")
         case "Gone":
-            return _release(inputs, "its node is gone, and it is to be stopped", grace_periods)
+            return _release(
+                inputs, "Released: the node was removed, and the desired state is Stopped", grace_periods
+            )
         case "Silent":
-            return Decision(Action.AWAIT_NODE, "its node is silent and cannot be told to stop it")
+            return Decision(
+                Action.AWAIT_NODE, "No heartbeat from the node, which cannot receive the stop order"
+            )
     if _is_down(inputs):
         if inputs.eviction_reason:
-            reason = f"it is stopped and must leave its node: {inputs.eviction_reason}"
+            reason = f"Released while stopped: {inputs.eviction_reason}"
             return _release(inputs, reason, grace_periods)
         return STOPPED
-    return _order_once(inputs, Action.APPLY_STOPPED, "it is to be stopped", grace_periods.stop)
+    return _order_once(inputs, Action.APPLY_STOPPED, "Stopping as requested", grace_periods.stop)
 
 
 def _release(inputs: WorkloadInput, reason: str, grace_periods: GracePeriods) -> Decision:
@@ -281,10 +286,12 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
         case "None":
             return _decide_unbound(inputs, retry, grace_periods)
         case "Gone" if is_spent:
-            return Decision(Action.RELEASE, "it has failed for good, and its node is gone")
+            return Decision(Action.RELEASE, "Released after permanent failure: the node was removed")
         case "Gone":
             return Decision(
-                Action.RESCHEDULE, "its node is gone", next_run(retry, inputs.revision, grace_periods.retry)
+                Action.RESCHEDULE,
+                "Rescheduling: the node was removed",
+                next_run(retry, inputs.revision, grace_periods.retry),
             )
         case "Silent" if inputs.failover_reason and not is_spent:
             return Decision(
@@ -295,15 +302,16 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
         case "Silent":
             return Decision(
                 Action.AWAIT_FAILOVER,
-                f"its node is silent; {inputs.node_reason or 'it may be back before the time is up'}",
+                "No heartbeat from the node; "
+                f"{inputs.node_reason or 'the node may return before failover starts'}",
             )
     if inputs.eviction_reason:
         return _decide_evicted(inputs, retry, grace_periods)
     if is_spent and inputs.report.state in LIVE_STATES:
-        reason = "it has failed for good, and what is left of it is stopped"
+        reason = "Failed permanently; stopping the remaining copy"
         return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
     if is_spent:
-        return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
+        return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
     # An agent that reports the run has received its order, unless a stop order followed.
     last_action = inputs.last_action.action
     was_ordered = last_action in START_ACTIONS or (
@@ -323,11 +331,11 @@ def _current_retry(inputs: WorkloadInput, grace_periods: GracePeriods) -> Retry:
 
 def _decide_unbound(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
     if is_exhausted(retry, grace_periods.retry):
-        return Decision(Action.NO_ACTION, "it has failed for good; change it, or ask for a retry")
+        return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
     if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
-        return Decision(Action.BACKOFF_WAIT, f"it failed {_times(retry)}", requeue_after=wait)
+        return Decision(Action.BACKOFF_WAIT, f"Back-off after {_failures(retry)}", requeue_after=wait)
     # A fresh retry state is stored with the first order.
-    return Decision(Action.ASSIGN, "it has no node")
+    return Decision(Action.ASSIGN, "Not bound to a node yet")
 
 
 def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
@@ -336,16 +344,14 @@ def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
         return _order_once(
             inputs,
             Action.APPLY_STOPPED,
-            f"it must leave its node: {inputs.eviction_reason}",
+            f"Evicting: {inputs.eviction_reason}",
             grace_periods.stop,
         )
     if is_exhausted(retry, grace_periods.retry):
-        return Decision(
-            Action.RELEASE, f"it has failed for good and must leave its node: {inputs.eviction_reason}"
-        )
+        return Decision(Action.RELEASE, f"Evicted after permanent failure: {inputs.eviction_reason}")
     return Decision(
         Action.RESCHEDULE,
-        f"it has left its node: {inputs.eviction_reason}",
+        f"Evicted: {inputs.eviction_reason}",
         next_run(retry, inputs.revision, grace_periods.retry),
     )
 
@@ -355,29 +361,28 @@ def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePerio
     report, was_stopped = inputs.report, inputs.last_action.action == Action.APPLY_STOPPED
     if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
         return Decision(
-            Action.BACKOFF_WAIT, f"it failed {_times(retry)}", None if retry is inputs.retry else retry, wait
+            Action.BACKOFF_WAIT,
+            f"Back-off after {_failures(retry)}",
+            None if retry is inputs.retry else retry,
+            wait,
         )
     if was_stopped and report.state not in LIVE_STATES and retry is inputs.retry:
         # The stopped run is over: a start needs a new run number.
         retry = next_run(retry, inputs.revision, grace_periods.retry)
     if retry.attempts:
-        return Decision(
-            Action.RECREATE, f"it failed {_times(retry)} and its wait is over", retry, grace_periods.missing
-        )
+        reason = f"Restarting after {_failures(retry)}; the back-off is over"
+        return Decision(Action.RECREATE, reason, retry, grace_periods.missing)
     if report.revision not in ("", inputs.revision):
         return Decision(
             Action.APPLY,
-            f"revision {inputs.revision} takes the place of {report.revision}",
+            f"Replacing revision {report.revision} with revision {inputs.revision}",
             retry,
             grace_periods.missing,
         )
-    reasons = {"Missing": "its node does not have it yet", "Stopped": "it is stopped and is to run"}
-    return Decision(
-        Action.APPLY,
-        reasons.get(report.state, f"it is {report.state} and is to run"),
-        retry,
-        grace_periods.missing,
-    )
+    reason = "Start order sent to the node"
+    if report.state != "Missing":
+        reason += f", which reports {report.state}"
+    return Decision(Action.APPLY, reason, retry, grace_periods.missing)
 
 
 def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
@@ -389,7 +394,8 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
         grace, failure = (
             (grace_periods.missing, "MISSING") if is_missing else (grace_periods.start, "NOT_APPLIED")
         )
-        return _wait_within_grace(grace - age, "its node has been told to start it") or _decide_failure(
+        reason = "Start order sent; waiting for the report of the node"
+        return _wait_within_grace(grace - age, reason) or _decide_failure(
             inputs, retry, failure, grace_periods
         )
     match report.state:
@@ -397,7 +403,8 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
             return _decide_steady(inputs, retry, grace_periods)
         case "Failed" | "Stopped":
             return _decide_failure(inputs, retry, report.failure_reason or "EXITED", grace_periods)
-    return _wait_within_grace(grace_periods.start - age, f"it is {report.state}") or _decide_failure(
+    reason = f"The node reports {report.state}"
+    return _wait_within_grace(grace_periods.start - age, reason) or _decide_failure(
         inputs, retry, "START_TIMEOUT", grace_periods
     )
 
@@ -405,15 +412,13 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
 def _decide_steady(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
     """Reset the count of failures once the workload has run long enough."""
     if not retry.attempts:
-        return Decision(Action.NO_ACTION, "it runs")
+        return Decision(Action.NO_ACTION, "Running")
     remaining = grace_periods.retry.reset_after - inputs.age(inputs.state_since or inputs.last_action.at)
     if remaining > 0:
-        return Decision(
-            Action.NO_ACTION, f"it runs, after it failed {_times(retry)}", requeue_after=remaining
-        )
+        return Decision(Action.NO_ACTION, f"Running after {_failures(retry)}", requeue_after=remaining)
     return Decision(
         Action.FORGIVE,
-        f"it has run for {grace_periods.retry.reset_after:g} s",
+        f"Running for {grace_periods.retry.reset_after:g} s; failure count reset",
         _reset_attempts(retry, grace_periods),
     )
 
@@ -427,11 +432,11 @@ def _decide_failure(
 ) -> Decision:
     """Count the failure and choose between another attempt, another node and giving up."""
     details = failure_message_for(inputs.report, failure)
-    words = f"{failure}, {details}" if details else failure
+    words = f"{failure}: {details}" if details else failure
     if failure in FINAL_FAILURES:
         return Decision(
             Action.MARK_FAILED,
-            f"{words}: trying again would not help",
+            f"{words}; not restarted, because a retry would fail again",
             fail_permanently(retry, grace_periods.retry),
             failure_reason=failure,
         )
@@ -439,7 +444,7 @@ def _decide_failure(
         next_retry = postpone(retry, inputs.now, grace_periods.retry)
         return Decision(
             Action.BACKOFF_WAIT,
-            f"{words}: it is started again",
+            f"{words}; restarting",
             next_retry,
             backoff_remaining(next_retry, inputs.now, grace_periods.retry),
             failure,
@@ -448,15 +453,15 @@ def _decide_failure(
     if is_exhausted(next_retry, grace_periods.retry):
         return Decision(
             Action.MARK_FAILED,
-            f"{words}: it failed {_times(next_retry)}, which was the last attempt",
+            f"{words}; no attempts left after {_failures(next_retry)}",
             next_retry,
             failure_reason=failure,
         )
     wait = backoff_remaining(next_retry, inputs.now, grace_periods.retry)
     if failure in NODE_FAULTS:
-        return Decision(Action.RESCHEDULE, f"{words}: {NODE_FAULTS[failure]}", next_retry, wait, failure)
+        return Decision(Action.RESCHEDULE, f"{words}; {NODE_FAULTS[failure]}", next_retry, wait, failure)
     return Decision(
-        Action.BACKOFF_WAIT, f"{words}: it failed {_times(next_retry)}", next_retry, wait, failure
+        Action.BACKOFF_WAIT, f"{words}; back-off after {_failures(next_retry)}", next_retry, wait, failure
     )
 
 
@@ -491,7 +496,7 @@ def _is_down(inputs: WorkloadInput) -> bool:
 def _order_once(inputs: WorkloadInput, action: Action, reason: str, grace: float) -> Decision:
     """Give the order, or wait within the grace period if the order was given already."""
     remaining = grace - inputs.age(inputs.last_action.at) if inputs.last_action.action == action else 0.0
-    return _wait_within_grace(remaining, f"{reason}, and its node has been told") or Decision(
+    return _wait_within_grace(remaining, f"{reason}; stop order sent") or Decision(
         action, reason, requeue_after=grace
     )
 
@@ -500,9 +505,8 @@ def _wait_within_grace(remaining: float, reason: str) -> Decision | None:
     return Decision(Action.NO_ACTION, reason, requeue_after=remaining) if remaining > 0 else None
 
 
-def _times(retry: Retry) -> str:
-    count = retry.attempts or 0
-    return "once" if count == 1 else f"{count} times"
+def _failures(retry: Retry) -> str:
+    return pluralize(retry.attempts or 0, "failure")
 
 
 # The agent has no assignment: the workload was just bound, or must leave.

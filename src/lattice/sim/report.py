@@ -199,7 +199,7 @@ def run_in_subprocess(work: Callable[[], object], kind: type[T]) -> T:
     error, value = (
         msgspec.json.decode(result, type=tuple[str, kind | None])  # type: ignore[valid-type]
         if result
-        else ("its process ended without a word", None)
+        else ("the process ended without a result", None)
     )
     if error or value is None:
         raise RuntimeError(error)
@@ -264,7 +264,7 @@ def _log_line(_: object, level: str, event: Any) -> str:
 def _decode_summary(result: bytes, seed: int) -> SeedSummary:
     if result:
         return msgspec.json.decode(result, type=SeedSummary)
-    return SeedSummary(seed, "", "", 0.0, {}, {}, [("I-00", "its process ended without a word", 0.0, 0)])
+    return SeedSummary(seed, "", "", 0.0, {}, {}, [("I-00", "the process ended without a result", 0.0, 0)])
 
 
 def violation_lines(summary: SeedSummary) -> Iterator[str]:
@@ -276,7 +276,7 @@ def violation_lines(summary: SeedSummary) -> Iterator[str]:
         yield f"  {number} at {first[2]:.3f} s, revision {first[3]}: {first[1]}{suffix}"
     yield from (f"    {line}" for line in summary.story)
     option = f" --planted {summary.planted}" if summary.planted else ""
-    yield f"  see it again: lattice sim replay {summary.seed}{option}"
+    yield f"  replay with: lattice sim replay {summary.seed}{option}"
 
 
 def totals_lines(summaries: Sequence[SeedSummary]) -> Iterator[str]:
@@ -289,10 +289,7 @@ def totals_lines(summaries: Sequence[SeedSummary]) -> Iterator[str]:
     violations = sum(len(summary.violations) for summary in summaries)
     counts = ", ".join(f"{count:,} {name}" for name, count in figures.items())
     seconds = sum(summary.seconds for summary in summaries) / max(len(summaries), 1)
-    yield (
-        f"{len(summaries):,} runs, {violations:,} violations, {counts};"
-        f" {seconds:.2f} seconds of a processor each"
-    )
+    yield (f"{len(summaries):,} runs, {violations:,} violations, {counts}; {seconds:.2f} CPU seconds each")
     yield "faults: " + (
         ", ".join(f"{name} {count:,}" for name, count in sorted(faults.items()) if count) or "none"
     )

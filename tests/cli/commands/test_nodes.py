@@ -154,7 +154,7 @@ def test_drain_timeout_lists_the_remaining_workloads(server, lattice, monkeypatc
     assert "node/n1 is not empty after 3 s: shop/web-0, shop/web-1, shop/web-2 and 2 more" in ran.err
 
 
-WHY = "1 still here; shop/web-0: one more must run first, and no node takes it: 0 of 2 nodes: 2 without 1 cpu free"
+WHY = "1 workload still on the node; shop/web-0: a replacement replica must start first; no node accepts the replacement: 0 of 2 nodes: 2 without 1 cpu free"
 
 
 def is_stuck():

@@ -301,13 +301,17 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
     counted = changed(a_node_manifest("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
     assert ran.code == 0, ran.err
-    assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
     assert (
-        "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n"
+        "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold the requested 1 gpu"
         in ran.err
     )
     assert (
-        "Warning: a.jsonl:5: node n2 says 1 gpu, yet none counts: list each one under status.gpus" in ran.err
+        "Warning: a.jsonl:1: node n1 is overcommitted: its bound workloads request 6 of 4 cpu; too little cpu slows the workloads down\n"
+        in ran.err
+    )
+    assert (
+        "Warning: a.jsonl:5: node n2 states 1 gpu, but no GPU counts: list every GPU with its model under status.gpus"
+        in ran.err
     )
 
 

@@ -126,7 +126,7 @@ def test_duplicate_names_are_refused(lattice, write, form, value, what):
     [
         pytest.param(
             {"name": "n2", "labels": {"lattice.dev/price-per-hour": "cheap"}},
-            "must be dollars an hour",
+            "must be dollars per hour",
             id="a price that is none",
         ),
         pytest.param({"generateName": "n"}, "metadata.name is missing", id="no name"),

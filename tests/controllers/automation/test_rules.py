@@ -109,7 +109,7 @@ async def test_busy_node_calls_webhook_once() -> None:
         assert [
             (call["rule"], call["object"], call["url"], call["timeout"]) for call in world.receiver.calls
         ] == [("r", "latticenode/n1", "https://hooks.example/scale", 5.0)]
-        assert "3900m of 4000m cpu are in use (98 %)" in world.receiver.calls[0]["message"]
+        assert "3900m of 4000m cpu in use (98 %) for " in world.receiver.calls[0]["message"]
         await world.advance(3600)
         assert len(world.receiver.calls) == 1, "it is still the same crossing"
         world.burn("n1", 100)
@@ -212,7 +212,7 @@ async def test_pool_above_threshold_fires_rule() -> None:
         )
         await world.plane.put(pool)
         await world.advance(1)
-        assert [call["message"] for call in world.receiver.calls] == ["95 % of its cores are in use"]
+        assert [call["message"] for call in world.receiver.calls] == ["95 % of the cores of the pool in use"]
 
 
 async def test_suspended_rule_does_not_act_after_resume() -> None:
@@ -341,7 +341,7 @@ async def test_calls_beyond_queue_limit_are_reported_and_dropped() -> None:
     assert sorted(each.split(": ")[0] for each in messages) == [
         f"latticeworkload/default/w{index}" for index in range(6)
     ]
-    assert sorted(each.split(": ")[0] for each in messages if "it was not called" in each) == [
+    assert sorted(each.split(": ")[0] for each in messages if "the call was dropped" in each) == [
         "latticeworkload/default/w4",
         "latticeworkload/default/w5",
     ]

@@ -30,7 +30,7 @@ OUTSIDE = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8"]
 
 @pytest.mark.parametrize("address", INSIDE)
 def test_private_addresses_are_refused(address: str) -> None:
-    assert "is inside the installation or not a public address" in address_problem(address)
+    assert "is an internal or non-public address" in address_problem(address)
 
 
 @pytest.mark.parametrize("address", OUTSIDE)
@@ -170,7 +170,11 @@ async def test_dns_rebinding_does_not_change_the_called_address(
 
 @pytest.mark.parametrize(
     ("path", "words"),
-    [("/moved", "answered 302"), ("/broken", "answered 500"), ("/slow", "did not answer within 0.3 s")],
+    [
+        ("/moved", "answered with status 302"),
+        ("/broken", "answered with status 500"),
+        ("/slow", "did not answer within 0.3 s"),
+    ],
     ids=str,
 )
 async def test_error_omits_response_body(path: str, words: str, tmp_path: Path) -> None:

@@ -44,8 +44,8 @@ async def test_blocked_namespace_reports_reason_once() -> None:
             (condition["type"], condition["status"], condition["message"])
             for condition in namespace["status"]["conditions"]
         ] == [
-            ("NamespaceContentRemaining", "True", "still there: 1 configmaps, 1 secrets"),
-            ("NamespaceFinalizersRemaining", "True", "waiting for finalizers: 2 team/clean, 1 team/tell"),
+            ("NamespaceContentRemaining", "True", "Remaining objects: 1 configmaps, 1 secrets"),
+            ("NamespaceFinalizersRemaining", "True", "Waiting for finalizers: 2 team/clean, 1 team/tell"),
         ]
         revision_before = await world.store.revision()
         await world.clock.advance(300)
@@ -53,7 +53,7 @@ async def test_blocked_namespace_reports_reason_once() -> None:
         await world.release("ConfigMap/a/x", "team/clean")
         await world.settle()
         namespace = await world.get("Namespace/a") or {}
-        assert namespace["status"]["conditions"][0]["message"] == "still there: 1 secrets"
+        assert namespace["status"]["conditions"][0]["message"] == "Remaining objects: 1 secrets"
         await world.release("Secret/a/y", "team/clean")
         await world.release("Secret/a/y", "team/tell")
         await world.settle()

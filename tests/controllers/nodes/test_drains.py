@@ -135,9 +135,9 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         await world.run(15)
         condition = world.condition("n1", "Drained")
         assert condition is not None
-        assert (condition.reason, condition.message.rpartition(": ")[2]) == (
+        assert (condition.reason, condition.message.partition("default/web-1: ")[2]) == (
             "Leaving",
-            "one more must run first",
+            "a replacement replica must start first: service default/web has 1 available and needs 1",
         ), "its cluster may be about to grow"
         await world.add(a_joining_node("late", cluster="south-001"))
         await world.run(45)
@@ -145,18 +145,18 @@ async def test_blocked_drain_reports_unschedulable_surge_replica() -> None:
         assert condition is not None
         assert (condition.reason, condition.message.rpartition("; ")[2]) == (
             "Leaving",
-            "a machine is being made",
+            "a new machine is starting",
         )
         assert await world.events("n1") == ["NodeReady", "NodeDraining"]
         await world.delete(LatticeNode, "/late")
         await world.run(30)
         condition = world.condition("n1", "Drained")
-        needs = "default/web-1: service default/web has 1 available and needs 1: one more must run first"
+        needs = "default/web-1: a replacement replica must start first: service default/web has 1 available and needs 1"
         why = f"{message}; pool south has 4 of 4 nodes"
         assert condition is not None
         assert (condition.reason, condition.message) == (
             "NoRoomForOneMore",
-            f"1 still here; {needs}, and no node takes it: {why}",
+            f"1 workload still on the node; {needs}; no node accepts the replacement: {why}",
         )
         assert await world.events("n1") == ["NodeReady", "NodeDraining", "NodeDrainStuck"]
         await world.cordon("free", on=False)

@@ -20,11 +20,11 @@ async def test_workload_waits_for_node_then_for_zone() -> None:
     async with running_world() as world:
         await disconnect_most_of_a_zone(world)
         await world.run(60)
-        assert why(world) == "its node is silent; its node may be back within 120 s of its last heartbeat"
+        assert why(world) == "No heartbeat from the node; failover starts 120 s after the last heartbeat"
         await world.run(90)
         assert (
             why(world)
-            == "its node is silent; most nodes of zone a are silent at once, and nothing is moved until some are back"
+            == "No heartbeat from the node; failover in zone a is halted until more of its nodes send heartbeats, because most nodes of the zone are silent"
         )
         revision_before = await world.store.revision()
         await world.run(300)
@@ -51,20 +51,22 @@ async def test_workload_waits_for_eviction_turn() -> None:
         ]
         assert (
             why(world, f"default/{left}")
-            == "its node is silent; only 0.1 nodes a second are given up in zone a"
+            == "No heartbeat from the node; failover in zone a is limited to 0.1 nodes per second"
         )
         await world.run(15)
         assert world.workload(f"default/{left}").status.actual_state == "Running"
         entries = (await world.store.list(Event.resource.id)).entries
         events = [msgspec.json.decode(entry.value, type=Event) for entry in entries]
         moved = {event.message for event in events if event.reason == "Rescheduled"}
-        assert moved == {"its node was silent for 120 s; should it come back, the surplus copy is stopped"}
+        assert moved == {
+            "No heartbeat from the node for 120 s; if the node returns, Lattice stops the surplus copy"
+        }
 
 
 async def test_workload_waits_until_removed_machine_has_stopped() -> None:
     async with running_world() as world:
         await remove_node_of_workload(world, "stop")
         await world.run(10)
-        assert why(world) == "its node is silent; its node was removed and may not have stopped it yet"
+        assert why(world) == "No heartbeat from the node; the node was removed and may still run the workload"
         await world.run(120)
         assert world.node_of() == "n2"

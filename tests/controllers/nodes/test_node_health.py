@@ -315,7 +315,7 @@ async def test_drain_moves_standalone_workloads_and_reports_done() -> None:
         await world.run(3)
         condition = world.condition("n1", "Drained")
         assert condition is not None
-        assert (condition.status, condition.message) == ("True", "nothing is bound to it any more")
+        assert (condition.status, condition.message) == ("True", "No workloads are bound to the node")
         assert (world.node_of(), world.live(), world.overlaps) == ("n2", ["n2"], [])
         assert world.workload().status.retry is not None
         assert world.workload().status.retry.attempts == 0

@@ -81,7 +81,7 @@ async def test_slow_key_does_not_block_others_and_times_out() -> None:
         assert logs == []
         await clock.advance(2)
     assert [(line["key"], line["why"].splitlines()[0]) for line in logs] == [
-        ("slow", "slow: took longer than 60 s")
+        ("slow", "slow: reconcile took longer than 60 s")
     ]
     assert len(controller.times("slow")) == 2
     await cancel_and_wait(task)
@@ -232,7 +232,7 @@ async def test_fenced_ends_all_loops_of_the_term(error: Exception, is_over: bool
         task = asyncio.create_task(run_all([a_loop(first, ["a"]), a_loop(second, ["b"])]))
         await clock.advance(1)
     assert task.done() == is_over
-    assert [line["event"] for line in logs] == (["controllers end"] if is_over else [])
+    assert [line["event"] for line in logs] == (["controllers stopped"] if is_over else [])
     assert second.running == (set() if is_over else {"b"})
     await cancel_and_wait(task)
 

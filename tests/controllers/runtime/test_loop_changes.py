@@ -61,7 +61,9 @@ async def test_undecodable_change_is_logged_and_others_are_handled() -> None:
             [Put(Key("workloads", "", "odd"), b"\xff"), Put(Key("workloads", "", "fine"), b"/n1")]
         )
         await clock.advance(1)
-    assert [(line["event"], line["object"]) for line in logs] == [("change not understood", "workloads/odd")]
+    assert [(line["event"], line["object"]) for line in logs] == [
+        ("change of an object failed to wake its controller", "workloads/odd")
+    ]
     assert [key for key, _ in controller.begun] == ["/n1"]
     await cancel_and_wait(task)
 

@@ -54,13 +54,15 @@ def a_contested_world() -> tuple[World, ContestedStore, VirtualClock]:
 @pytest.mark.parametrize(
     ("rival", "why"),
     [
-        pytest.param("node", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node moved"),
+        pytest.param("node", "another write of latticenodes.lattice.dev/n1 came first", id="the node moved"),
         pytest.param(
             "workload",
-            "somebody else wrote latticeworkloads.lattice.dev/default/w first",
+            "another write of latticeworkloads.lattice.dev/default/w came first",
             id="the workload moved",
         ),
-        pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node is gone"),
+        pytest.param(
+            "gone", "another write of latticenodes.lattice.dev/n1 came first", id="the node is gone"
+        ),
     ],
 )
 async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> None:
@@ -80,7 +82,7 @@ async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> No
         store.rival = writes
         for _ in range(3):
             await scheduler.run_cycle()
-    assert await bind_failure_events(world) == [("Warning", "w", f"not bound to node n1: {why}")]
+    assert await bind_failure_events(world) == [("Warning", "w", f"Binding to node n1 failed: {why}")]
     assert await world.bindings() == ({} if rival == "gone" else {"w": "n1"})
 
 

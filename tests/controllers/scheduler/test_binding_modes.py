@@ -200,7 +200,7 @@ async def test_group_is_bound_all_or_nothing(mode: BindingMode) -> None:
             assert sorted(bound) == [f"fits-{number}" for number in range(4)]
             workload = await world.workload("large-0")
             assert (
-                "2 of 4 would fit, minMember is 4"
+                "2 of 4 group members fit, minMember is 4"
                 in next(
                     condition for condition in workload.status.conditions if condition.type == "Scheduled"
                 ).message

@@ -154,7 +154,7 @@ async def test_no_eviction_for_preemptor_deleted_before_marking() -> None:
         commit = world.store.commit
 
         async def away(writes: Any, **rest: Any) -> int:
-            if any(b"makes room" in write.value for write in writes if hasattr(write, "value")):
+            if any(b"Preempted on node" in write.value for write in writes if hasattr(write, "value")):
                 raise Unavailable("the store does not answer", where="store", fix="wait")
             revision: int = await commit(writes, **rest)
             return revision
@@ -228,7 +228,7 @@ async def test_successor_of_deleted_preemptor_waits_for_victims(priority: int, g
 
 async def test_replica_evicted_elsewhere_counts_against_budget() -> None:
     async with a_full_cluster(2, 3) as (world, _, scheduler):
-        drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
+        drained = DecidedEviction(EvictionCause.DRAIN, "the node is being drained")
         binding = (await world.workload("web-1")).status.binding
         assert binding is not None
         scheduler.controller.evictions.decide_for_node(binding.node, {"default/web-1": drained})

@@ -352,7 +352,7 @@ async def test_victim_is_marked_before_it_is_replaced() -> None:
             assert (mark.status, mark.reason, mark.message) == (
                 "True",
                 "Preempted",
-                "makes room on node n1 for default/high",
+                "Preempted on node n1 by default/high",
             )
             revision_before = await world.revision()
             await scheduler.run_cycle()

@@ -335,7 +335,7 @@ async def test_ledger_outlives_its_pool() -> None:
     await store.commit([Delete(key(LatticePool, "us-east"))])
     clock.date += HOUR
     assert accrue(await ledger(store), clock.now()).status.spent_micros == 2_000_000
-    with pytest.raises(NotFound, match="latticepool/us-east: states no budget"):
+    with pytest.raises(NotFound, match="latticepool/us-east: has no budget that can pay for machines"):
         await ledgers.commit_with_charges(a_payment("b", 1))
     gone = Payment([Delete(key(LatticeCluster, "a"))], releases=[a_charge("a", 2)])
     assert isinstance(await ledgers.commit_with_charges(gone), CommittedPayment)
@@ -406,7 +406,9 @@ async def test_payment_losing_every_race_raises_conflict() -> None:
 
     store = Crowded(SystemClock())
     await store.commit([put_pool(720_000)])
-    with pytest.raises(Conflict, match="latticeledger/pool.us-east: others were first 64 times in a row"):
+    with pytest.raises(
+        Conflict, match="latticeledger/pool.us-east: 64 attempts in a row conflicted with other writes"
+    ):
         await LedgerCommitter(store, Hurried()).commit_with_charges(
             replace(a_payment("a"), request_id="ours")
         )
@@ -452,7 +454,7 @@ async def test_pool_may_be_written_with_payment() -> None:
         await ledgers.commit_with_charges(
             replace(payment, writes=[put_cluster("b"), replace_expect(put_pool(7200), revision)])
         )
-    with pytest.raises(Malformed, match="expect the revision that was read"):
+    with pytest.raises(Malformed, match="pass the revision that was read as the expected revision"):
         await ledgers.commit_with_charges(replace(payment, writes=[put_cluster("b"), put_pool(7200)]))
 
 
@@ -518,7 +520,7 @@ async def test_inconsistent_ledger_pays_nothing() -> None:
     await store.commit(
         [Put(entry.key, entry.value.replace(b'"committedMicros":2000000', b'"committedMicros":0'))]
     )
-    with pytest.raises(Invalid, match="does not add up"):
+    with pytest.raises(Invalid, match="the amounts of the ledger do not add up"):
         await ledgers.commit_with_charges(a_payment("b", 1))
 
 

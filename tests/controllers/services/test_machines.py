@@ -120,7 +120,7 @@ async def test_unschedulable_replicas_get_one_more_machine() -> None:
         assert fleet.paid() == Counter({("p1-001", "m"): 2})
         assert (await fleet.events("NoNodeFits"))[
             0
-        ].message == "no node of p1-001 takes 1 of its replicas: 1 more of class m for it"
+        ].message == "No node of cluster p1-001 accepts 1 replica of the service; adding 1 node of class m"
         fleet.clock.jump(100)
         await fleet.services.reconcile(FLEET_KEY)
         await fleet.wait_for_caches()
@@ -147,7 +147,7 @@ async def test_unschedulable_replicas_leave_full_cluster() -> None:
         assert Counter(replica.spec.cluster for replica in fleet.live()) == Counter(
             {"p1-001": 1, "p2-001": 1}
         )
-        assert "they are placed elsewhere" in (await fleet.events("NoNodeFits"))[0].message
+        assert "placing the replicas elsewhere" in (await fleet.events("NoNodeFits"))[0].message
 
 
 async def test_replicas_of_lost_node_get_one_more_machine() -> None:

@@ -90,8 +90,8 @@ async def test_no_workloads_before_current_spec_is_placed() -> None:
         await fleet.converge()
         assert len(fleet.workloads()) == 3
         assert [event.message for event in await fleet.events("ScaledUp")] == [
-            "from 0 to 1 replicas",
-            "from 1 to 3 replicas",
+            "Scaling from 0 to 1 replicas",
+            "Scaling from 1 to 3 replicas",
         ]
 
 
@@ -118,7 +118,7 @@ async def test_scale_down_removes_highest_slots() -> None:
         assert [replica.metadata.finalizers for replica in fleet.workloads()][2:] == [
             ("lattice.dev/workload",)
         ] * 2
-        assert (await fleet.events("ScaledDown"))[0].message == "from 4 to 2 replicas"
+        assert (await fleet.events("ScaledDown"))[0].message == "Scaling from 4 to 2 replicas"
         await fleet.apply(a_service(replicas=3))
         await fleet.converge()
         assert [replica.spec.slot for replica in fleet.live()] == [0, 1, 4], (
@@ -348,7 +348,7 @@ async def test_continued_drain_removes_evicted_replica(is_victim: bool) -> None:
         waiting.clear()
         replica = next(each for each in fleet.live() if each.metadata.name == "api-0")
         assert replica.status.binding is not None
-        drained = DecidedEviction(EvictionCause.DRAIN, "its node is drained")
+        drained = DecidedEviction(EvictionCause.DRAIN, "the node is being drained")
         evictions, node = fleet.replicas.evictions, replica.status.binding.node
         if is_victim:
             evictions.add_victim(node, "default/api-0", "default/high")

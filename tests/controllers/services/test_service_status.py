@@ -88,7 +88,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
         a_web_service(1, 1),
         [a_replica_of_web(0, "Failed", False)],
         "Failed",
-        "0 of 1 replicas are ready; web-0 failed: no reason was told",
+        "0 of 1 replicas are ready; web-0 failed: no reason reported",
     ),
     "placed in part": (
         a_web_service(1, 2),

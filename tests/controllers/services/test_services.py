@@ -141,7 +141,7 @@ async def test_service_changed_during_placement_is_placed_again() -> None:
             return found
 
         fleet.services._decide = and_then_scaled  # type: ignore[method-assign]
-        with pytest.raises(Conflict, match="changed while its place was decided"):
+        with pytest.raises(Conflict, match="the service changed during its placement"):
             await fleet.services.reconcile(FLEET_KEY)
         assert fleet.placed() == {}
         fleet.services._decide = decide  # type: ignore[method-assign]

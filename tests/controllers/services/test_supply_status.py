@@ -53,7 +53,7 @@ CASES: dict[str, tuple[list[Kind], str, str, str, str]] = {
         "Ready",
         "False",
         "ProviderUnavailable",
-        "no adapter here makes machines of provider gcp",
+        "no adapter for provider gcp is configured",
     ),
     "a class that is not there": (
         [the_north_pool()],

@@ -55,7 +55,7 @@ async def test_unknown_reservation_is_rejected(mode: BindingMode) -> None:
     one = scheduler_instance(mode, 1000)
     event = await one.binder.bind(Reservation("x-9", "default/w", "n0", (), 99.0))
     assert (event.outcome, event.is_retriable) == ("failed", False)
-    assert "no reservation x-9" in event.reason
+    assert "reservation x-9 not found" in event.reason
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -97,7 +97,7 @@ async def test_changed_node_revision_is_a_conflict(mode: BindingMode) -> None:
     one = scheduler_instance(mode, 1000)
     one.store.revisions["n0"] = 7
     event = await one.binder.bind(one.reserve("w", 300))
-    assert (event.reason, event.is_retriable) == ("node n0 changed since it was chosen", True)
+    assert (event.reason, event.is_retriable) == ("node n0 changed after the decision", True)
     assert nodes_by_workload(one.reservations.table) == {}
     assert one.store.free["n0"]["cpu"] == 1000
 
@@ -106,7 +106,7 @@ async def test_locked_node_is_a_conflict() -> None:
     one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
     one.store.locks["n0"] = "other-1"
     event = await one.binder.bind(one.reserve("w", 300))
-    assert (event.reason, event.is_retriable) == ("node n0 is locked by somebody else", True)
+    assert (event.reason, event.is_retriable) == ("node n0 is locked by another scheduler", True)
     assert one.store.locks == {"n0": "other-1"}
 
 
@@ -121,7 +121,7 @@ async def test_pessimistic_mode_verifies_stored_capacity() -> None:
 async def test_removed_node_fails_the_bind() -> None:
     one = scheduler_instance(BindingMode.PESSIMISTIC, 1000)
     del one.store.free["n0"]
-    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 is gone"
+    assert (await one.binder.bind(one.reserve("w", 300))).reason == "node n0 was deleted"
 
 
 NEEDED = {
@@ -368,7 +368,7 @@ async def test_second_bind_of_reservation_fails_harmlessly(mode: BindingMode) ->
     second = await one.binder.bind(reservation)
     (third,) = await one.binder.bind_gang([reservation], 1)
     assert [each.outcome for each in (first, second, third)] == ["bound", "failed", "failed"]
-    assert second.reason == "no reservation a-1: it was bound, released or never made"
+    assert second.reason == "reservation a-1 not found: bound, released or never created"
     assert not second.is_retriable
     assert one.events == [first, second, third]
     assert state_of(one) == before

@@ -25,7 +25,7 @@ async def test_gang_is_bound_all_or_nothing(least: int, outcomes: list[str]) -> 
     assert len(one.store.bound) == outcomes.count("bound") == len(nodes_by_workload(one.reservations.table))
     assert not one.store.prepared
     if least == 3:
-        assert events[0].reason == "only 2 of its group could be bound, at least 3 are needed"
+        assert events[0].reason == "only 2 members of the group could be bound, at least 3 are needed"
 
 
 def gang_of(one: SchedulerInstance, size: int) -> list[Reservation]:
@@ -107,7 +107,7 @@ async def test_duplicate_reservation_in_gang_counts_once() -> None:
     reservation = one.reserve("w", 300)
     events = await one.binder.bind_gang([reservation, reservation], 1)
     assert [event.outcome for event in events] == ["bound", "failed"]
-    assert events[1].reason == "reservation a-1 is being bound already"
+    assert events[1].reason == "reservation a-1 is already being bound"
     assert one.store.free["n0"]["cpu"] == 700
     other = one.reserve("v", 300)
     assert [event.outcome for event in await one.binder.bind_gang([other, other], 2)] == ["failed", "failed"]

@@ -85,7 +85,7 @@ def test_placed_workload_is_not_scheduled_again() -> None:
     table = nodes(1000)
     put(table, "n0", [ask(table, "a")])
     cycle = scheduler(table).cycle([[ask(table, "a"), ask(table, "b")]], 0.0)
-    assert reasons(cycle) == {"a": "it is on node n0 already"}
+    assert reasons(cycle) == {"a": "already placed on node n0"}
     assert scheduled_nodes(cycle) == {"b": "n0"}
 
 
@@ -103,9 +103,16 @@ def test_reservation_rejects_overcommit_of_lax_profile() -> None:
             [500, 500, 700], 2, 0, 2, "0 of 2 nodes", id="enough of it; the rest says its own reason"
         ),
         pytest.param(
-            [500, 500, 700], 3, 0, 0, "2 of 3 would fit, minMember is 3; the next: 0 of 2 nodes", id="too few"
+            [500, 500, 700],
+            3,
+            0,
+            0,
+            "2 of 3 group members fit, minMember is 3; the next member: 0 of 2 nodes",
+            id="too few",
         ),
-        pytest.param([500], 3, 0, 0, "its group waits for 2 more: minMember is 3", id="not all are here yet"),
+        pytest.param(
+            [500], 3, 0, 0, "the group waits for 2 more members: minMember is 3", id="not all are here yet"
+        ),
         pytest.param([500], 3, 2, 1, "", id="running members count"),
     ],
 )
@@ -204,7 +211,7 @@ def test_reservation_rejects_overcommitted_gang_whole() -> None:
     table = nodes(1000)
     members = [ask(table, f"m{number}", 600, group="g", least=2) for number in range(2)]
     cycle = scheduler(table, Profile("careless", (), ())).cycle([members], 0.0)
-    why = "1 of 2 would fit, minMember is 2; the next: node n0 has 400m cpu free, 600m needed"
+    why = "1 of 2 group members fit, minMember is 2; the next member: node n0 has 400m cpu free, 600m needed"
     assert (scheduled_nodes(cycle), reasons(cycle), nodes_by_workload(table)) == (
         {},
         {"m0": why, "m1": why},

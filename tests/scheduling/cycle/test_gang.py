@@ -149,7 +149,8 @@ def test_evicted_gang_members_are_rescheduled_together() -> None:
     again = one.cycle([run], 0.0)
     assert again.scheduled == []
     assert all(
-        each.reason.startswith("1 of 2 would fit, minMember is 2; the next: ") for each in again.unschedulable
+        each.reason.startswith("1 of 2 group members fit, minMember is 2; the next member: ")
+        for each in again.unschedulable
     )
     table.forget("default/top")
     assert [each.ask.name for each in one.cycle([run], 0.0).scheduled] == [each.name for each in members]

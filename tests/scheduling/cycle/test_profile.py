@@ -68,11 +68,13 @@ def test_parse_profile() -> None:
         pytest.param(
             {"scores": {"Price": True}}, "must be a number of 0 or more, got True", id="yes is not a weight"
         ),
-        pytest.param({"scores": ["Price"]}, "scores: must be a list of plugin: weight", id="weights missing"),
+        pytest.param(
+            {"scores": ["Price"]}, "scores: must be a mapping of plugins to weights", id="weights missing"
+        ),
         pytest.param({"disabled": ["Fits"]}, 'no filter "Fits"; did you mean Fit?', id="unknown filter"),
         pytest.param(
             {"disabled": ["Fit"]},
-            "Fit cannot be disabled: nodes would be given more than they have",
+            "Fit cannot be disabled: nodes would be overcommitted",
             id="a filter that must stay",
         ),
         pytest.param(
@@ -218,7 +220,7 @@ def test_parse_profile() -> None:
         pytest.param({"seed": Decimal("1.5")}, "seed: must be a whole number, got 1.5", id="half a seed"),
         pytest.param(
             {"tieBreaker": ["fixed"]},
-            "tieBreaker: must be a text, got ['fixed']",
+            "tieBreaker: must be a string, got ['fixed']",
             id="a list of tie-breakers",
         ),
         pytest.param({"seed": "x"}, "seed: must be a whole number, got 'x'", id="no number"),

@@ -60,7 +60,7 @@ def test_confirm_after_expiry_is_rejected_and_released() -> None:
         "default/a", f"reservation {reservation.id} expired 0.0 s ago"
     )
     assert nodes_by_workload(book.table) == {}
-    assert "no reservation" in book.confirm(reservation.id, 0.0).reason  # type: ignore[union-attr]
+    assert "not found: released, confirmed or never created" in book.confirm(reservation.id, 0.0).reason  # type: ignore[union-attr]
 
 
 def test_release_is_idempotent() -> None:
@@ -102,7 +102,7 @@ def test_workload_is_reserved_once_and_not_on_removed_node() -> None:
     book = Reservations(nodes(1000, 1000))
     reservation = held(book, "a")
     assert book.reserve(ask(book.table, "a"), 1, 0.0) == ReservationRejection(
-        "default/a", "it has room on node n0 already"
+        "default/a", "resources are already reserved on node n0"
     )
     book.table.remove_node("n0")
     assert isinstance(book.confirm(reservation.id, 1.0), ReservationRejection)

@@ -234,7 +234,10 @@ def test_unparsable_node_is_excluded_and_reported() -> None:
 def test_allocatable_above_capacity_is_capped_and_reported() -> None:
     cache = a_cache(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
     assert free(cache) == 1000
-    assert "gives workloads 64 cpu, more than the 1 it has for them" in cache.problems["node n1"]
+    assert (
+        "offers workloads 64 cpu, more than the unreserved 1, which count instead"
+        in cache.problems["node n1"]
+    )
     cache.update_node("n1", a_node("n1"), NOW.monotonic)
     assert cache.problems == {}
 

@@ -33,7 +33,7 @@ def test_without_nodes_the_reason_says_so() -> None:
     cycle = compose(ProfileSpec("simple", {}), table, Random(1)).cycle(
         [[ask(table, "a"), ask(table, "b")]], 0.0
     )
-    assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: there are none"] * 2
+    assert [each.reason for each in cycle.unschedulable] == ["0 of 0 nodes: no nodes exist"] * 2
 
 
 @dataclass

@@ -134,12 +134,12 @@ def needing(name, *others, **more):
     [
         pytest.param(
             [needing("a", "b"), needing("b", "a")],
-            "default/a waits for default/b, which waits for it",
+            "default/a waits for default/b, which waits for default/a",
             id="two",
         ),
         pytest.param(
             [needing("a", "b"), needing("b", "c"), needing("c", "a")],
-            "default/a waits for default/b, which waits for default/c, which waits for it",
+            "default/a waits for default/b, which waits for default/c, which waits for default/a",
             id="three",
         ),
         pytest.param([needing("a", "b"), an_offline_workload("b", labels={"app": "b"})], "", id="no circle"),
@@ -155,7 +155,7 @@ def needing(name, *others, **more):
     ],
 )
 def test_affinity_cycle_is_warned_about(workloads, told):
-    how = ": none can be the first; with the same spec.group they are placed together"
+    how = ": none can be scheduled first; give the workloads the same spec.group to schedule them together"
     assert warnings_of(run_simulation([an_offline_node("n1")], workloads)) == (
         [f"workload {told}{how}"] if told else []
     )
@@ -188,7 +188,7 @@ def test_gpu_capacity_without_listed_gpus_is_warned_about():
     (told,) = warnings_of(
         run_simulation([an_offline_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], [])
     )
-    assert told == "node n1 says 2 gpu, yet none counts: list each one under status.gpus, with its model"
+    assert told == "node n1 states 2 gpu, but no GPU counts: list every GPU with its model under status.gpus"
 
 
 def test_preempted_workload_names_its_preemptor():
@@ -213,7 +213,10 @@ def test_gang_member_explanation_includes_gang_outcome():
     report = run_simulation([an_offline_node("n1")], gang, explained_workload="default/g0")
     assert report.explanation["chosen"] is None
     why, place, beside = report.explanation["summary"].split("; ")
-    assert (why, place) == ("1 of 2 would fit, minMember is 2", "the next: 0 of 1 node: 1 without 3 cpu free")
+    assert (why, place) == (
+        "1 of 2 group members fit, minMember is 2",
+        "the next member: 0 of 1 node: 1 without 3 cpu free",
+    )
     assert beside == "nodes are shown with the other of its group that fits in place"
     assert report.explanation["ranked"] == []
     assert report.explanation["refused"] == {
@@ -346,39 +349,39 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     [
         pytest.param(
             {"reserved": {"cpu": 5000}},
-            "keeps 5 cpu, more than the 4 it has: status.reserved must be at most status.capacity",
+            "reserves 5 cpu, more than its capacity of 4: status.reserved must be at most status.capacity",
             id="more kept than there is",
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
-            "gives workloads 64Gi memory, more than the 32Gi it has for them: only these count; "
-            "status.allocatable must be at most status.capacity less status.reserved",
+            "offers workloads 64Gi memory, more than the unreserved 32Gi, which count instead: "
+            "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than there is",
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000}, "reserved": {"cpu": 500}},
-            "gives workloads 4 cpu, more than the 3500m it has for them: only these count; "
-            "status.allocatable must be at most status.capacity less status.reserved",
+            "offers workloads 4 cpu, more than the unreserved 3500m, which count instead: "
+            "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than is left",
         ),
         pytest.param(
             {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},
-            "says 1 gpu, but lists 2: the list counts; of 2, capacity.gpu is 2000",
+            "states 1 gpu, but lists 2: the list counts; set capacity.gpu to 2000 for 2 listed gpu",
             id="another number of GPUs than listed",
         ),
         pytest.param(
             {"capacity": {"cpu": 4}},
-            "has 4 milli-cores of cpu: amounts of nodes are milli-cores, so 4 cores are 4000",
+            "has 4 milli-cores of cpu: node amounts are in milli-cores, so 4 cores are 4000",
             id="cores for milli",
         ),
         pytest.param(
             {"capacity": {"memory": 16}},
-            "has 16 bytes of memory: amounts of nodes are bytes, so 16Gi is 17179869184",
+            "has 16 bytes of memory: node amounts are in bytes, so 16Gi is 17179869184",
             id="GiB for bytes",
         ),
         pytest.param(
             {"capacity": {"hugepages-2Mi": 512}},
-            "has 512 bytes of hugepages-2Mi: amounts of nodes are bytes, not pages",
+            "has 512 bytes of hugepages-2Mi: node amounts are in bytes, not pages",
             id="pages for bytes",
         ),
         pytest.param(
@@ -470,7 +473,10 @@ def test_infeasible_affinity_cycle_has_a_reason():
         for name, other in (("x", "y"), ("y", "x"))
     ]
     report = run_simulation([an_offline_node("n1", cpu=1000), an_offline_node("n2", cpu=1000)], gang)
-    assert "it must be near others of its own group" in reasons(report)["default/x"]
+    assert (
+        "the members must be near each other, and no node has capacity for enough of them"
+        in reasons(report)["default/x"]
+    )
 
 
 def test_permanent_reasons_are_listed_before_capacity():
@@ -591,7 +597,7 @@ def test_unsatisfiable_constraints_are_rejected_with_reason(workloads, placed):
         ),
         pytest.param(
             an_offline_node("n", labels={"lattice.dev/price-per-hour": "cheap"}),
-            'must be dollars an hour such as 0.192, got "cheap"',
+            'must be dollars per hour, such as 0.192, got "cheap"',
             id="no price",
         ),
         pytest.param(
@@ -612,7 +618,7 @@ def test_container_requests_beyond_any_node_are_a_problem():
     value = msgspec.to_builtins(an_offline_workload("a"))
     value["spec"] = {"containers": {"a": half, "b": half}}
     (problem,) = workload_problems(msgspec.convert(value, LatticeWorkload))
-    assert "of memory all together, more than any node has" in str(problem)
+    assert "of memory in total, more than any node has; the maximum is 2^53" in str(problem)
 
 
 def test_node_order_is_irrelevant_and_seed_is_not():

@@ -42,8 +42,8 @@ def test_bound_workload_without_gpu_room_is_left_out():
         [with_gpus("n1")], [an_offline_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"]
     )
     (told,) = warnings_of(report)
-    expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
-    assert told == f"{expected} (free of each: 0): it is left out"
+    expected = "workload default/b is bound to node n1, which cannot hold the requested 1 gpu beside its bound workloads"
+    assert told == f"{expected} (free per GPU: 0): it is left out"
     assert report.bound_count == 1
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
@@ -77,10 +77,10 @@ def test_overcommitted_node_is_warned_about_once():
     report = run_simulation([an_offline_node("n1"), an_offline_node("n2")], bound)
     (told,) = warnings_of(report)
     over, *consequences = told.split("; ")
-    assert over == "node n1 workloads bound to it take more than it has: 6 of 4 cpu, 40Gi of 32Gi memory"
+    assert over == "node n1 is overcommitted: its bound workloads request 6 of 4 cpu, 40Gi of 32Gi memory"
     assert consequences == [
-        "too little cpu slows them down",
-        "too little memory ends some, in this order: default/w0, default/w1",
+        "too little cpu slows the workloads down",
+        "too little memory ends workloads in this order: default/w0, default/w1",
     ]
 
 
@@ -94,7 +94,7 @@ def test_overcommitted_node_lists_eviction_order():
     ]
     report = run_simulation([an_offline_node("n1", cpu=9000)], bound)
     assert warnings_of(report)[0].endswith(
-        "; too little memory ends some, in this order: default/burstable, default/important, default/guaranteed"
+        "; too little memory ends workloads in this order: default/burstable, default/important, default/guaranteed"
     )
 
 
@@ -109,7 +109,7 @@ def test_overcommitted_slots_evict_no_workload():
             two_on("n1"),
         )
     )
-    assert told == ["node n1 workloads bound to it take more than it has: 2 of 1 workloads"]
+    assert told == ["node n1 is overcommitted: its bound workloads request 2 of 1 workloads"]
 
 
 def two_on(node):

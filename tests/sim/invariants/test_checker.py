@@ -101,7 +101,7 @@ def revision_is_reused(history: SyntheticHistory, bad: bool) -> None:
 
 
 def leader_cache_differs(history: SyntheticHistory, bad: bool) -> None:
-    history.odd_copies = [(50.0, "the leader's copy of latticenodes differs")] if bad else []
+    history.odd_copies = [(50.0, "the leader's cache of latticenodes differs")] if bad else []
 
 
 def two_leaders_in_one_term(history: SyntheticHistory, bad: bool) -> None:

@@ -6,12 +6,11 @@ from typing import Any
 
 from lattice.cli.client.kind_names import Target, resource_path
 from lattice.cli.client.options import Connection
-from lattice.cli.output.table_renderer import pluralize
 from lattice.errors import LatticeError
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.meta.base import Resource
-from lattice.kinds.meta.quantity import dollars_to_micros, format_dollars
+from lattice.kinds.meta.quantity import dollars_to_micros, format_dollars, pluralize
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.inputs.ledger_math import rate_per_30_days

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from lattice.cli.output.render import cell
-from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
-from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars
+from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
+from lattice.kinds.meta.quantity import MILLIONTHS, format_dollars, pluralize
 
 # Limits without `-o wide`: fields per object, and characters of a value.
 MAX_FIELDS = 5

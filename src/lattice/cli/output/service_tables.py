@@ -5,8 +5,8 @@ from typing import Any
 
 from lattice.cli.output.plan_tables import blocker_lines, data_sources, describe_event, format_placements
 from lattice.cli.output.render import cell
-from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks, pluralize
-from lattice.kinds.meta.quantity import format_dollars
+from lattice.cli.output.table_renderer import MAX_ROWS, TableRenderer, join_blocks
+from lattice.kinds.meta.quantity import format_dollars, pluralize
 
 JsonObject = Mapping[str, Any]
 # Names of the services that the platform would place first.

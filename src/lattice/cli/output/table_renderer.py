@@ -102,10 +102,6 @@ def _with_gap(width: int) -> int:
     return width + render.COLUMN_GAP_CHARS if width > 1 else 2
 
 
-def pluralize(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def join_blocks(*parts: Sequence[str]) -> list[str]:
     """Join blocks of lines with an empty line between the blocks that are not empty."""
     lines: list[str] = []

@@ -18,7 +18,7 @@ from lattice.controllers.runtime.object_writes import with_metadata, with_spec, 
 from lattice.kinds.automation import AutomationRule
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind, path_of
-from lattice.kinds.meta.quantity import MILLIONTHS, dollars_to_micros
+from lattice.kinds.meta.quantity import MILLIONTHS, dollars_to_micros, pluralize
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload
@@ -124,18 +124,18 @@ class AutomationController:
                 metadata, retry = workload.metadata, workload.status.retry
                 if failures.selector is None or failures.selector.matches(metadata.labels):
                     count = (retry.attempts or 0) if retry else 0
-                    reason = workload.status.failure_reason or "no reason was told"
+                    reason = workload.status.failure_reason or "no reason reported"
                     yield Measurement(
                         f"latticeworkload/{path_of(workload)}",
                         count,
-                        f"it failed {count} times: {reason}",
+                        f"{pluralize(count, 'failure')}, last reason: {reason}",
                     )
         elif when.budget:
             for ledger in self.context.cache(LatticeLedger).objects():
                 if when.budget.ledger in ("", ledger.metadata.name):
                     status = budget_status(ledger, self.context.clock.now())
                     share = status.utilisation or 0
-                    message = f"{share / 10_000:.1f} % of the budget are projected to be used this month"
+                    message = f"projected use this month is {share / 10_000:.1f} % of the budget"
                     yield Measurement(f"latticeledger/{ledger.metadata.name}", share, message)
         elif when.capacity:
             yield from self._capacity_measurements(when.capacity.pool)
@@ -160,7 +160,7 @@ class AutomationController:
                 continue
             duration_s = now - self._exceeded_since.setdefault(key, now)
             message = (
-                f"{usage.cpu}m of {capacity}m cpu are in use ({share / 10_000:.0f} %), for {duration_s:.0f} s"
+                f"{usage.cpu}m of {capacity}m cpu in use ({share / 10_000:.0f} %) for {duration_s:.0f} s"
             )
             yield Measurement(name, share, message, duration_s)
 
@@ -199,7 +199,7 @@ class AutomationController:
                 yield Measurement(
                     f"latticepool/{pool.metadata.name}",
                     share,
-                    f"{share / 10_000:.0f} % of its {resource} are in use",
+                    f"{share / 10_000:.0f} % of the {resource} of the pool in use",
                 )
 
     def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:

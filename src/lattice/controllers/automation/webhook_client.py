@@ -49,7 +49,7 @@ def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
         return ""
     if address.is_global and not address.is_multicast:
         return ""
-    return f"{address} is inside the installation or not a public address"
+    return f"{address} is an internal or non-public address"
 
 
 def _embedded_ipv4(address: Address) -> Address:
@@ -78,8 +78,8 @@ class _Resolver(AbstractResolver):
         for address, _ in addresses:
             if problem := address_problem(address, self._allowed):
                 raise Denied(
-                    f"{host} must not be called: {problem}",
-                    fix="use a public https address, or ask for it to be allowed",
+                    f"webhook calls to {host} are not allowed: {problem}",
+                    fix="use a public https address, or add the network to --webhook-allow",
                 )
         return [
             ResolveResult(
@@ -111,7 +111,7 @@ class HttpsWebhookClient:
     async def post(self, url: str, body: Any, timeout: float) -> None:
         parts = urlsplit(url)
         if parts.scheme != "https" or not parts.hostname:
-            raise Denied(f"{url} is not an https address", fix="use https")
+            raise Denied(f"{url} is not an https address", fix="use an https:// address")
         try:
             problem = address_problem(parts.hostname, self.allowed_networks)
         except ValueError:
@@ -119,8 +119,8 @@ class HttpsWebhookClient:
             problem = ""
         if problem:
             raise Denied(
-                f"{parts.hostname} must not be called: {problem}",
-                fix="use a public https address, or ask for it to be allowed",
+                f"webhook calls to {parts.hostname} are not allowed: {problem}",
+                fix="use a public https address, or add the network to --webhook-allow",
             )
         try:
             async with asyncio.timeout(timeout):
@@ -155,7 +155,7 @@ class HttpsWebhookClient:
             # Read and discard: no byte of the response is shown.
             await response.content.read(MAX_RESPONSE_BYTES)
             if response.status // 100 != HTTP_SUCCESS_CLASS:
-                raise Unavailable(f"{urlsplit(url).hostname} answered {response.status}")
+                raise Unavailable(f"{urlsplit(url).hostname} answered with status {response.status}")
 
 
 def _error_text(error: BaseException) -> str:

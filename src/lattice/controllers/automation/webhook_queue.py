@@ -77,7 +77,7 @@ class WebhookQueue:
         if len(calls) >= self.max_queued:
             call.is_finished, call.error = (
                 True,
-                f"it was not called: {self.max_queued} calls to that address wait already",
+                f"the call was dropped: {self.max_queued} calls to this address are already queued",
             )
         calls.append(call)
         self._wake((call.url,))

@@ -191,7 +191,9 @@ class GarbageCollector:
                 # Events are not cached, so the removal of their finalizers wakes no reconcile: poll.
                 unfinished[str(entry.key)] = Requeue(BLOCKED_NAMESPACE_RECHECK_S)
         for key in await self._committer.commit_all(writes):
-            unfinished[str(key)] = Conflict("another writer was first", where=str(key), fix="look again")
+            unfinished[str(key)] = Conflict(
+                "another write came first", where=str(key), fix="read the object again and retry"
+            )
         return unfinished
 
     async def _read(self, keys: Sequence[Key]) -> list[Entry]:
@@ -232,7 +234,11 @@ class GarbageCollector:
         ]
         conflicts = await self._committer.commit_all(write for write in writes if write is not None)
         if conflicts:
-            raise Conflict("its dependents are being changed", where=str(entry.key), fix="look again")
+            raise Conflict(
+                "other writes are changing the dependents of the object",
+                where=str(entry.key),
+                fix="read the dependents again and retry",
+            )
         return _garbage_write(
             without_finalizer(resources[item.key.resource], entry, ORPHAN_FINALIZER), "orphan"
         )

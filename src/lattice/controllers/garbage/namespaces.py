@@ -37,8 +37,8 @@ def with_remaining_content(namespace: Object, remaining: RemainingContent, now: 
     an existing condition."""
     status = namespace.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
-    content = "still there: " + _format_counts(remaining.resources)
-    finalizers = "waiting for finalizers: " + _format_counts(remaining.finalizers)
+    content = "Remaining objects: " + _format_counts(remaining.resources)
+    finalizers = "Waiting for finalizers: " + _format_counts(remaining.finalizers)
     desired = {
         CONTENT_CONDITION: _condition("SomeResourcesRemain", content)
         if remaining.resources
@@ -65,7 +65,7 @@ def _condition(reason: str, message: str = "") -> Object:
     return {
         "status": "True" if message else "False",
         "reason": reason,
-        "message": message or "nothing is left",
+        "message": message or "No content is left",
     }
 
 

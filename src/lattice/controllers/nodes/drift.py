@@ -76,7 +76,7 @@ class DriftController:
             groups = []
             for drift in unreported:
                 subject = self._workloads.get(drift.workload) or node
-                message = f"{name}: {drift.message}"
+                message = f"Node {name}, workload {drift.workload}: {drift.message}"
                 groups.append([self._recorder.event(subject, "DriftDetected", message, warning=True)])
             await self.context.commit_groups(groups)
             # Only after the commit: a drift whose event was not written is reported again.

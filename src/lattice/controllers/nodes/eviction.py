@@ -18,6 +18,7 @@ from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
 from lattice.kinds.pool import LatticePool
@@ -204,7 +205,7 @@ class EvictionController:
         for resident in residents:
             is_waiting = resident.name in plan.blocked and not resident.is_evicting
             if is_waiting and resident.service in awaiting_machine:
-                blocked[resident.name] = f"{plan.blocked[resident.name]}; a machine is being made"
+                blocked[resident.name] = f"{plan.blocked[resident.name]}; a new machine is starting"
         return dataclasses.replace(plan, blocked=blocked)
 
     def _unschedulable_replicas(self, service: str) -> list[LatticeWorkload]:
@@ -247,7 +248,7 @@ class EvictionController:
                 yield self._recorder.event(node, "NodeDrained", condition.message)
             return
         if previous is None or previous.status == "True":
-            yield self._recorder.event(node, "NodeDraining", f"{residents} to move elsewhere")
+            yield self._recorder.event(node, "NodeDraining", f"{pluralize(residents, 'workload')} to evict")
         if condition.reason == DRAIN_BLOCKED_REASON and (
             previous is None or previous.reason != DRAIN_BLOCKED_REASON
         ):

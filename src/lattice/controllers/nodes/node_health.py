@@ -46,8 +46,8 @@ from lattice.store.protocol import Change, Delete, Entry, Key, Write
 # The key of the reconcile that looks at silent nodes of all zones together.
 ZONES_KEY = "*"
 MAY_STILL_RUN_MESSAGE = (
-    "it was started there to run on without contact, and must not run twice by now: "
-    "only its node can say that it has ended"
+    "no failover: the copy was started to keep running without contact, and the current policy forbids "
+    "a second copy until the node reports that the copy has ended"
 )
 # Workloads are counted so long after the first workload left: many workloads may leave at once.
 RECOUNT_DELAY_S = 1.0
@@ -197,7 +197,7 @@ class NodeHealthController:
             remaining_s = since + self.timeouts.certain_after(disconnect.stop_after_ms / 1000) - now
         if remaining_s > 0:
             return NodeState(
-                "Silent", True, "its node was removed and may not have stopped it yet", remaining_s
+                "Silent", True, "the node was removed and may still run the workload", remaining_s
             )
         return NodeState("Gone")
 
@@ -219,7 +219,7 @@ class NodeHealthController:
             if finalizers := [name for name in node.metadata.finalizers if name != NODE_FINALIZER]:
                 # Another finalizer holds the object: only ours is removed.
                 removal = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
-            event = self._recorder.event(node, "NodeRemoved", "nothing is left on it")
+            event = self._recorder.event(node, "NodeRemoved", "No workloads are left on the node")
             await self.context.commit([removal, event])
             return None
         status = replace(self._status(node, verdict), workloads=self._count_workloads(entry, node))
@@ -234,7 +234,9 @@ class NodeHealthController:
             if verdict.event == "NodeLost":
                 metrics.NODES_UNHEALTHY.inc()
             if verdict.event:
-                log.info("node changed", node=node.metadata.name, state=verdict.state, why=verdict.message)
+                log.info(
+                    "node state changed", node=node.metadata.name, state=verdict.state, why=verdict.message
+                )
                 self._notify([node.metadata.name])
                 self._wake((ZONES_KEY,))
         if verdict.state == "NotReady":
@@ -364,7 +366,7 @@ class NodeHealthController:
         self._silent_evictions = current
         for zone, outage in current.outages.items():
             if zone not in previous.outages:
-                log.warning("re-placement halted", zone=zone, why=str(outage))
+                log.warning("failover halted", zone=zone, why=str(outage))
         changed = {name for name, reason in current.blocked.items() if previous.blocked.get(name) != reason}
         self._notify(sorted(current.evicted_nodes - previous.evicted_nodes | changed))
         delay_s = current.requeue_after if current.requeue_after is not None else self.concurrency.resync_s

@@ -250,7 +250,7 @@ class Loop:
         # One malformed object must not break the other subscribers of the cache; the resync wakes the key.
         except Exception as error:  # noqa: BLE001
             log.error(
-                "change not understood",
+                "change of an object failed to wake its controller",
                 controller=self.controller.name,
                 object=str(change.key),
                 why=repr(error),
@@ -328,9 +328,9 @@ class Loop:
                 raise
             self._forget_in_flight(keys)
             timeout = Unavailable(
-                f"took longer than {self.concurrency.timeout_s:g} s",
+                f"reconcile took longer than {self.concurrency.timeout_s:g} s",
                 where=keys[0],
-                fix="see what it waits for; it is tried again",
+                fix="read the server log for the cause; the controller retries",
             )
             return self._handle_error(keys, timeout)
         # One failing key must not stop the loop; _handle_error logs the error.
@@ -402,5 +402,5 @@ async def run_all(loops: Iterable[Loop], caches: Iterable[Cache[Any]] = ()) -> b
                 cache_task.cancel()
     except* Fenced as group:
         is_fenced = True
-        log.info("controllers end", why=str(_root_error(group)))
+        log.info("controllers stopped", why=str(_root_error(group)))
     return is_fenced

@@ -132,7 +132,7 @@ class BatchBinder:
                 remaining = self._drop(
                     remaining,
                     [scheduled for scheduled in remaining if scheduled.node not in stale_nodes],
-                    "the node has changed since it was chosen",
+                    "the node changed after the decision",
                 )
                 continue
             counts = [
@@ -149,7 +149,7 @@ class BatchBinder:
                 revision = await self.binding_store.context.commit([*counts, *puts])
             except RevisionConflict as conflict:
                 remaining = self._drop(
-                    remaining, _unaffected(remaining, conflict), f"somebody else wrote {conflict.key} first"
+                    remaining, _unaffected(remaining, conflict), f"another write of {conflict.key} came first"
                 )
                 await self._wait_for_rival_write(conflict)
             except TooLarge:
@@ -166,9 +166,9 @@ class BatchBinder:
         fails."""
         # A gang is bound in one commit or not at all (I-15).
         if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
-            log.warning("binding is too large to be written", workload=batch[0].ask.name, of=len(batch))
+            log.warning("binding exceeds the commit size limit", workload=batch[0].ask.name, of=len(batch))
             self.needs_backoff |= {scheduled.ask.name for scheduled in batch}
-            self._drop(batch, (), "it is too large to be written")
+            self._drop(batch, (), "the binding exceeds the commit size limit")
             return
         middle = len(batch) // 2
         for part in (batch[:middle], batch[middle:]):
@@ -183,13 +183,13 @@ class BatchBinder:
             for scheduled in batch
             if not self.reservations.rejection_reason(scheduled.reservation.id, now)
         ]
-        self._drop(batch, reserved, "its room was given up")
+        self._drop(batch, reserved, "the reservation expired or was withdrawn")
         workloads, bindable = self.binding_store.context.cache(LatticeWorkload), []
         for scheduled in reserved:
             workload = workloads.get(scheduled.ask.name)
             if workload is not None and self.binding_store.is_bindable(workload):
                 bindable.append(scheduled)
-        return self._drop(reserved, bindable, "it was changed or bound meanwhile")
+        return self._drop(reserved, bindable, "the workload was changed or bound meanwhile")
 
     def _complete_gangs(
         self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]
@@ -204,7 +204,7 @@ class BatchBinder:
             if not scheduled.ask.group
             or count[scheduled.ask.group] >= max(1, min_members[scheduled.ask.group])
         ]
-        return self._drop(batch, complete, "too few of its group could be bound")
+        return self._drop(batch, complete, "too few members of the group could be bound")
 
     def _drop(
         self, batch: Sequence[ScheduledWorkload], remaining: Sequence[ScheduledWorkload], reason: str

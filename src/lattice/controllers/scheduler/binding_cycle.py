@@ -95,7 +95,7 @@ class BindingCycle:
             metrics.SCHEDULING_FAILURES.inc()
             metrics.ATTEMPT_LOST.inc()
             self.failure_reporter.record_failure(
-                name, scheduled.node, self.batch_binder.bind_failures.pop(name, "it was not written")
+                name, scheduled.node, self.batch_binder.bind_failures.pop(name, "the binding was not written")
             )
             self.scheduler.reservations.release(scheduled.reservation.id)
             if name in self.batch_binder.needs_backoff:

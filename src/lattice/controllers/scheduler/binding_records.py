@@ -96,7 +96,7 @@ class BindingRecords:
         put = with_status(
             entry, status, None if WORKLOAD_FINALIZER in workload.metadata.finalizers else _add_finalizer
         )
-        return [put, self._event(workload, "WorkloadScheduled", f"bound to node {binding.node}")]
+        return [put, self._event(workload, "WorkloadScheduled", f"Bound to node {binding.node}")]
 
     def bind_reserved(self, entry: Entry, reservation: ReservationRecord) -> list[Put]:
         """Bind a reserved workload; the binding names the attempt of its gang."""

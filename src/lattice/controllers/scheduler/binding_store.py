@@ -468,5 +468,5 @@ def _is_lease_expired(lease: Entry, now: datetime) -> bool:
 
 def _contended(where: str) -> Conflict:
     return Conflict(
-        f"others were first {MAX_WRITE_ATTEMPTS} times in a row", where=where, fix="it is tried again"
+        f"{MAX_WRITE_ATTEMPTS} attempts in a row conflicted with other writes", where=where, fix="retry later"
     )

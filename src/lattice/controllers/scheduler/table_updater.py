@@ -207,5 +207,5 @@ class TableUpdater:
             return
         for subject, problem in problems.items():
             if self._logged_anomalies.get(subject) != problem:
-                log.warning("not counted as it is", what=subject, why=problem)
+                log.warning("object not counted as stored", what=subject, why=problem)
         self._logged_anomalies = dict(problems)

@@ -122,8 +122,8 @@ class UnschedulableReporter:
                 # A workload that is being deleted frees its capacity without an eviction (I-18).
                 and not workload.metadata.deletion_timestamp
             ):
-                preemptor = preemptors.get(name) or "another"
-                puts[name] = self.records.mark_evicted(entry, f"makes room on node {node} for {preemptor}")
+                preemptor = preemptors.get(name) or "another workload"
+                puts[name] = self.records.mark_evicted(entry, f"Preempted on node {node} by {preemptor}")
         for name in await self._write(puts):
             self.scheduler.evictions.mark_stored(name)
 
@@ -177,7 +177,7 @@ class BindFailureReporter:
         """Count a failed binding and queue an event, unless a recent event or a full queue forbids the
         event."""
         failure = self._failures.setdefault(workload, _BindFailure())
-        failure.message, failure.count = f"not bound to node {node}: {reason}", failure.count + 1
+        failure.message, failure.count = f"Binding to node {node} failed: {reason}", failure.count + 1
         if (
             failure.reported_at + EVENT_INTERVAL_S <= self.records.context.clock.monotonic()
             and len(self._queued) < MAX_PENDING_EVENTS

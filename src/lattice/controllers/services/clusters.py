@@ -43,7 +43,13 @@ from lattice.lifecycle.machines import (
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.placement.inputs.ledger_math import Charge, record_cluster_number
 from lattice.placement.inputs.price_book import PriceBook
-from lattice.placement.model.supply import cloud_account, compile_supply, pool_account, static_account
+from lattice.placement.model.supply import (
+    cloud_account,
+    compile_supply,
+    no_adapter_message,
+    pool_account,
+    static_account,
+)
 from lattice.placement.status.cluster_status import (
     PROVIDER_REFUSED,
     PROVIDER_REJECTED,
@@ -159,7 +165,7 @@ class ClusterController:
         if provider is None:
             if cluster is None:
                 return None
-            message = f"no adapter here makes machines of provider {cluster.spec.provider or 'unnamed'}"
+            message = no_adapter_message(cluster.spec.provider)
             return await self._report_status(cluster, [ProviderProblem(PROVIDER_UNAVAILABLE, message)])
         try:
             listed = {machine.node: machine for machine in await provider.list() if machine.cluster == name}
@@ -317,25 +323,23 @@ class ClusterController:
         )
         problem = not_ready_message(node)
         if problem:
-            message = f"its cluster goes on without it: {problem}"
+            message = f"Decommissioning the node: {problem}"
         else:
-            message = "its cluster needs it no more: what runs on it leaves"
+            message = "Decommissioning the node: the cluster no longer needs the machine"
         await self.context.commit([mark, self._recorder.event(node, "NodeGivenUp", message)])
 
     async def _create_node(self, cluster: LatticeCluster, name: str, node_class: str) -> None:
         """Write the node of a new machine; raise Conflict if the cluster changed since the plan."""
         node = build_node(cluster, name, self._classes.get(f"/{node_class}"), node_class)
         write = put_new(node, uid=self.context.new_uid(), now=self.context.timestamp)
-        event = self._recorder.event(
-            cluster, "NodeCreating", f"node {name} of class {node_class} is being made"
-        )
+        event = self._recorder.event(cluster, "NodeCreating", f"Creating node {name} of class {node_class}")
         path = f"/{cluster.metadata.name}"
         current, entry = self._clusters.get(path), self._clusters.entry(path)
         if current is None or current.spec != cluster.spec:
             raise Conflict(
-                "other machines are wanted by now",
+                "the desired machines of the cluster have changed",
                 where=f"latticecluster/{cluster.metadata.name}",
-                fix="look again",
+                fix="read the cluster again and retry",
             )
         # A concurrent write that lowers the machine count must win over this commit.
         checks = [] if entry is None else [Check(entry.key, entry.revision)]
@@ -381,7 +385,7 @@ class ClusterController:
             milli, memory, storage = (machine_type.size.get(name, 0) for name in ("cpu", "memory", "storage"))
             return MachineSize(milli, memory, storage, 0, {})
         raise NotFound(
-            f"class {node.spec.node_class} is not there for provider {node.spec.provider}",
+            f"LatticeNodeClass {node.spec.node_class} has no entry for provider {node.spec.provider}",
             where=f"latticenode/{node.metadata.name}",
             fix="apply the LatticeNodeClass again, with an entry for this provider",
         )
@@ -483,11 +487,11 @@ class ClusterController:
             return
         if not self._is_sequence_recorded(cluster):
             raise Unavailable(
-                "its number is not written down yet",
+                "the number of the cluster is not recorded yet",
                 where=f"latticecluster/{name}",
-                fix="it is removed as soon as it is",
+                fix="wait until Lattice has recorded the number",
             )
-        event = self._recorder.event(cluster, "ClusterRemoved", "no service needs it")
+        event = self._recorder.event(cluster, "ClusterRemoved", "No service needs the cluster")
         await self.context.commit([Delete(entry.key, entry.revision), event, *self._sequence_writes(cluster)])
 
     def _sequence_writes(self, cluster: LatticeCluster) -> list[Write]:

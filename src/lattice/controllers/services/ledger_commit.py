@@ -147,9 +147,9 @@ class LedgerCommitter:
             )
         names = ", ".join(account.ledger_name for account in payment.accounts)
         raise Conflict(
-            f"others were first {MAX_ATTEMPTS} times in a row",
+            f"{MAX_ATTEMPTS} attempts in a row conflicted with other writes",
             where=f"latticeledger/{names}",
-            fix="decide again a little later",
+            fix="retry later",
         )
 
     async def _read(self, payment: Payment) -> dict[Key, Entry | None]:
@@ -173,8 +173,13 @@ class LedgerCommitter:
                 previous = _ledger_decoder.decode(entry.value)
                 # Amounts that do not add up would let a limit pass (I-22).
                 if causes := tuple(previous.problems()):
-                    fix = "restore it from a backup"
-                    raise Invalid("does not add up", where=str(entry.key), fix=fix, causes=causes)
+                    fix = "restore the ledger from a backup"
+                    raise Invalid(
+                        "the amounts of the ledger do not add up",
+                        where=str(entry.key),
+                        fix=fix,
+                        causes=causes,
+                    )
             charges = [charge for charge in payment.charges if account in charge.accounts]
             releases = [charge for charge in payment.releases if account in charge.accounts]
             ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
@@ -208,9 +213,9 @@ class LedgerCommitter:
             # A write without expected revision would let a concurrent change of the limit pass unnoticed.
             if write.key in owners and write.expect is None:
                 raise Malformed(
-                    "is written whatever it states",
+                    "is written without an expected revision",
                     where=str(write.key),
-                    fix="expect the revision that was read",
+                    fix="pass the revision that was read as the expected revision",
                 )
         owner_checks = []
         for key in sorted(owners - payment.keys):
@@ -253,9 +258,9 @@ def _with_current_terms(
         return open_ledger(spec, ledger, now)
     if has_charges or ledger is None:
         raise NotFound(
-            "states no budget that machines could be paid from",
+            "has no budget that can pay for machines",
             where=str(account),
-            fix="place them elsewhere",
+            fix="place the replicas elsewhere",
         )
     return ledger
 

@@ -15,6 +15,7 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import (
     PLACED_CONDITION,
@@ -39,7 +40,10 @@ from lattice.store.protocol import Check, Entry, Write
 MAX_CLUSTERS_PER_COMMIT = 30
 MAX_SERVICES_PER_COMMIT = 10
 MAX_NAMES_IN_EVENT = 5
-REPLACEMENT_MESSAGE = "nothing else takes what runs on it: a machine is made in its place before it goes"
+REPLACEMENT_MESSAGE = (
+    "No other node accepts the workloads of this node: "
+    "creating a replacement machine before the node is removed"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +200,9 @@ class PlacementWriter:
             current.status
         ) != _placement_keys(service.status):
             raise Conflict(
-                "changed while its place was decided", where=f"latticeservice/{name}", fix="decide again"
+                "the service changed during its placement",
+                where=f"latticeservice/{name}",
+                fix="place the service again",
             )
         previous, now = current.status, self._context.timestamp
         placements = report.status.placements
@@ -225,13 +231,13 @@ class PlacementWriter:
         placed, decision = find_condition(status.conditions, PLACED_CONDITION), status.scheduler_decision
         if _placement_keys(previous) != _placement_keys(status) and status.placements:
             summary = ", ".join(
-                f"{placement.replicas} in {placement.cluster} on {placement.node}"
+                f"{pluralize(placement.replicas or 0, 'replica')} in cluster {placement.cluster} on class {placement.node}"
                 for placement in status.placements[:MAX_NAMES_IN_EVENT]
             )
             omitted = len(status.placements) - MAX_NAMES_IN_EVENT
             if omitted > 0:
                 summary += f" and {omitted} more"
-            yield self._recorder.event(service, "Placed", summary)
+            yield self._recorder.event(service, "Placed", f"Placed {summary}")
         if placed and placed.status == "False" and _is_news(placed, previous):
             verdict = decision.verdict if decision else placed.reason
             yield self._recorder.event(service, "NotPlaced", f"{verdict}: {placed.message}", warning=True)
@@ -251,19 +257,20 @@ class PlacementWriter:
             service = decided.world.services[stage.services[0]]
             fresh = stage.clusters.keys() - reported
             reported |= fresh
-            for reason, names in (
-                ("ClusterCreated", machines.created_clusters),
-                ("ClusterGrown", machines.grown_clusters),
+            for reason, verb, names in (
+                ("ClusterCreated", "Created", machines.created_clusters),
+                ("ClusterGrown", "Added machines to", machines.grown_clusters),
             ):
                 if clusters := [name for name in names if name in fresh]:
-                    yield self._recorder.event(service, reason, _join_names(clusters))
+                    yield self._recorder.event(service, reason, f"{verb} {_join_names(clusters)}")
             for remediation in decided.remediations.get(stage.services[0], ()):
                 cluster, node_class = remediation.node_group
                 if remediation.machines:
-                    outcome = f"{remediation.machines} more of class {node_class} for it"
+                    outcome = f"adding {pluralize(remediation.machines, 'node')} of class {node_class}"
                 else:
-                    outcome = "they are placed elsewhere"
-                message = f"no node of {cluster} takes {remediation.replicas} of its replicas: {outcome}"
+                    outcome = "placing the replicas elsewhere"
+                replicas = pluralize(remediation.replicas, "replica")
+                message = f"No node of cluster {cluster} accepts {replicas} of the service; {outcome}"
                 yield self._recorder.event(service, "NoNodeFits", message, warning=True)
 
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
@@ -335,14 +342,16 @@ class PlacementWriter:
                 spec = msgspec.structs.replace(
                     cluster.spec, nodes=remaining, min_nodes=cluster.spec.min_nodes if remaining else 0
                 )
-                reason = "no service needs more"
+                reason = "no service needs more machines"
                 nodes = self._nodes.by_index("cluster", name)
                 if unreachable := sorted(node.metadata.name for node in nodes if not_ready_message(node)):
                     reason = (
-                        f"what ran on {_join_names(unreachable)}, which is not heard of, runs elsewhere; "
+                        f"the workloads of {_join_names(unreachable)} run elsewhere after missed heartbeats; "
                         f"{reason}"
                     )
-                message = f"{cluster.spec.desired_nodes} to {spec.desired_nodes} machines: {reason}"
+                message = (
+                    f"Shrinking from {cluster.spec.desired_nodes} to {spec.desired_nodes} machines: {reason}"
+                )
                 await self._commit(
                     [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]
                 )

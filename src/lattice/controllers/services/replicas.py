@@ -262,7 +262,7 @@ class ReplicaController:
         target = live + len(steps.start) - len(steps.stop)
         if target != live and not steps.is_rolling:
             reason = "ScaledUp" if target > live else "ScaledDown"
-            events.append(self._recorder.event(service, reason, f"from {live} to {target} replicas"))
+            events.append(self._recorder.event(service, reason, f"Scaling from {live} to {target} replicas"))
         if condition is None or entry is None:
             return events
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
@@ -309,16 +309,13 @@ def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
     """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
     if steps.is_rolling and steps.failure:
-        message = (
-            f"revision {revision} does not come up: {steps.failure}; "
-            "no more replicas are replaced until it does"
-        )
+        message = f"Update to revision {revision} is paused until its replicas become ready: {steps.failure}"
         return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
     if steps.is_rolling and steps.unschedulable_reason:
         message = (
-            f"revision {revision} needs room for one replica more before it can take the place of another: "
-            f"{steps.unschedulable_reason}; "
-            "it goes on once there is: a machine more, other workloads fewer, or a lower replicas.min would help"
+            f"Update to revision {revision} waits for capacity for 1 surge replica: "
+            f"{steps.unschedulable_reason}. "
+            "Add a node, remove other workloads, or lower replicas.min"
         )
         return Condition(
             type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
@@ -328,7 +325,7 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
             type=PROGRESSING_CONDITION,
             status="True",
             reason=ROLLING_OUT,
-            message=f"replicas are replaced by revision {revision}",
+            message=f"Replacing replicas with revision {revision}",
         )
     if previous is None:
         return None
@@ -336,5 +333,5 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
         type=PROGRESSING_CONDITION,
         status="False",
         reason=COMPLETE,
-        message=f"all replicas have revision {revision}",
+        message=f"All replicas have revision {revision}",
     )

@@ -180,6 +180,11 @@ def format_dollars(micros: int, *, signed: bool = False) -> str:
     return f"{sign}${dollars:,}.{digits}"
 
 
+def pluralize(count: int, noun: str) -> str:
+    """Return the count with its noun: 1 replica, 2 replicas."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def format_per_hour(micros: int) -> str:
     return f"{format_dollars(micros)}/h"
 

@@ -116,7 +116,7 @@ def compile_supply(
             message = overlaps[offer.name].message
             offers[position] = replace(offer, closed_reason=message, reopen_hint=OVERLAP_FIX)
         elif not offer.closed_reason and not _has_adapter(offer, adapters):
-            message = _no_adapter_message(offer)
+            message = no_adapter_message(offer.place.provider)
             offers[position] = replace(offer, closed_reason=message, reopen_hint=adapter_hint)
     findings = [
         *duplicates,
@@ -465,8 +465,10 @@ def _offer_findings(offers: list[Offer], adapters: frozenset[str] | None) -> Ite
             message = f"no node class is available{where} on provider {offer.place.provider or '(none)'}"
             yield Finding(subject, READY_CONDITION, "NoNodeClass", message)
         if not _has_adapter(offer, adapters):
-            yield Finding(subject, READY_CONDITION, "ProviderUnavailable", _no_adapter_message(offer))
+            yield Finding(
+                subject, READY_CONDITION, "ProviderUnavailable", no_adapter_message(offer.place.provider)
+            )
 
 
-def _no_adapter_message(offer: Offer) -> str:
-    return f"no adapter here makes machines of provider {offer.place.provider or 'unnamed'}"
+def no_adapter_message(provider: str) -> str:
+    return f"no adapter for provider {provider or 'unnamed'} is configured"

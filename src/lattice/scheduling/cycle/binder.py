@@ -271,7 +271,7 @@ class Binder:
             return ready
         for member in ready:
             member.problem = _BindFailed(
-                f"only {len(ready)} of its group could be bound, at least {least} are needed",
+                f"only {len(ready)} members of the group could be bound, at least {least} are needed",
                 is_retriable=True,
             )
         return []
@@ -296,7 +296,7 @@ class Binder:
         """Claim a reservation for an attempt to write or undo; return the reason if the reservation cannot be
         claimed."""
         if request.reservation in self.reservations.in_flight:
-            return _BindFailed(f"reservation {request.reservation} is being bound already")
+            return _BindFailed(f"reservation {request.reservation} is already being bound")
         if self.reservations.get(request.reservation) is None:
             return _unknown_reservation(request)
         # From now on only this attempt releases the reservation.
@@ -331,7 +331,7 @@ class Binder:
             request.node, self.reservations.holder, self.now() + NODE_LOCK_TTL_S
         )
         if token is None:
-            raise _BindFailed(f"node {request.node} is locked by somebody else", is_retriable=True)
+            raise _BindFailed(f"node {request.node} is locked by another scheduler", is_retriable=True)
         try:
             state = await self._read_node(request)
             _verify_capacity(request, state)
@@ -361,7 +361,7 @@ class Binder:
     async def _read_node(self, request: BindRequest) -> StoredNodeState:
         state = await self.binding_store.read(request.node)
         if state is None:
-            raise _BindFailed(f"node {request.node} is gone", is_retriable=True)
+            raise _BindFailed(f"node {request.node} was deleted", is_retriable=True)
         return state
 
     def _advance_revision(self, request: BindRequest, expected: int, revision: int | None) -> None:
@@ -421,11 +421,11 @@ def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUp
 
 
 def _unknown_reservation(request: BindRequest) -> _BindFailed:
-    return _BindFailed(f"no reservation {request.reservation}: it was bound, released or never made")
+    return _BindFailed(f"reservation {request.reservation} not found: bound, released or never created")
 
 
 def _node_changed(request: BindRequest) -> _BindFailed:
-    return _BindFailed(f"node {request.node} changed since it was chosen", is_retriable=True)
+    return _BindFailed(f"node {request.node} changed after the decision", is_retriable=True)
 
 
 def _cancelled() -> _BindFailed:
@@ -433,7 +433,9 @@ def _cancelled() -> _BindFailed:
 
 
 def _record_lost(request: BindRequest) -> _BindFailed:
-    return _BindFailed(f"what was prepared for reservation {request.reservation} is gone", is_retriable=True)
+    return _BindFailed(
+        f"the prepared record of reservation {request.reservation} is missing", is_retriable=True
+    )
 
 
 def _bind_request(reservation: Reservation) -> BindRequest:

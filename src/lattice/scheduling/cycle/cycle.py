@@ -9,6 +9,7 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.engine.explain import best_rows
 from lattice.engine.plugin import Profile
+from lattice.kinds.meta.quantity import pluralize
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.scheduling.cycle.binder import Binder, BindEvent
 from lattice.scheduling.cycle.decision_record import rejection_summary
@@ -32,7 +33,7 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 
 # The kind of reason of a gang with too few members so far; no node has this reason.
-GANG_INCOMPLETE = "its group waits for more"
+GANG_INCOMPLETE = "group incomplete"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ class CompositeScheduler:
             if ask.name in placements:
                 cycle.unschedulable.append(
                     UnschedulableWorkload(
-                        ask, f"it is on node {self.table.names[placements[ask.name].row]} already"
+                        ask, f"already placed on node {self.table.names[placements[ask.name].row]}"
                     )
                 )
             else:
@@ -210,7 +211,8 @@ class CompositeScheduler:
         members = self._drop_already_placed(members, cycle)
         least = self.missing_members(members[0]) if members else 0
         if len(members) < least:
-            reason = f"its group waits for {least - len(members)} more: minMember is {members[0].min_member}"
+            absent = pluralize(least - len(members), "more member")
+            reason = f"the group waits for {absent}: minMember is {members[0].min_member}"
             wakes: frozenset[Hashable] = frozenset({ClusterEvent.WORKLOAD_ADDED})
             cycle.unschedulable += [
                 UnschedulableWorkload(ask, reason, wakes, (GANG_INCOMPLETE,)) for ask in members
@@ -263,7 +265,7 @@ class CompositeScheduler:
                 continue
             # A member without a reason of its own gets the reason of the first rejected member.
             rejection = rejections.get(ask.name) or gang.rejections[0]
-            kinds = rejection.reason_kinds if assigned else ("its group", *rejection.reason_kinds)
+            kinds = rejection.reason_kinds if assigned else ("group members", *rejection.reason_kinds)
             cycle.unschedulable.append(
                 UnschedulableWorkload(ask, prefix + rejection.reason, rejection.wakes_on, kinds)
             )
@@ -271,16 +273,16 @@ class CompositeScheduler:
     def _gang_shortfall_message(self, members: Sequence[WorkloadAsk], gang: GangAssignment) -> str:
         first = members[0]
         placed = self.table.gang_sizes[first.group]
-        placed_text = f", {placed} in place already" if placed else ""
+        placed_text = f", {placed} already placed" if placed else ""
         is_cyclic = any(
             without_gang_affinity(rejection.ask, members, self.table) for rejection in gang.rejections[:1]
         )
         cyclic_text = ""
         if is_cyclic:
-            cyclic_text = "; it must be near others of its own group, and no node has room for enough of them"
+            cyclic_text = "; the members must be near each other, and no node has capacity for enough of them"
         return (
-            f"{gang.fitting_count} of {len(members)} would fit, "
-            f"minMember is {first.min_member}{placed_text}{cyclic_text}; the next: "
+            f"{gang.fitting_count} of {len(members)} group members fit, "
+            f"minMember is {first.min_member}{placed_text}{cyclic_text}; the next member: "
         )
 
     def missing_members(self, ask: WorkloadAsk, uncounted: int = 0) -> int:
@@ -306,7 +308,7 @@ class CompositeScheduler:
             ask,
             f"{summary.reason}; {limit}",
             wakes | {ClusterEvent.DISRUPTION_LIMITS_EASED},
-            (*summary.reason_kinds, "held back by a limit on disruption"),
+            (*summary.reason_kinds, "disruption limit"),
         )
 
     def _reserve(self, assignment: Assignment, now: float, cycle: CycleResult) -> None:

@@ -129,7 +129,7 @@ def rejection_summary(decision: Decision) -> RejectionSummary:
     permanent = _permanent_reasons(decision)
     counts = sorted(rejection_counts(decision), key=lambda pair: pair[0] not in permanent)
     summaries = [(reason.summary(), count) for reason, count in counts]
-    text = "; ".join(f"{count:,} {summary}" for summary, count in summaries) or "there are none"
+    text = "; ".join(f"{count:,} {summary}" for summary, count in summaries) or "no nodes exist"
     kinds = sorted({_AMOUNT.sub("…", summary) for summary, _ in summaries})
     return RejectionSummary(f"0 of {total:,} node{'' if total == 1 else 's'}: {text}", tuple(kinds))
 

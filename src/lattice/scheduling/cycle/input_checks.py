@@ -44,7 +44,9 @@ def node_problems(node: LatticeNode) -> Iterator[Cause]:
                 yield Cause(f"status.{part}.{name}", f"must be from 0 to 2^53, got {amount}")
     price = node.metadata.labels.get(PRICE_LABEL)
     if price is not None and not _is_price(price):
-        yield Cause(f"metadata.labels.{PRICE_LABEL}", f'must be dollars an hour such as 0.192, got "{price}"')
+        yield Cause(
+            f"metadata.labels.{PRICE_LABEL}", f'must be dollars per hour, such as 0.192, got "{price}"'
+        )
 
 
 def _is_price(text: str) -> bool:
@@ -60,7 +62,7 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
     for name, amount in workload.spec.request_amounts.items():
         if amount > MAX_AMOUNT:
             yield Cause(
-                "spec", f"asks for {amount} of {name} all together, more than any node has; at most 2^53"
+                "spec", f"requests {amount} of {name} in total, more than any node has; the maximum is 2^53"
             )
 
 
@@ -76,13 +78,13 @@ def _gpu_warnings(node: LatticeNode) -> Iterator[str]:
     listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
     if not listed and (stated := allocatable(node).get(GPU) or capacity):
         yield (
-            f"says {format_amount(GPU, stated)} gpu, yet none counts: "
-            "list each one under status.gpus, with its model"
+            f"states {format_amount(GPU, stated)} gpu, but no GPU counts: "
+            "list every GPU with its model under status.gpus"
         )
     if listed and capacity is not None and capacity != listed * MILLI_PER_GPU:
         yield (
-            f"says {format_amount(GPU, capacity)} gpu, but lists {listed}: the list counts; "
-            f"of {listed}, capacity.gpu is {listed * MILLI_PER_GPU}"
+            f"states {format_amount(GPU, capacity)} gpu, but lists {listed}: the list counts; "
+            f"set capacity.gpu to {listed * MILLI_PER_GPU} for {listed} listed gpu"
         )
 
 
@@ -93,15 +95,15 @@ def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
         unreserved = max(0, capacity - reserved)
         if reserved > capacity:
             yield (
-                f"keeps {format_amount(name, reserved)} {name}, "
-                f"more than the {format_amount(name, capacity)} it has: "
+                f"reserves {format_amount(name, reserved)} {name}, "
+                f"more than its capacity of {format_amount(name, capacity)}: "
                 "status.reserved must be at most status.capacity"
             )
         if offered > unreserved:
             yield (
-                f"gives workloads {format_amount(name, offered)} {name}, "
-                f"more than the {format_amount(name, unreserved)} it has for them: only these count; "
-                "status.allocatable must be at most status.capacity less status.reserved"
+                f"offers workloads {format_amount(name, offered)} {name}, "
+                f"more than the unreserved {format_amount(name, unreserved)}, which count instead: "
+                "status.allocatable must be at most status.capacity minus status.reserved"
             )
 
 
@@ -110,7 +112,7 @@ def _unit_mistakes(status: NodeStatus) -> Iterator[str]:
     for name, amount in (status.capacity or status.allocatable).items():
         unit, least, example = _unit_of(name)
         if 0 < amount < least:
-            yield f"has {amount} {unit} of {name}: amounts of nodes are {unit}{example}"
+            yield f"has {amount} {unit} of {name}: node amounts are in {unit}{example}"
 
 
 def _unit_of(resource: str) -> tuple[str, int, str]:
@@ -153,7 +155,7 @@ def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
     free = ", ".join(format_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
     needed = format_amount("gpu", gpu.total_milli)
-    return f"its {needed} gpu{models} beside the others that are bound there (free of each: {free or 'none'})"
+    return f"the requested {needed} gpu{models} beside its bound workloads (free per GPU: {free or 'none'})"
 
 
 def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[InputWarning]:
@@ -167,7 +169,7 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
         resources = [resource for resource, short_rows in overcommitted.items() if row in short_rows]
         amounts = ", ".join(_used_of_total(table, resource, row) for resource in resources)
         consequences = "".join(f"; {text}" for text in _overcommit_consequences(table, row, resources, qos))
-        message = f"workloads bound to it take more than it has: {amounts}{consequences}"
+        message = f"is overcommitted: its bound workloads request {amounts}{consequences}"
         yield InputWarning("node", table.names[row], message)
 
 
@@ -178,7 +180,7 @@ def _overcommit_consequences(
     consequence."""
     physical = [resource for resource in resources if resource not in (PORTS, WORKLOAD_SLOTS)]
     if slowing := [resource for resource in physical if is_compressible(resource)]:
-        yield f"too little {' and '.join(slowing)} slows them down"
+        yield f"too little {' and '.join(slowing)} slows the workloads down"
     if killing := [resource for resource in physical if not is_compressible(resource)]:
         # Only workloads that request the missing resource are ended for it.
         affected = []
@@ -187,7 +189,7 @@ def _overcommit_consequences(
                 affected.append((name, qos[name], placement.ask.priority))
         order = eviction_order(affected)
         first = ", ".join(order[:MAX_NAMED_EVICTIONS]) + (", …" if len(order) > MAX_NAMED_EVICTIONS else "")
-        yield f"too little {' and '.join(killing)} ends some, in this order: {first}"
+        yield f"too little {' and '.join(killing)} ends workloads in this order: {first}"
 
 
 def _used_of_total(table: NodeTable, resource: str, row: int) -> str:
@@ -222,11 +224,12 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
         cycle = _affinity_cycle(ask.name, awaited)
         if cycle and reported.isdisjoint(cycle):
             reported.update(cycle)
-            links = ", which waits for ".join((*cycle[1:], "it"))
+            links = ", which waits for ".join((*cycle[1:], ask.name))
             yield InputWarning(
                 "workload",
                 ask.name,
-                f"waits for {links}: none can be the first; with the same spec.group they are placed together",
+                f"waits for {links}: none can be scheduled first; "
+                "give the workloads the same spec.group to schedule them together",
             )
 
 

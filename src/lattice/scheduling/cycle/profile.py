@@ -176,11 +176,11 @@ class _ProfileReader:
 
 
 _FIELD_TYPES = {
-    "name": "a text",
-    "scores": "a list of plugin: weight",
+    "name": "a string",
+    "scores": "a mapping of plugins to weights",
     "disabled": "a list of filter names",
-    "tieBreaker": "a text",
-    "binding": "a text",
+    "tieBreaker": "a string",
+    "binding": "a string",
     "reservationTimeout": 'seconds or a duration such as "30s"',
     "seed": "a whole number",
 }
@@ -226,7 +226,7 @@ class _UnvalidatedSpec(ProfileSpec):
 
 def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
     if not spec.name.strip():
-        yield Cause("name", "must not be empty: decisions are shown under it", "FieldValueRequired")
+        yield Cause("name", "must not be empty: decisions are shown under this name", "FieldValueRequired")
     for plugin, weight in spec.scores.items():
         yield from _weight_problems(str(plugin), weight)
     for plugin in spec.disabled:
@@ -237,7 +237,7 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
         elif plugin in REQUIRED_FILTERS:
             yield Cause(
                 "disabled",
-                f"{plugin} cannot be disabled: nodes would be given more than they have",
+                f"{plugin} cannot be disabled: nodes would be overcommitted",
                 "FieldValueForbidden",
             )
     for key, value, names in (

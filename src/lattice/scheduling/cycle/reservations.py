@@ -55,7 +55,7 @@ class Reservations:
         """Reserve the resources of a node for a workload."""
         if ask.name in self.table.placements:
             where = self.table.names[self.table.placements[ask.name].row]
-            return ReservationRejection(ask.name, f"it has room on node {where} already")
+            return ReservationRejection(ask.name, f"resources are already reserved on node {where}")
         try:
             placement = self.table.assume(ask, row)
         except Conflict as problem:
@@ -101,13 +101,13 @@ class Reservations:
         """Why `confirm` would reject the reservation now; "" if it would not. Nothing changes."""
         entry = self._by_id.get(reservation)
         if entry is None:
-            return f"no reservation {reservation}: it was released, confirmed or never made"
+            return f"reservation {reservation} not found: released, confirmed or never created"
         details, placement = entry
         if reservation in self._withdrawn:
             return f"reservation {reservation} was withdrawn"
         if details.is_expired(now):
             return f"reservation {reservation} expired {now - details.expires_at:.1f} s ago"
-        return "" if self._is_current(placement) else f"node {details.node} or the workload is gone"
+        return "" if self._is_current(placement) else f"node {details.node} or the workload was removed"
 
     def release(self, reservation: str) -> bool:
         """Release a reservation and free its resources; False if the reservation does not exist."""

@@ -228,7 +228,7 @@ class SchedulerCache:
             and not gpus
             and not has_free_gpus(ask.demands.gpu, self.table, row)
         ):
-            reason = f"node {node} has not the GPUs that it is bound to"
+            reason = f"node {node} lacks the GPUs that are allocated to the workload"
         if reason:
             self.problems[f"workload {path}"] = reason
             return False

@@ -24,14 +24,14 @@ def check_assignments_obeyed(context: CheckerContext) -> Findings:
                 "I-19",
                 (
                     f"{machine.name} started {spec.workload} at {machine.clock.to_sim_time(at):.2f} s,"
-                    " before its agent had received assignments"
+                    " before its agent received assignments"
                 ),
             )
         terms = machine.state_file.accepted_terms
         if terms != sorted(terms):
             yield (
                 "I-19",
-                f"{machine.name} accepted leaders of the terms {', '.join(map(str, terms))}, one after the other",
+                f"{machine.name} accepted leaders of decreasing terms: {', '.join(map(str, terms))}",
             )
 
 
@@ -69,10 +69,10 @@ def _early_restarts(context: CheckerContext, node: str, events: list[InstanceEve
                 else 0.0
             )
             if at - failed_at < min_wait_s:
-                words = f"{workload} was started on {node} {at - failed_at:.2f} s after it had failed"
+                words = f"{workload} restarted on {node} {at - failed_at:.2f} s after failure {count}"
                 yield (
                     "I-35",
-                    f"{words} for the {count}. time, at {failed_at:.2f} s; it was to wait for {min_wait_s:.2f} s",
+                    f"{words}, at {failed_at:.2f} s; the minimum wait is {min_wait_s:.2f} s",
                 )
             began = at
         # A failure after a steady run counts as the first failure again.

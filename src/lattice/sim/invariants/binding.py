@@ -66,7 +66,7 @@ def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[
             yield "I-12", shortfall
         is_former_node = node is not None and is_bound_to_former_node(change.new, node)
         violation = (
-            ("that is another node of that name" if is_former_node else "")
+            ("the workload is bound to a former node of that name" if is_former_node else "")
             or infeasible_reason(change.new, context.snapshot.nodes.get(f"/{claimed}"))
             or _port_conflict(change.new, claimed, counted)
             or _anti_affinity_conflict(context, record, change.new, node, counted)
@@ -140,7 +140,7 @@ def shortfalls(
         if requested > allocatable.get(resource, 0):
             messages.append(
                 f"{name} has {allocatable.get(resource, 0)} {resource}"
-                f" and {len(neighbours) + 1} on it ask for {requested}"
+                f" and its {len(neighbours) + 1} workloads request {requested}"
             )
     return messages
 
@@ -151,7 +151,7 @@ def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> st
     An oracle for I-14: the checks share no code with the scheduler.
     """
     if node is None:
-        return "there is no such node"
+        return "the node does not exist"
     spec, tolerations = node.spec, workload.spec.constraints.tolerations
     is_tolerated = all(
         taint.effect == "PreferNoSchedule" or any(toleration.tolerates(taint) for toleration in tolerations)
@@ -159,17 +159,17 @@ def infeasible_reason(workload: LatticeWorkload, node: LatticeNode | None) -> st
     )
     labels = effective_labels(node)
     reasons = {
-        "it is not ready": is_ready(node),
-        "it is cordoned": not spec.unschedulable,
-        "it is being removed": not node.metadata.deletion_timestamp,
-        "it has a taint": is_tolerated,
-        "it is of another cluster": workload.spec.cluster in ("", spec.cluster),
-        "it is reserved for others": bool(workload.spec.service) or RESERVE_LABEL not in labels,
-        "it has other labels": all(
+        "the node is not ready": is_ready(node),
+        "the node is cordoned": not spec.unschedulable,
+        "the node is being deleted": not node.metadata.deletion_timestamp,
+        "the node has an untolerated taint": is_tolerated,
+        "the node is in another cluster": workload.spec.cluster in ("", spec.cluster),
+        "the node is reserved for services": bool(workload.spec.service) or RESERVE_LABEL not in labels,
+        "the node lacks selected labels": all(
             labels.get(key) == value for key, value in workload.spec.constraints.node_selector.items()
         ),
         "the workload is being deleted": not workload.metadata.deletion_timestamp,
-        "the workload is not to run": workload.spec.desired_state == "Running",
+        "the desired state of the workload is not Running": workload.spec.desired_state == "Running",
     }
     return "; ".join(words for words, holds in reasons.items() if not holds)
 
@@ -250,7 +250,7 @@ def _anti_affinity_violation(
             for term in affinity.anti_workload.required:
                 is_same_domain = labels.get(term.topology_key) == neighbour_labels.get(term.topology_key)
                 if is_same_domain and selector_matches(term.selector, peer.metadata.labels):
-                    return f"{path_of(subject)} must be far from {path_of(peer)}"
+                    return f"{path_of(subject)} must not share a domain with {path_of(peer)}"
     return ""
 
 
@@ -308,7 +308,7 @@ def _spread_violation(
                     )
                 )
         if counts and on_node + 1 - min(counts) > constraint.max_skew:
-            return f"{on_node} of its service are there, and {min(counts)} on another node"
+            return f"{on_node} replicas of the service are on the node, and {min(counts)} on another node"
     return ""
 
 
@@ -384,7 +384,10 @@ def check_gangs(context: CheckerContext, record: CommitRecord, changes: list[Obj
         )
         # Members above the minimum may be bound later.
         if bound < group.min_member:
-            yield "I-15", f"{bound} of group {group.name} are bound, which needs {group.min_member}"
+            yield (
+                "I-15",
+                f"{bound} members of group {group.name} are bound; the group needs {group.min_member}",
+            )
 
 
 def check_binding_modes(
@@ -400,7 +403,7 @@ def check_binding_modes(
         if mode == "two-phase" and (reservation is None or reservation.node != node_of(change.new)):
             yield (
                 "I-16",
-                f"{change.key.path} was bound to {node_of(change.new)} without having been prepared there",
+                f"{change.key.path} was bound to {node_of(change.new)} without a reservation there",
             )
         elif (
             mode == "two-phase"
@@ -410,7 +413,7 @@ def check_binding_modes(
             yield (
                 "I-16",
                 (
-                    f"{change.key.path} was prepared by {reservation.id}"
+                    f"{change.key.path} was reserved by {reservation.id}"
                     f" and bound by {binding_reservation(change.new)}"
                 ),
             )
@@ -424,8 +427,8 @@ def check_binding_modes(
                 yield (
                     "I-16",
                     (
-                        f"{change.key.path} was bound {reserved_s:.1f} s after it was prepared,"
-                        f" which holds for {RESERVATION_TIMEOUT_S:g} s"
+                        f"{change.key.path} was bound {reserved_s:.1f} s after its reservation,"
+                        f" which expires after {RESERVATION_TIMEOUT_S:g} s"
                     ),
                 )
         if (
@@ -442,17 +445,17 @@ def _lock_violation(context: CheckerContext, record: CommitRecord, node: str) ->
     path = f"lattice-system/node.{node}"
     lock = context.snapshot.leases.get(path)
     if lock is None or record.term is None:
-        return "which no server had locked"
+        return "which no server locked"
     holder, writer_prefix = (
         lock.spec.holder_identity or "",
         f"{record.term.role}/{record.term.holder}.{record.term.number} ",
     )
     if not holder.startswith(writer_prefix):
-        return f"which {holder or 'no server'} had locked"
+        return f"which {holder or 'no server'} locked"
     # The lock must hold when the commit is sent; delivery may take longer.
     held_s = (record.at if record.sent_at is None else record.sent_at) - context.snapshot.locked_at[path]
     lease_s = (lock.spec.lease_duration_seconds or 0) / context.clock_rate(record)
-    return f"whose lock had ended {held_s - lease_s:.1f} s before" if held_s > lease_s else ""
+    return f"whose lock expired {held_s - lease_s:.1f} s earlier" if held_s > lease_s else ""
 
 
 def check_preemption(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
@@ -512,5 +515,5 @@ def _port_conflict(workload: LatticeWorkload, node: str, neighbours: Iterable[La
         ):
             continue
         if shared := ports & set(neighbour.status.allocated_ports.values()):
-            return f"port {min(shared)} is {path_of(neighbour)}'s"
+            return f"port {min(shared)} belongs to {path_of(neighbour)}"
     return ""

@@ -109,7 +109,7 @@ class Checker:
         # I-00 is no invariant of the list: the run itself failed.
         if self.run.error:
             self.violations.append(
-                Violation("I-00", f"the run broke off: {self.run.error}", self.world.loop.time())
+                Violation("I-00", f"the run failed: {self.run.error}", self.world.loop.time())
             )
         self.violations += [
             Violation("I-00", f"unhandled error: {error}", self.world.loop.time())
@@ -157,8 +157,8 @@ class Checker:
             yield (
                 "I-01",
                 (
-                    f"{record.actor} wrote over {', '.join(map(str, record.blind_writes[:3]))}"
-                    " without having seen what was there"
+                    f"{record.actor} overwrote {', '.join(map(str, record.blind_writes[:3]))}"
+                    " without reading the stored value"
                 ),
             )
         if record.revision <= self.last_revision:
@@ -189,8 +189,8 @@ class Checker:
                 yield (
                     "I-03",
                     (
-                        f"{request} was refused ({operation.error[:80]})"
-                        f" and written at revision {self.operation_revisions[operation.operation]}"
+                        f"{request} was rejected ({operation.error[:80]})"
+                        f" but written at revision {self.operation_revisions[operation.operation]}"
                     ),
                 )
             # An object that was deleted during the request explains the answer "not found".
@@ -200,7 +200,7 @@ class Checker:
                 and any(entry[2] for entry in before)
                 and all(entry[2] for entry in during)
             ):
-                yield "I-04", f"{request} was answered with not found, and revision {before[0][0]} existed"
+                yield "I-04", f"{request} returned not found although revision {before[0][0]} existed"
             if operation.outcome != "ok":
                 continue
             if (
@@ -218,16 +218,19 @@ class Checker:
                     yield (
                         "I-01",
                         (
-                            f"{request} was written over revision {former},"
-                            f" and was meant for {operation.expected_revision}"
+                            f"{request} replaced revision {former}"
+                            f" instead of the expected revision {operation.expected_revision}"
                         ),
                     )
             if operation.method == "DELETE" and not any(
                 is_being_deleted(entry[2]) for entry in (*before, *during)
             ):
-                yield "I-01", f"{request} was acknowledged and nothing was deleted"
+                yield "I-01", f"{request} was acknowledged, but the object was not deleted"
             if operation.method == "GET" and before and operation.revision < before[0][0]:
-                yield "I-04", f"{request} saw revision {operation.revision} after {before[0][0]} was written"
+                yield (
+                    "I-04",
+                    f"{request} returned revision {operation.revision} after revision {before[0][0]} was written",
+                )
 
     def check_caches(self) -> Findings:
         """I-06: the leader's caches equal the stored state at the claimed revision, and the latest state at
@@ -237,7 +240,7 @@ class Checker:
         host = self.world.leader()
         context = host.server.leadership.context if host is not None and host.server is not None else None
         if context is None:
-            yield "I-32", "no server leads at the end"
+            yield "I-32", "no server is leader at the end"
             return
         for cache in context.caches:
             if words := cache_difference(cache, self.world.store.revisions_by_path(cache.resource)):
@@ -256,11 +259,14 @@ class Checker:
                 "I-09",
                 (
                     f"{record.actor} wrote {_keys(changes)} in term {number}"
-                    f" while term {record.current_term} had begun"
+                    f" after term {record.current_term} began"
                 ),
             )
         if self.writers_by_term.setdefault(number, record.actor) != record.actor:
-            yield "I-08", f"{record.actor} wrote in term {number}, which is {self.writers_by_term[number]}'s"
+            yield (
+                "I-08",
+                f"{record.actor} wrote in term {number}, which belongs to {self.writers_by_term[number]}",
+            )
         # A leader of an ended term must not write after its successor.
         if number < max(self.writers_by_term):
             yield "I-08", f"{record.actor} wrote in term {number} after term {max(self.writers_by_term)}"
@@ -273,7 +279,7 @@ class Checker:
             and len(self.world.store.elections) > 1
         ):
             when = ", ".join(f"{election.at:.1f} s" for election in self.world.store.elections)
-            yield "I-10", f"leadership changed though nothing disturbed it: elections at {when}"
+            yield "I-10", f"leadership changed without a fault: elections at {when}"
 
     def check_join_scope(self, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
         """I-38: a joining machine writes only its own node and its token."""
@@ -285,7 +291,7 @@ class Checker:
                 if change.key != node_key(name) and not change.key.name.startswith("join-")
             ]
             if out_of_scope:
-                yield "I-38", f"{name} wrote {', '.join(out_of_scope)} when it joined"
+                yield "I-38", f"{name} wrote {', '.join(out_of_scope)} while joining"
 
     def check_final_state(self) -> Findings:
         """I-16, I-32: exactly the desired workloads run. I-33: no component writes during the quiet period."""
@@ -298,12 +304,12 @@ class Checker:
             status = workload.status
             if reserved_node(workload):
                 reservation = reservation_record(workload)
-                yield "I-16", f"{path} is still prepared on {reserved_node(workload)}: {reservation}"
+                yield "I-16", f"{path} still has a reservation on {reserved_node(workload)}: {reservation}"
             if workload.metadata.deletion_timestamp:
                 yield (
                     "I-32",
                     (
-                        f"{path} is being deleted still: {status.last_action},"
+                        f"{path} is still being deleted: {status.last_action},"
                         f" {status.actual_state} on {node_of(workload)}"
                     ),
                 )
@@ -330,7 +336,7 @@ class Checker:
             if workload.spec.service and not any(
                 owner.uid in uids for owner in workload.metadata.owner_references
             ):
-                yield "I-32", f"{path} is left of a service that is gone"
+                yield "I-32", f"{path} belongs to a deleted service"
         yield from self._outdated_instances(live_runs, waiting)
         # Instances that no workload desires must have stopped.
         for node, uid in sorted(running - desired):
@@ -342,7 +348,7 @@ class Checker:
                 yield (
                     "I-32",
                     (
-                        f"{key} has {ready} ready and wants {service.spec.desired_replicas()}:"
+                        f"{key} has {ready} of {service.spec.desired_replicas()} desired replicas ready:"
                         f" {placed.message[:200] if placed else 'not placed'}"
                     ),
                 )
@@ -386,12 +392,12 @@ class Checker:
                 continue
             container = (service or workload).spec.containers.get(run.instance_id.container)
             if container is None or container.command != run.spec.container.command:
-                words = " ".join(container.command) if container else "nothing of that name"
+                words = " ".join(container.command) if container else "no container of that name"
                 yield (
                     "I-32",
                     (
                         f"{run.spec.workload} on {run.node} runs {' '.join(run.spec.container.command)},"
-                        f" and is to run {words}"
+                        f" instead of {words}"
                     ),
                 )
 
@@ -433,7 +439,7 @@ class Checker:
         """I-34: an unschedulable workload has a condition with the reason."""
         unscheduled = find_false(workload.status.conditions, SCHEDULED_CONDITION)
         if unscheduled is None or not unscheduled.message:
-            yield "I-34", f"{path} waits and does not say for what"
+            yield "I-34", f"{path} is unschedulable and has no condition with the reason"
 
     def check_rejections(self) -> Findings:
         """I-35: no server repeats a rejected commit forever; the limit is lower for a writer that had
@@ -444,12 +450,15 @@ class Checker:
                 yield (
                     "I-35",
                     (
-                        f"{server} wrote the same {worst.informed_attempts} times in a row in vain,"
-                        f" knowing what was there: {worst.keys}"
+                        f"{server} repeated a rejected commit {worst.informed_attempts} times in a row"
+                        f" after receiving the conflicting revision: {worst.keys}"
                     ),
                 )
             elif worst.attempts > MAX_REJECTIONS:
-                yield "I-35", f"{server} wrote the same {worst.attempts} times in a row in vain: {worst.keys}"
+                yield (
+                    "I-35",
+                    f"{server} repeated a rejected commit {worst.attempts} times in a row: {worst.keys}",
+                )
 
 
 def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None]) -> str:
@@ -460,15 +469,15 @@ def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None
     """
     value = values.get(operation.revision)
     if value is None:
-        return "which never wrote it"
+        return "which did not write the object"
     if operation.carries_operation and operation_in(value) != operation.operation:
-        return f"at which {operation_in(value) or 'no operation'} had written last"
+        return f"which {operation_in(value) or 'no operation'} wrote"
     if (
         operation.replicas is not None
         and (replicas := msgspec.json.decode(value, type=LatticeService).spec.min_replicas)
         != operation.replicas
     ):
-        return f"which asks for {replicas} replicas, not {operation.replicas}"
+        return f"which has {replicas} replicas instead of {operation.replicas}"
     return ""
 
 

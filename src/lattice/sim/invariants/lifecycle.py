@@ -63,10 +63,8 @@ def check_silent_nodes(
             context.last_heartbeats.get(node.metadata.name, -inf), context.elected_at(record)
         )
         if silent_s < timeout_s and not _reports_stopped(context, record, change.old):
-            words = (
-                f"{change.key.path} was taken from {node.metadata.name} {silent_s:.1f} s after that was heard"
-            )
-            yield "I-13", f"{words} or the leader elected, before {timeout_s:.1f} s"
+            words = f"{change.key.path} was moved from {node.metadata.name} {silent_s:.1f} s after the last heartbeat"
+            yield "I-13", f"{words} or election; the minimum is {timeout_s:.1f} s"
 
 
 def _reports_stopped(context: CheckerContext, record: CommitRecord, workload: LatticeWorkload) -> bool:
@@ -116,10 +114,13 @@ def check_instances(context: CheckerContext) -> Findings:
                     continue
                 words = f"{run.spec.workload} ran on {run.node} from {run.start:.2f} to {run.end:.2f} s"
                 if later_run.node == run.node:
-                    yield "I-19", f"{words}, and once more there from {later_run.start:.2f} s"
+                    yield "I-19", f"{words}, and a second copy ran there from {later_run.start:.2f} s"
                 # Without `stopAfter` (`disconnect: keep`) a copy may run twice.
                 elif run.spec.stop_after is not None:
-                    yield "I-13", f"{words}, and on {later_run.node} from {later_run.start:.2f} s"
+                    yield (
+                        "I-13",
+                        f"{words}, and a second copy ran on {later_run.node} from {later_run.start:.2f} s",
+                    )
 
 
 def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) -> Findings:
@@ -137,9 +138,9 @@ def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) 
         if next_contact > contact + allowed:
             words = (
                 f"{run.spec.workload} ran until {end:.2f} s on {run.node},"
-                f" whose last message came at {contact:.2f} s"
+                f" which had its last contact at {contact:.2f} s"
             )
-            yield "I-13", f"{words}: it was to end by itself after {run.spec.stop_after:g} s"
+            yield "I-13", f"{words}: stopAfter is {run.spec.stop_after:g} s"
             return
 
 
@@ -184,7 +185,7 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
             yield (
                 number,
                 (
-                    f"{change.key.path} was {action} while it was needed: {len(ready)} other replicas are ready"
+                    f"{change.key.path} was {action} below the desired count: {len(ready)} other replicas are ready"
                     f" and {desired} are desired"
                 ),
             )
@@ -228,7 +229,7 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
             yield (
                 "I-25",
                 (
-                    f"{change.key.path} was created although the {len(live)} replicas that {key} desires are"
+                    f"{change.key.path} was created although the {len(live)} desired replicas of {key} are"
                     " ready, up to date and on schedulable nodes"
                 ),
             )
@@ -297,7 +298,7 @@ def check_node_removal(
             if not was_silent or not should_stop:
                 blocking.append(path_of(workload))
         if blocking and not context.world.cloud.was_lost(change.key.name, record.at):
-            yield "I-27", f"node {change.key.name} was deleted with {', '.join(blocking)} on it"
+            yield "I-27", f"node {change.key.name} was deleted while {', '.join(blocking)} ran on the node"
 
 
 def _is_evicted(workload: LatticeWorkload) -> bool:

@@ -34,7 +34,10 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         new, old = change.new.status, change.old.status if change.old is not None else None
         cost = sum(lot.count * lot.micros for lot in _lots(change.new))
         if cost != new.committed_micros:
-            yield "I-22", f"{change.key.name} commits {new.committed_micros} and its machines cost {cost}"
+            yield (
+                "I-22",
+                f"{change.key.name} commits {new.committed_micros} microdollars per hour, but its machines cost {cost}",
+            )
         if old is not None:
             yield from _check_spending(change.key.name, old, new)
         yield from _check_prices(context, record, change)
@@ -75,10 +78,10 @@ def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings
     if spent_parts != new.spent_micros * HOUR_US + new.remainder:
         yield (
             "I-22",
-            f"{name} has spent {new.spent_micros} in {new.month}, and price times time is {spent_parts // HOUR_US}",
+            f"{name} records {new.spent_micros} spent in {new.month}, but price times time is {spent_parts // HOUR_US}",
         )
     if dict(sorted(past.items())[-MAX_PAST_MONTHS:]) != new.past:
-        yield "I-22", f"{name} says of the months before {new.past}, and price times time is {past}"
+        yield "I-22", f"{name} records {new.past} for earlier months, but price times time is {past}"
 
 
 def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
@@ -104,7 +107,7 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
             yield (
                 "I-22",
                 (
-                    f"{change.key.name} pays {micros} an hour for {kind} in {cluster},"
+                    f"{change.key.name} pays {micros} microdollars per hour for {kind} in {cluster},"
                     f" whose price is {', '.join(map(str, prices))}"
                 ),
             )
@@ -132,7 +135,7 @@ def check_machines_paid(context: CheckerContext, record: CommitRecord) -> Findin
             default=0,
         )
         if count > covered:
-            yield "I-22", f"{count} machines of class {kind} stand in {cluster}, and {covered} are paid for"
+            yield "I-22", f"{count} machines of class {kind} exist in {cluster}, but only {covered} are paid"
 
 
 def check_machine_limits(
@@ -175,7 +178,7 @@ def check_machine_limits(
             if _machines_in_pool(name, clusters.values()) <= limit:
                 break
         else:
-            yield "I-20", f"{count} machines are wanted in {name}, which may have {limit}"
+            yield "I-20", f"{count} machines are desired in {name}, whose maximum is {limit}"
 
 
 def _machines_in_pool(name: str, clusters: Iterable[LatticeCluster | None]) -> int:
@@ -202,8 +205,8 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
         yield (
             "I-20",
             (
-                f"{ledger.metadata.name} commits {status.committed_micros} an hour,"
-                f" {MONTH_HOURS} of which are more than {limit}"
+                f"{ledger.metadata.name} commits {status.committed_micros} microdollars per hour,"
+                f" which exceeds the limit {limit} in {MONTH_HOURS} hours"
             ),
         )
     now = parse_timestamp(status.as_of)
@@ -217,7 +220,7 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
             "I-20",
             (
                 f"{ledger.metadata.name} would have spent {due // HOUR_US} by the end of the month,"
-                f" and may spend {limit}"
+                f" but the limit is {limit}"
             ),
         )
 

@@ -41,7 +41,7 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
             node_group = f"{workload.spec.cluster} on {node_class}"
             yield (
                 "I-14",
-                f"{workload.metadata.name} was made for {node_group}, where {path} was not placed",
+                f"{workload.metadata.name} was created for {node_group}, where {path} was not placed",
             )
 
 
@@ -57,7 +57,7 @@ def _check_placements(context: CheckerContext, record: CommitRecord, change: Obj
         classes = context.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
         # One pair of versions that the writer may have known and that allows the placement is enough.
         reasons = [forbidden_reason(change.new, *versions) for versions in product(pools, classes)] or [
-            f"there is no pool {pool}, or no class {kind}"
+            f"pool {pool} or class {kind} does not exist"
         ]
         if all(reasons):
             yield "I-14", f"{change.key.path} was placed in {pool} on {kind}: {reasons[0]}"
@@ -103,16 +103,17 @@ def forbidden_reason(service: LatticeService, pool: LatticePool, kind: LatticeNo
     )
     taints = [taint for taint in kind.spec.taints if taint.effect != "PreferNoSchedule"]
     reasons = {
-        "it has other labels": placement.pools is None or selector_matches(placement.pools, labels),
+        "the pool does not match the selected labels": placement.pools is None
+        or selector_matches(placement.pools, labels),
         **{
-            f"it lacks {key}": {value.lower() for value in values} <= provided[key]
+            f"the pool lacks {key}": {value.lower() for value in values} <= provided[key]
             for key, values in demanded.items()
         },
-        "it does not offer that class": kind.metadata.name in pool.spec.node_classes,
-        "its machines have other labels": all(
+        "the pool does not offer the class": kind.metadata.name in pool.spec.node_classes,
+        "the machines lack selected labels": all(
             kind.spec.labels.get(key) == value for key, value in placement.node_selector.items()
         ),
-        "its machines have a taint": all(
+        "the machines have an untolerated taint": all(
             any(toleration.tolerates(taint) for toleration in placement.tolerations) for taint in taints
         ),
     }

@@ -43,7 +43,7 @@ def moved_too_soon() -> None:
 
     def decide_at_once(disconnect: Any, node: Any, releases: Any, times: Any) -> Any:
         if node.heartbeat_age >= times.not_ready_after:
-            return node_health.Failover(True, "it is silent")
+            return node_health.Failover(True, "No heartbeat from the node")
         return decide_failover(disconnect, node, releases, times)
 
     patch_attribute(node_health_controller, "decide_failover", decide_at_once)

@@ -7,7 +7,7 @@ from typing import Any
 def patch_attribute(owner: object, name: str, replacement: Any) -> None:
     """Replace the attribute `name` of `owner`. The replacement must accept the parameters of the original."""
     if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: this bug cannot be planted any more")
+        raise AttributeError(f"{owner} has no {name}: this bug can no longer be planted")
     if inspect.isfunction(original := getattr(owner, name)):
         parameters = inspect.signature(original).parameters.values()
         positional = [

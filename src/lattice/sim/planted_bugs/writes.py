@@ -109,7 +109,7 @@ def written_and_refused() -> None:
 
     async def inserted(api: Any, served: Any, key: Key, value: bytes) -> int:
         await insert(api, served, key, value)
-        raise Conflict("somebody else was first")
+        raise Conflict("another write came first")
 
     patch_attribute(write, "_insert", inserted)
 

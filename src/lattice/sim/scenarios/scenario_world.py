@@ -37,7 +37,7 @@ RESOURCES = {
 DEFAULT_BEHAVIOUR = Behaviour(start_takes=0.3, stop_takes=0.2)
 BEHAVIOURS = {
     "well": DEFAULT_BEHAVIOUR,
-    "fails": Behaviour(start_fails=Failure("RUNTIME_ERROR", "it does not start")),
+    "fails": Behaviour(start_fails=Failure("RUNTIME_ERROR", "the start failed")),
     "crashes": Behaviour(exits_after=1.0, exit_code=1),
 }
 
@@ -66,10 +66,11 @@ class ScenarioWorld:
         command of a scenario, once."""
         if self.has_started:
             raise Malformed(
-                "the world has begun", fix="take the second `world` out, or put it into a scenario of its own"
+                "the world already exists",
+                fix="remove the second `world`, or move the command to a separate scenario",
             )
         if not 1 <= servers <= MAX_SERVERS:
-            raise Malformed(f"there cannot be {servers} servers", fix=f"ask for 1 to {MAX_SERVERS}")
+            raise Malformed(f"{servers} servers are not possible", fix=f"use 1 to {MAX_SERVERS} servers")
         self.has_started = True
         self.world.config = replace(self.world.config, racks=racks, servers=servers, binding=binding)
         self.world.profile = replace(self.world.profile, binding=binding)
@@ -93,8 +94,8 @@ class ScenarioWorld:
         )
         if not node:
             raise Malformed(
-                f"there is no workload {name!r} that is on a node",
-                fix="wait until it is bound, or name the node itself",
+                f"no workload {name!r} is bound to a node",
+                fix="wait until the workload is bound, or name the node",
             )
         return node
 
@@ -193,7 +194,7 @@ class ScenarioWorld:
         if host is None:
             names = ", ".join(candidate.name for candidate in self.world.hosts)
             raise Malformed(
-                "nobody leads at present" if name == "leader" else f"there is no server {name!r}",
+                "no server is leader at present" if name == "leader" else f"no server {name!r} exists",
                 fix=f"use one of {names}",
             )
         return host
@@ -201,8 +202,8 @@ class ScenarioWorld:
     def _machine(self, name: str) -> SimMachine:
         if name not in self.world.machines:
             raise Malformed(
-                f"there is no machine {name!r}",
-                fix=f"use one of {', '.join(sorted(self.world.machines)) or 'none: there is none'}",
+                f"no machine {name!r} exists",
+                fix=f"use one of {', '.join(sorted(self.world.machines)) or 'none: no machine exists'}",
             )
         return self.world.machines[name]
 
@@ -212,7 +213,7 @@ class ScenarioWorld:
         if name != "leader" and name not in {host.name for host in self.world.hosts}:
             names = [*(host.name for host in self.world.hosts), *sorted(self.world.machines)]
             raise Malformed(
-                f"there is no server or machine {name!r}", fix=f"use one of leader, {', '.join(names)}"
+                f"no server or machine {name!r} exists", fix=f"use one of leader, {', '.join(names)}"
             )
         return self._host(name)
 
@@ -241,7 +242,7 @@ class ScenarioWorld:
     def resume(self) -> None:
         """Resumes the paused server."""
         if self._paused is None:
-            raise Malformed("nobody was paused", fix="`pause leader`, or a server, before")
+            raise Malformed("no server is paused", fix="first run `pause leader`, or pause another server")
         self.world.loop.resume(self._paused.process)
 
     def cut(self, name: str) -> None:
@@ -278,7 +279,7 @@ class ScenarioWorld:
     def provider(self, availability: Literal["answers", "away"]) -> None:
         """Sets whether the provider answers requests."""
         self.world.cloud.provider.outage_reason = (
-            "" if availability == "answers" else "the cloud does not answer"
+            "" if availability == "answers" else "the cloud API does not respond"
         )
 
     def jump(self, server: str, seconds: float) -> None:
@@ -306,7 +307,7 @@ class ScenarioWorld:
         for service in self._list(LatticeService):
             ready = service.status.health.ready if service.status.health else 0
             placed = find_condition(service.status.conditions, PLACED_CONDITION)
-            message = placed.message if placed else "not looked at"
+            message = placed.message if placed else "not evaluated yet"
             yield f"{service.metadata.name}: {ready or 0} of {service.spec.desired_replicas()} ready, {message}"
 
     def show_nodes(self) -> Iterator[str]:
@@ -372,13 +373,13 @@ class ScenarioWorld:
         host = self.world.leader()
         name = host.name if host else ""
         if not name:
-            leader = "nobody"
+            leader = "no server"
         elif not self._last_leader:
-            leader = "one"
+            leader = "a server"
         elif name == self._last_leader:
-            leader = "the same one"
+            leader = "the same server"
         else:
-            leader = "another one"
+            leader = "another server"
         self._last_leader = name or self._last_leader
         yield f"{leader} leads, term {len(self.world.store.elections)}"
 
@@ -419,7 +420,8 @@ def _parse_group(value: str) -> dict[str, Any]:
     name, colon, min_member = value.partition(":")
     if not name or not colon:
         raise Malformed(
-            f"group={value}: a name and how many of it are needed at least", fix="write it as group=crew:3"
+            f"group={value}: expected a name and the minimum number of members",
+            fix="write the option as group=crew:3",
         )
     return {"name": name, "minMember": parse_int("group", min_member)}
 
@@ -429,5 +431,5 @@ def parse_int(name: str, value: str) -> int:
         return int(value)
     except ValueError as error:
         raise Malformed(
-            f"{name} must be a whole number, not {value!r}", fix="write it in digits, such as 3"
+            f"{name} must be a whole number, not {value!r}", fix="write the number in digits, such as 3"
         ) from error

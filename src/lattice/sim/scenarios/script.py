@@ -121,7 +121,7 @@ def run_command(world: ScenarioWorld, command: str) -> Iterator[str]:
     verb, handler, words = _split_command(command)
     if not world.has_started and verb != BEGIN_COMMAND:
         raise Malformed(
-            "there is no world yet",
+            "no world exists yet",
             fix=f"begin the scenario with `{BEGIN_COMMAND}`, such as `{BEGIN_COMMAND} racks=1`",
         )
     words = [world.node_of_workload(word[1:]) if word.startswith("@") else word for word in words]
@@ -134,18 +134,18 @@ def _split_command(command: str) -> tuple[str, CommandHandler, list[str]]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise Malformed(f"it cannot be read: {error}", fix="close the quotation") from error
+        raise Malformed(f"cannot parse the command: {error}", fix="close the quotation marks") from error
     # Commands of two words, such as `show nodes`, come first.
     for length in (2, 1):
         if handler := COMMANDS.get(verb := " ".join(words[:length])):
             return verb, handler, words[length:]
     if words[0] == "show":
         raise Malformed(
-            f"there is no {' '.join(words[1:2]) or 'such thing'!r} to show",
+            f"cannot show {' '.join(words[1:2]) or 'nothing'!r}",
             fix=f"show one of {', '.join(SHOW_COMMANDS)}",
         )
     names = [name for name in COMMANDS if not name.startswith("show ")]
-    raise Malformed(f"there is no command {words[0]!r}", fix=f"use one of {', '.join(names)}, show")
+    raise Malformed(f"unknown command {words[0]!r}", fix=f"use one of {', '.join(names)}, show")
 
 
 def _parse_arguments(
@@ -158,11 +158,11 @@ def _parse_arguments(
         parameter.name: parameter for parameter in parameters if parameter.kind is Parameter.KEYWORD_ONLY
     }
     plain = [word for word in words if "=" not in word]
-    fix = f"write it as `{usage(verb)}`"
+    fix = f"write the command as `{usage(verb)}`"
     if len(plain) < sum(parameter.default is Parameter.empty for parameter in names):
         raise Malformed(f"{names[len(plain)].name.upper()} is missing", fix=fix)
     if len(plain) > len(names):
-        raise Malformed(f"{plain[len(names)]!r} is a word too many", fix=fix)
+        raise Malformed(f"{plain[len(names)]!r} is an unexpected argument", fix=fix)
     values: dict[str, Any] = {}
     for name, _, value in (word.partition("=") for word in words if "=" in word):
         if name in options:
@@ -170,7 +170,7 @@ def _parse_arguments(
         elif name in OPTIONS and verb in OPTIONS[name].commands:
             values[name] = value
         else:
-            raise Malformed(f"there is no option {name!r}", fix=fix)
+            raise Malformed(f"unknown option {name!r}", fix=fix)
     return [
         _parse_value(parameter.name.upper(), word, parameter.annotation)
         for parameter, word in zip(names, plain, strict=False)
@@ -190,7 +190,9 @@ def _parse_value(name: str, word: str, kind: Any) -> Any:
         except ValueError:
             number = math.nan
         if not math.isfinite(number):
-            raise Malformed(f"{name} must be a number, not {word!r}", fix="write it in digits, such as 2.5")
+            raise Malformed(
+                f"{name} must be a number, not {word!r}", fix="write the number in digits, such as 2.5"
+            )
         return number
     if (choices := get_args(kind)) and word not in choices:
         raise Malformed(f"{name} cannot be {word!r}", fix=f"use one of {', '.join(choices)}")

@@ -179,7 +179,7 @@ class Client:
         def serve(answer: AnswerCallback) -> None:
             server = next(server_host.server for server_host in world.hosts if server_host.name == host)
             if server is None:
-                answer(None, Unavailable("no server process listens there", where=host))
+                answer(None, Unavailable("no server process listens at this address", where=host))
                 return
             attributes = request_attributes(call.method, call.target, watching=False)
             server.handle(f"api {self.name}", lambda: dispatched(server.api, call, attributes), answer)
@@ -197,7 +197,7 @@ class Client:
 
         reply: Reply = await world.net.request(self.process, host, serve, 8.0)
         if not isinstance(reply.body, bytes):
-            raise AssertionError("a single object is answered whole")
+            raise AssertionError("a single object is returned in one response")
         decoded: Body = msgspec.json.decode(reply.body)
         return decoded
 

@@ -85,7 +85,7 @@ class FaultPlan:
         config = self.world_config
         return (
             f"{', '.join(self.kinds) or 'no faults'}; each in {self.interval_s:.1f} s,"
-            f" for up to {self.max_duration_s:g} s; {self.users} people,"
+            f" for up to {self.max_duration_s:g} s; {self.users} users,"
             f" one operation in {self.operation_interval_s:.1f} s;"
             f" {config.servers} servers, {config.racks} racks, {config.binding} binding"
         )
@@ -259,7 +259,7 @@ class FaultInjector:
         def on_assignments() -> None:
             # Crash only once per fault.
             machine.state_file.listeners.remove(on_assignments)
-            self.world.log_fault(f"agent of {machine.name} crashes when it has taken orders")
+            self.world.log_fault(f"agent of {machine.name} crashes after receiving orders")
             machine.kill_agent()
             if is_cut:
                 self._cut(both_ways((machine.name, host.name) for host in self.world.hosts), seconds)
@@ -359,7 +359,7 @@ class FaultInjector:
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))
-        self.world.log_fault(f"{share:.0%} of requests and answers are lost for {seconds:.1f} s")
+        self.world.log_fault(f"{share:.0%} of requests and responses are lost for {seconds:.1f} s")
         self._apply_worst_of(
             self._losses, share, seconds, lambda worst: setattr(self.world.net, "loss_rate", worst)
         )
@@ -402,8 +402,8 @@ class FaultInjector:
         if client is None or client.are_watches_paused:
             return
         self.world.log_fault(
-            f"watches of {host.name} stand still for {min(seconds, MAX_WATCH_STALL_S):.1f} s,"
-            " and what they miss is compacted"
+            f"watches of {host.name} stall for {min(seconds, MAX_WATCH_STALL_S):.1f} s,"
+            " and the missed revisions are compacted"
         )
         client.are_watches_paused = True
 
@@ -423,10 +423,10 @@ class FaultInjector:
     def _provider(self, seconds: float) -> None:
         provider = self.world.cloud.provider
         if self.rng.random() < 0.5:
-            provider.outage_reason = "the cloud does not answer"
+            provider.outage_reason = "the cloud API does not respond"
         else:
             provider.latency = self.rng.choice((3.0, 10.0))
-        self.world.log_fault(f"the provider is in trouble for {seconds:.1f} s")
+        self.world.log_fault(f"the provider fails for {seconds:.1f} s")
 
         def heal() -> None:
             provider.outage_reason, provider.latency = "", 0.8
@@ -443,13 +443,13 @@ class FaultInjector:
         faulty = self.rng.choice(
             (
                 replace(usual, start_fails=Failure("RUNTIME_UNAVAILABLE", "no space left")),
-                replace(usual, start_fails=Failure("RUNTIME_ERROR", "it does not start")),
+                replace(usual, start_fails=Failure("RUNTIME_ERROR", "the start failed")),
                 replace(usual, exits_after=self.rng.uniform(0.5, 5), exit_code=1),
                 replace(usual, stop_takes=9.0),
                 replace(usual, start_takes=self.rng.uniform(2, 8)),
             )
         )
-        self.world.log_fault(f"the runtime of {machine.name} is in trouble for {seconds:.1f} s")
+        self.world.log_fault(f"the runtime of {machine.name} fails for {seconds:.1f} s")
         machine.ground.behaviours[""] = faulty
         self._heal_later(seconds, lambda: machine.ground.behaviours.update({"": usual}))
 
@@ -460,7 +460,7 @@ class FaultInjector:
             return
         size = machine.full_size
         machine.size = MachineSize(size.millicores // 2, size.memory // 2, size.storage, 0, {})
-        self.world.log_fault(f"{machine.name} has half its room for {seconds:.1f} s")
+        self.world.log_fault(f"{machine.name} has half its capacity for {seconds:.1f} s")
         machine.kill_agent()
         machine.start_agent()
 

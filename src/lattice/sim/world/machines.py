@@ -208,7 +208,7 @@ class SimMachine:
         def serve(answer: AnswerCallback) -> None:
             server = host.server
             if server is None:
-                answer(None, Unavailable("no server process listens there"))
+                answer(None, Unavailable("no server process listens at this address"))
             else:
                 server.handle(f"join {self.name}", lambda: server.joining.join(body, self.address), answer)
 
@@ -231,7 +231,7 @@ class SimTransport:
         def serve(answer: AnswerCallback) -> None:
             server = host.server
             if server is None or not server.process.is_alive or peer is None:
-                answer(None, Unavailable("no server process listens there", where=address))
+                answer(None, Unavailable("no server process listens at this address", where=address))
                 return
             stream = world.net.open_stream(self.process, server.process)
             world.loop.spawn(

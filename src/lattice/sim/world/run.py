@@ -164,7 +164,7 @@ async def _compare_caches(run: Run) -> None:
                 continue
             stored = world.store.revisions_by_path(cache.resource, cache.revision)
             if difference := cache_difference(cache, stored):
-                message = f"{difference}, of which it claims to know revision {cache.revision}"
+                message = f"{difference}, while the cache claims revision {cache.revision}"
                 run.cache_mismatches.append((world.loop.time(), message))
 
 
@@ -175,7 +175,7 @@ def cache_difference(cache: Cache[Any], stored: Mapping[str, int]) -> str:
         return ""
     different = sorted(path for path in {*stored, *cached} if stored.get(path) != cached.get(path))[:3]
     detail = different or f"{len(cache)} and {len(stored)}"
-    return f"the leader's copy of {cache.resource} differs from the store: {detail}"
+    return f"the leader's cache of {cache.resource} differs from the store: {detail}"
 
 
 async def _add_capacity(world: World, client: Client) -> None:

@@ -213,7 +213,7 @@ class SimServer:
     ) -> None:
         """Handle a request that has arrived at the server, in a task of the server's process."""
         if not self.process.is_alive:
-            answer(None, Unavailable("no server process listens there", where=self.host.name))
+            answer(None, Unavailable("no server process listens at this address", where=self.host.name))
             return
 
         async def answer_for_origin() -> None:

@@ -200,7 +200,7 @@ def run_synchronously(coro: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("it waited")
+    raise AssertionError("the request waited")
 
 
 class RejectedWrites(NamedTuple):
@@ -412,7 +412,7 @@ class SimWatch:
     async def next(self, timeout: float | None = None) -> Sequence[Batch]:
         while not self.is_closed:
             if self.is_broken:
-                raise Unavailable("the watch broke off", where=STORE_HOST)
+                raise Unavailable("the watch was interrupted", where=STORE_HOST)
             store = self.client.store
             batches = store.batches(self.resource, self.after_revision, self.client.watched_revision)
             # The next change may have been compacted away while the watch was behind.
