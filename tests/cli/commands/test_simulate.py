@@ -41,7 +41,7 @@ def test_every_manifest_format_is_read(lattice, write, name, text):
     assert ran.code == 0, ran.err
     assert "1 node: 1 placed, 0 not placed\n" in ran.out
     assert "shop/w1    n1\n" in ran.out
-    assert "decided 1 in " in ran.err
+    assert "1 decision in " in ran.err
 
 
 def test_folders_are_read_recursively_only_with_flag(lattice, write, tmp_path):
@@ -242,7 +242,7 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
     counted = changed(a_node("n2"), "status.capacity", {"cpu": 1, "gpu": 1000})
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(node, *bound, *cpu, counted)))
     assert ran.code == 0, ran.err
-    assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold its 1 gpu" in ran.err
+    assert "Warning: a.jsonl:3: workload shop/b1 is bound to node n1, which cannot hold 1 gpu" in ran.err
     assert (
         "Warning: a.jsonl:1: node n1 workloads bound to it take more than it has: 6 of 4 cpu; too little cpu slows them down\n"
         in ran.err
@@ -275,7 +275,7 @@ def test_a_json_list_needs_no_kind(lattice, write):
 def test_explain_of_a_gang_member_counts_the_other_members(lattice, write):
     gang = [a_workload(f"g{i}", cpu="2", group={"name": "g", "minMember": 3}) for i in range(3)]
     out = lattice("simulate", "-f", write("a.yaml", in_yaml(a_node(), *gang)), "--explain", "shop/g0").out
-    assert "nodes are shown with the 2 others of its group that fit in place\n" in out
+    assert "nodes are shown with the 2 other members of the group that fit in place\n" in out
     assert "n1         cpu: need 2, have 0, missing 2\n" in out
 
 

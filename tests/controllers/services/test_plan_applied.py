@@ -131,7 +131,7 @@ def test_deleted_pool_removes_nothing_as_planned(world: World, going: str, repli
                 {
                     move.name
                     for move in made.would_move
-                    if f"{going}: is not offered any more" in move.reasons
+                    if f"{going}: no longer offered" in move.reasons
                 },
             )
             assert said is not None

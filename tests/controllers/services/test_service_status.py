@@ -79,7 +79,7 @@ CASES: dict[str, tuple[LatticeService, list[LatticeWorkload], str, str]] = {
         a_service(1, 1),
         [a_replica(0, "Failed", False)],
         "Failed",
-        "0 of 1 replicas are ready; web-0 failed: no reason was told",
+        "0 of 1 replicas are ready; web-0 failed: no reason reported",
     ),
     "placed in part": (a_service(1, 2), [a_replica(0)], "Progressing", "1 of 2 replicas are ready"),
     "not placed yet": (a_service(0), [], "Pending", "0 of 2 replicas are ready"),

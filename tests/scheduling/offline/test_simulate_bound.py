@@ -23,7 +23,7 @@ def test_bound_workloads_may_overcommit_a_node():
 
 
 def test_binding_to_unknown_node_is_not_found():
-    with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not among those given"):
+    with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not in the input"):
         run_simulation([a_node("n1")], [a_workload("a", on="gone")])
 
 
@@ -32,8 +32,8 @@ def test_bound_workload_without_gpu_room_is_left_out():
         [with_gpus("n1")], [a_workload(name, requests={"gpu": 1}, on="n1") for name in "ab"]
     )
     (told,) = warnings_of(report)
-    expected = "workload default/b is bound to node n1, which cannot hold its 1 gpu beside the others that are bound there"
-    assert told == f"{expected} (free of each: 0): it is left out"
+    expected = "workload default/b is bound to node n1, which cannot hold 1 gpu in addition to the workloads bound there"
+    assert told == f"{expected} (free per GPU: 0): the workload is ignored"
     assert report.bound_count == 1
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
@@ -44,10 +44,10 @@ def test_bound_workload_beyond_counting_is_left_out():
     report = run_simulation(
         [a_node("n1", memory=1 << 53)], [*bound, a_workload("high", cpu="3800m", priority=9)]
     )
-    left_out = [told for told in warnings_of(report) if "left out" in told]
+    left_out = [told for told in warnings_of(report) if "is ignored" in told]
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
-    assert "memory taken, more than can be counted: it is left out" in left_out[0]
+    assert "memory allocated, above the maximum of 4611686018427387904: the workload is ignored" in left_out[0]
     assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
@@ -104,10 +104,10 @@ def two_on(node):
 @pytest.mark.parametrize(
     ("tolerations", "when"),
     [
-        pytest.param([], "at once: it does not tolerate taint broken:NoExecute", id="untolerated"),
+        pytest.param([], "immediately: the workload does not tolerate taint broken:NoExecute", id="untolerated"),
         pytest.param(
             [{"key": "broken", "operator": "Exists", "tolerationSeconds": 60}],
-            "60 s after taint broken:NoExecute came: it is not tolerated for longer",
+            "60 s after taint broken:NoExecute was added: the toleration ends then",
             id="tolerated for a while",
         ),
         pytest.param([{"key": "broken", "operator": "Exists"}], "", id="tolerated"),
@@ -120,4 +120,4 @@ def test_taint_eviction_is_warned_about(tolerations, when):
             [node, a_node("n2")], [a_workload("a", on="n1", constraints={"tolerations": tolerations})]
         )
     )
-    assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])
+    assert told == ([f"workload default/a is evicted from node n1 {when}"] if when else [])

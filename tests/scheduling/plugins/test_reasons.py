@@ -112,7 +112,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         one_node_table(a_node(labels={RESERVE_LABEL: "dc"})),
         a_workload(),
         "n1",
-        ["reserve: need a service that it is for, have a workload of no service"],
+        ["reservation: need a service with the reservation, have a workload without a service"],
     ),
     (
         "NodeSelector",
@@ -321,7 +321,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         zoned_table(REPELS_WEB, "a1"),
         WEB,
         "a2",
-        ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
+        ["workloads whose anti-affinity excludes workloads app=web in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
     ),
     (
         "TopologySpread",

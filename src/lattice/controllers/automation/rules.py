@@ -124,7 +124,7 @@ class AutomationController:
                 metadata, retry = workload.metadata, workload.status.retry
                 if failures.selector is None or failures.selector.matches(metadata.labels):
                     count = (retry.attempts or 0) if retry else 0
-                    reason = workload.status.failure_reason or "no reason was told"
+                    reason = workload.status.failure_reason or "no reason reported"
                     yield Measurement(
                         f"latticeworkload/{path_of(workload)}",
                         count,

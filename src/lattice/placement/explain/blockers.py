@@ -45,17 +45,17 @@ FilterShortfall = tuple[str, Shortfall]
 LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
 IGNORABLE: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
 _LIMIT_DESCRIPTIONS: dict[str, str] = {
-    "prices": "prices that nobody knows",
+    "prices": "unknown prices",
     "budget": "budgets",
-    "capacity": "limits on capacity",
-    "dependencies": "dependencies that are not placed",
-    "overflow": "the overflow rules of data centers, which close the cloud",
-    "reservation": "capacity that is reserved for others",
-    "clusterSize": "how many machines policies want in a cluster",
-    "nodeSelector": "labels that its machines must have",
-    "gpuModel": "the model of its GPUs",
-    "taints": "taints that it does not tolerate",
-    "perNode": "how many replicas may share a machine",
+    "capacity": "capacity limits",
+    "dependencies": "unplaced dependencies",
+    "overflow": "overflow rules of data centers that close the cloud",
+    "reservation": "capacity reservations for other services",
+    "clusterSize": "cluster sizes that policies require",
+    "nodeSelector": "required machine labels",
+    "gpuModel": "the required GPU model",
+    "taints": "untolerated taints",
+    "perNode": "the limit of replicas per machine",
 }
 # Replicas that a feasibility check places first; see is_feasible.
 PROBE_REPLICAS = 256

@@ -210,9 +210,7 @@ def _new_class(candidate: RejectedCandidate) -> ChangeOption:
         f"{format_amount(resource, amount)} {resource}"
         for resource, amount in candidate.demand.effective_needs.items()
     )
-    sentence = (
-        f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
-    )
+    sentence = f"define node class {name} with {size} on {provider} (price unknown)"
     return single_change(
         ObjectChange(
             "platform",
@@ -242,7 +240,7 @@ def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[Chang
     )
     options = []
     if not overflow.enabled or overflow.target != candidate.offer.owner:
-        sentence = f"let {data_center} overflow to {candidate.offer.owner}"
+        sentence = f"enable overflow of {data_center} to {candidate.offer.owner}"
         overflow_fields = {"enabled": True, "target": candidate.offer.owner}
         options.append(
             single_change(
@@ -262,8 +260,8 @@ def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[Chang
         share = Decimal(used).scaleb(-6).normalize()
         trigger = with_fields(overflow.trigger, capacity_threshold=share)
         sentence = (
-            f"let {data_center} overflow from {_percent(used)} % in use"
-            f" instead of {_percent(overflow.trigger_millionths)} %"
+            f"lower the overflow trigger of {data_center} from"
+            f" {_percent(overflow.trigger_millionths)} % to {_percent(used)} % in use"
         )
         options.append(
             single_change(

@@ -234,7 +234,9 @@ def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
 
     def build(strength: int) -> ObjectChange:
         plural = "s" if strength > 1 else ""
-        sentence = f"add {strength:,} machine{plural} like the {current_count:,} in {candidate.offer.name}"
+        sentence = (
+            f"add {strength:,} machine{plural} like the existing {current_count:,} in {candidate.offer.name}"
+        )
         return platform_change(
             candidate,
             "spec.capacity",
@@ -274,7 +276,7 @@ def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return with_spec(kind, capacity=with_fields(kind.spec.capacity, accelerators=listed))
 
     def build(strength: int) -> ObjectChange:
-        sentence = f"add {strength:,} {model} to the {current_count:,} in {candidate.offer.name}"
+        sentence = f"add {strength:,} {model} to the existing {current_count:,} in {candidate.offer.name}"
         return platform_change(
             candidate,
             "spec.capacity.accelerators",
@@ -395,9 +397,7 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     def build(strength: int) -> ObjectChange:
         # A stronger option states a lower price.
         micros = max_rate + 1 - strength
-        sentence = (
-            f"say what class {names[0]} costs on {provider}, if that is {format_per_hour(micros)} at most"
-        )
+        sentence = f"set a price of at most {format_per_hour(micros)} for class {names[0]} on {provider}"
         return change_at_path(
             node_class,
             "platform",

@@ -158,9 +158,9 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
         path = _amount_path(service, resource, amount - lowered)
         current_text, lowered_text = format_amount(resource, amount), format_amount(resource, lowered)
         if lowered:
-            sentence = f"lower {resource} of one replica from {current_text} to {lowered_text}"
+            sentence = f"lower {resource} per replica from {current_text} to {lowered_text}"
         else:
-            sentence = f"do not ask for {resource} ({current_text} of one replica)"
+            sentence = f"do not request {resource} ({current_text} per replica)"
         return change_at_path(
             service, "team", path, sentence, lambda kind: _with_amount(kind, resource, lowered)
         )
@@ -278,7 +278,7 @@ def _relax_latency(
 
     def build(strength: int) -> ObjectChange:
         ms = requirement.amount + strength
-        sentence = f"allow {ms} ms to {name} instead of {requirement.amount} ms"
+        sentence = f"allow {ms} ms latency to {name} instead of {requirement.amount} ms"
         return change_at_path(
             service, "team", f"{path}.{name}.maxMs", sentence, lambda kind: _with_latency(kind, name, ms)
         )
@@ -360,7 +360,7 @@ def _policy_edit(
 
 def _fewer_regions(policy: LatticePlacementPolicy, regions: int) -> ObjectChange:
     name, current = policy.metadata.name, policy.spec.requirements.min_regions
-    sentence = f"want {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
+    sentence = f"require {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
     return _policy_edit(policy, "min_regions", sentence, lambda _: regions)
 
 
@@ -410,9 +410,7 @@ def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator
     placement = service.spec.placement
     if demand.node_selector:
         yield single_change(
-            _placement_edit(
-                service, "nodeSelector", "do not require labels of its machines", node_selector={}
-            )
+            _placement_edit(service, "nodeSelector", "do not require machine labels", node_selector={})
         )
     if demand.gpu_model and demand.needs.get("gpu"):
         resources = with_fields(placement.resources, gpu_model="")
@@ -461,7 +459,7 @@ def _cluster_sizes(demand: Demand, policies: Sequence[LatticePlacementPolicy]) -
 
 def _size_option(policy: LatticePlacementPolicy, field: str, current: int, max_strength: int) -> ChangeOption:
     if field == "min_nodes":
-        sign, manifest_field, phrase = -1, "minNodes", "begin clusters with"
+        sign, manifest_field, phrase = -1, "minNodes", "start clusters with"
     else:
         sign, manifest_field, phrase = 1, "maxNodes", "allow clusters of"
 

@@ -520,11 +520,11 @@ def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
         alert = change.limit * change.alert_millionths // MILLIONTHS
         percent = f"{change.percent(change.projected_after)} % of its limit"
         if change.projected_after > change.limit and not change.was_exceeded:
-            yield f"budget of {change.subject} is passed: {percent}" + (
-                "" if change.hard else "; it is soft and only warns"
+            yield f"budget of {change.subject} is exceeded: {percent}" + (
+                "" if change.hard else "; the limit is soft and does not stop purchases"
             )
         elif change.limit >= change.projected_after >= alert and not change.was_alerting:
-            yield f"budget of {change.subject} reaches its alert: {percent}"
+            yield f"budget of {change.subject} reaches its alert threshold: {percent}"
     under_pressure_before = _offers_under_pressure(before)
     for offer, (used, total) in _offers_under_pressure(after).items():
         if offer not in under_pressure_before:
@@ -554,9 +554,9 @@ def _fragmentation_risks(state: FleetState) -> Iterable[str]:
                 if overflow and overflow.enabled and is_short:
                     used = offer_utilisation(fleet, row, includes_reserve=gate.includes_reserve)
                     yield (
-                        f"{gate.static} has no room for {name} and does not overflow:"
-                        f" {used / 10_000:g} % is in use, in pieces that are "
-                        f"too small, and it overflows from {overflow.trigger_millionths / 10_000:g} %"
+                        f"{gate.static} has no free capacity for {name} and does not overflow:"
+                        f" {used / 10_000:g} % is in use, the free capacity is fragmented,"
+                        f" and overflow begins at {overflow.trigger_millionths / 10_000:g} %"
                     )
 
 
@@ -567,8 +567,8 @@ def _over_limits(before: FleetState, after: FleetState) -> Iterable[str]:
     for offer, resource, used, limit in _exceeded_limits(after):
         if (offer, resource) not in exceeded_before:
             yield (
-                f"{offer} has more {resource} in use ({used:,}) than it may ({limit:,}):"
-                " nothing is removed, nothing more is made"
+                f"{offer} uses more {resource} ({used:,}) than its limit ({limit:,}):"
+                " nothing is removed, and nothing more is created"
             )
 
 
@@ -596,4 +596,4 @@ def _single_region_risks(before: FleetState, after: FleetState) -> Iterable[str]
             offers = (state.fleet.offers[row] for row in state.fleet.replicas.offer_rows(name))
             regions.append({offer.region for offer in offers} | state.orphaned.regions(name))
         if len(regions[0]) > 1 and len(regions[1]) == 1:
-            yield f"{name} is left in one region"
+            yield f"{name} would run in one region only"

@@ -162,7 +162,7 @@ def object_behind_offer(world: World, name: str) -> tuple[ObjectKey, str]:
     if cloud not in world.objects:
         raise NotFound(
             f"no pool, region or infrastructure {name}",
-            fix=f"there are {', '.join(offer_names(world)) or 'none'}",
+            fix=f"use one of: {', '.join(offer_names(world)) or '(none exist)'}",
         )
     return cloud, ""
 
@@ -179,7 +179,7 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
     """
     if offer not in offer_names(world):
         raise NotFound(
-            f"no pool or region {offer}", fix=f"there are {', '.join(offer_names(world)) or 'none'}"
+            f"no pool or region {offer}", fix=f"use one of: {', '.join(offer_names(world)) or '(none exist)'}"
         )
     key, region = object_behind_offer(world, offer)
     resource = cast("SupplyObject", world.objects[key])
@@ -187,7 +187,8 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
     certificates = next(candidate.compliance for candidate in world.supply.offers if candidate.name == offer)
     if certificate.lower() not in certificates:
         raise Invalid(
-            f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(certificates)) or 'none'}"
+            f"{offer} does not have {certificate}",
+            fix=f"use one of: {', '.join(sorted(certificates)) or '(none)'}",
         )
     return _without_certificate(resource, region, certificate.lower())
 

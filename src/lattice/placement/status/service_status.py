@@ -483,7 +483,7 @@ def _ready(service: LatticeService, placed: int, ready: int, failed: Sequence[La
     message = f"{ready:,} of {needed:,} replicas are ready"
     if failed:
         first = failed[0]
-        message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason was told'}"
+        message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason reported'}"
     is_ready = ready >= needed
     if is_ready:
         reason = "ReplicasReady"

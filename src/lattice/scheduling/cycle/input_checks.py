@@ -153,7 +153,7 @@ def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
     free = ", ".join(format_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
     needed = format_amount("gpu", gpu.total_milli)
-    return f"its {needed} gpu{models} beside the others that are bound there (free of each: {free or 'none'})"
+    return f"{needed} gpu{models} in addition to the workloads bound there (free per GPU: {free or 'none'})"
 
 
 def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[InputWarning]:
@@ -205,7 +205,7 @@ def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
         node_info = table.node_infos[row]
         if node_info is not None and node_info.taints:
             for name, eviction in taint_evictions(node_info, table.placements_by_row[row].values()).items():
-                yield InputWarning("workload", name, f"must leave node {node} {eviction}")
+                yield InputWarning("workload", name, f"is evicted from node {node} {eviction}")
 
 
 def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:

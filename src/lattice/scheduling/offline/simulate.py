@@ -188,13 +188,13 @@ class _Simulation:
     def _add_bound(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)
         if row is None:
-            fix = "give its LatticeNode too, or leave status.binding out"
-            raise NotFound(
-                f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix
-            )
+            fix = "add the LatticeNode, or remove status.binding"
+            raise NotFound(f"is bound to node {node}, which is not in the input", where=ask.name, fix=fix)
         if problem := _binding_problem(ask, self.table, row):
             self.warnings.append(
-                InputWarning("workload", ask.name, f"is bound to node {node}{problem}: it is left out")
+                InputWarning(
+                    "workload", ask.name, f"is bound to node {node}{problem}: the workload is ignored"
+                )
             )
             del self.asks[ask.name]
             return
@@ -205,13 +205,17 @@ class _Simulation:
     def _no_explanation_error(self) -> NotFound:
         name = self.options.explained_workload
         if name in self.bound:
-            fix = "leave its status.binding out to decide it anew"
-            return NotFound(f"is on node {self.bound[name]} already: nothing is decided", where=name, fix=fix)
+            fix = "remove status.binding to schedule the workload again"
+            return NotFound(
+                f"is already bound to node {self.bound[name]}: there is no decision to explain",
+                where=name,
+                fix=fix,
+            )
         similar = [path for path in self.asks if path.rpartition("/")[2] == name.rpartition("/")[2]]
-        fix = "write it as namespace/name"
+        fix = "write the workload as namespace/name"
         if similar:
             fix = f"did you mean {' or '.join(sorted(similar)[:MAX_SHOWN_CANDIDATES])}?"
-        return NotFound("there is no such workload to decide", where=name, fix=fix)
+        return NotFound("there is no such workload to schedule", where=name, fix=fix)
 
     def report(self) -> SimulationReport:
         """Schedule the queued workloads, and report the result."""
@@ -333,9 +337,9 @@ class _Simulation:
                     misfit = assume_assignment(Assignment(member, decision.chosen), self.table)
                     member_count += misfit is None
             explanation = _explanation(decide(ask, self.table, self.scheduler.profile))
-        members_text = "the other of its group that fits"
+        members_text = "the other member of the group that fits"
         if member_count > 1:
-            members_text = f"the {member_count} others of its group that fit"
+            members_text = f"the {member_count} other members of the group that fit"
         summary = f"; nodes are shown with {members_text} in place" if member_count else ""
         return {**explanation, "summary": summary}
 
@@ -345,7 +349,7 @@ class _Simulation:
         preempted = self.preempted.get(explanation["ask"]) if explanation else None
         if not explanation or not preempted:
             return explanation
-        suffix = f"{preempted.preempted_by} displaced it from {preempted.node}"
+        suffix = f"{preempted.preempted_by} preempted the workload on {preempted.node}"
         return {**explanation, "summary": f"{explanation['summary']}; {suffix}"}
 
     def _preemption_summary(self, scheduled: ScheduledWorkload, otherwise: str) -> str:
@@ -353,7 +357,7 @@ class _Simulation:
         victims = ", ".join(
             f"{name} (priority {self.asks[name].priority} < {priority})" for name in scheduled.victims
         )
-        return f"{scheduled.node}, by displacing {victims}; else {otherwise}"
+        return f"{scheduled.node}, by preempting {victims}; otherwise {otherwise}"
 
 
 def _binding_problem(ask: WorkloadAsk, table: NodeTable, row: int) -> str:

@@ -102,9 +102,10 @@ class Preemptor:
         limits = " and ".join(
             f"{max(0, limit)} more of service {service}" for service, limit in exceeded.items()
         )
+        count = len(preemption.victims)
         return (
-            f"{len(preemption.victims)} of lower priority on node {self.table.names[preemption.row]} "
-            f"could make way, but only {limits} may be stopped"
+            f"{count} workload{'' if count == 1 else 's'} of lower priority on node"
+            f" {self.table.names[preemption.row]} could be preempted, but disruption limits allow only {limits}"
         )
 
     def charge(self, victims: Iterable[Placement], count: int = 1) -> None:

@@ -103,12 +103,11 @@ class UnknownPrice:
         if ledger:
             classes = running_unpriced_classes(fleet, ledger)
             budget = f"the budget of {fleet.ledgers.budgets[ledger].account}"
-            unknown = f"unknown of {fleet.ledgers.unpriced_machines[ledger]} that run already"
-        missing = (
-            f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
-        )
+            count = fleet.ledgers.unpriced_machines[ledger]
+            unknown = f"unknown for {count} running machine{'' if count == 1 else 's'}"
+        missing = f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or provide a price file"
         return Shortfall(
-            f"price of {' and '.join(classes)}", f"a known price, since {budget} applies", unknown, missing
+            f"price of {' and '.join(classes)}", f"a known price, because {budget} applies", unknown, missing
         )
 
 
