@@ -174,9 +174,7 @@ def test_plan_of_pool_deletion_keeps_running_replicas(lattice):
     assert ran.code == 2, "there is nowhere that they would go"
     lines = squeezed_lines(ran.out)
     assert lines[0] == "3 services would move; $1.536/h, unchanged"
-    assert any(
-        line.startswith("default/api-gateway nowhere us-east: no longer offered") for line in lines
-    )
+    assert any(line.startswith("default/api-gateway nowhere us-east: no longer offered") for line in lines)
     assert "Running replicas are not moved automatically." in lines
     assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 

@@ -59,7 +59,9 @@ def a_world() -> tuple[World, ContestedStore, VirtualClock]:
             "somebody else wrote latticeworkloads.lattice.dev/default/w first",
             id="the workload moved",
         ),
-        pytest.param("gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node was deleted"),
+        pytest.param(
+            "gone", "somebody else wrote latticenodes.lattice.dev/n1 first", id="the node was deleted"
+        ),
     ],
 )
 async def test_lost_race_is_reported_once_then_bound(rival: str, why: str) -> None:

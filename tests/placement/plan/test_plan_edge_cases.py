@@ -84,7 +84,10 @@ def test_unknown_price_blocks_under_a_budget() -> None:
     )
     found = verdict(state_after(done), "default/b")
     assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
-    need, have = "a known price, because the budget of latticepool/p1 applies", "unknown for 2 running machines"
+    need, have = (
+        "a known price, because the budget of latticepool/p1 applies",
+        "unknown for 2 running machines",
+    )
     fix = "set costPerHour.aws of the class, or provide a price file"
     assert [str(each) for _, reasons in found.rejections for each in reasons] == [
         f"price of m: need {need}, have {have}, missing a price: {fix}"

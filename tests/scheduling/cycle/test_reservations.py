@@ -106,7 +106,9 @@ def test_workload_is_reserved_once_and_not_on_removed_node() -> None:
     )
     book.table.remove_node("n0")
     assert isinstance(book.confirm(reservation.id, 1.0), ReservationRejection)
-    assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection("default/b", "the node was deleted")
+    assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection(
+        "default/b", "the node was deleted"
+    )
 
 
 def test_expired_reservation_keeps_later_placement() -> None:

@@ -285,9 +285,7 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
     others = a_node("ports", status={"portRange": {"first": 30000, "last": 30001}})
     holders = [a_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)]
     found = warnings_of(run_simulation([gpus, others], [*holders, wanted]))
-    assert found == (
-        [f"workload default/w requests more than any empty node has: {told}"] if told else []
-    )
+    assert found == ([f"workload default/w requests more than any empty node has: {told}"] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -581,7 +579,9 @@ def test_explanation_lists_every_node():
     ("name", "problem"),
     [
         pytest.param("default/nobody", "there is no such workload to schedule", id="unknown"),
-        pytest.param("default/old", "is already bound to node n1: there is no decision to explain", id="bound already"),
+        pytest.param(
+            "default/old", "is already bound to node n1: there is no decision to explain", id="bound already"
+        ),
     ],
 )
 def test_explaining_undecided_workload_is_not_found(name, problem):

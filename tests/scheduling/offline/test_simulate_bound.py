@@ -47,7 +47,9 @@ def test_bound_workload_beyond_counting_is_left_out():
     left_out = [told for told in warnings_of(report) if "is ignored" in told]
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
-    assert "memory allocated, above the maximum of 4611686018427387904: the workload is ignored" in left_out[0]
+    assert (
+        "memory allocated, above the maximum of 4611686018427387904: the workload is ignored" in left_out[0]
+    )
     assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
@@ -104,7 +106,9 @@ def two_on(node):
 @pytest.mark.parametrize(
     ("tolerations", "when"),
     [
-        pytest.param([], "immediately: the workload does not tolerate taint broken:NoExecute", id="untolerated"),
+        pytest.param(
+            [], "immediately: the workload does not tolerate taint broken:NoExecute", id="untolerated"
+        ),
         pytest.param(
             [{"key": "broken", "operator": "Exists", "tolerationSeconds": 60}],
             "60 s after taint broken:NoExecute was added: the toleration ends then",

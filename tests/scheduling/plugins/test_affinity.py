@@ -139,7 +139,8 @@ def test_anti_affinity_of_placed_workload_is_symmetric() -> None:
     place(table, a_workload(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
     assert found == {
-        key: ["with a workload in the same zone whose anti-affinity excludes workloads app=web"] for key in ["a1", "a2"]
+        key: ["with a workload in the same zone whose anti-affinity excludes workloads app=web"]
+        for key in ["a1", "a2"]
     }
     assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}
     table.forget("default/placed-0")

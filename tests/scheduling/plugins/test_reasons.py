@@ -321,7 +321,9 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         zoned_table(REPELS_WEB, "a1"),
         WEB,
         "a2",
-        ["workloads whose anti-affinity excludes workloads app=web in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
+        [
+            "workloads whose anti-affinity excludes workloads app=web in zone a: need none, have 1: default/placed-0, missing 1 fewer"
+        ],
     ),
     (
         "TopologySpread",

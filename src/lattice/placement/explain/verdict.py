@@ -127,21 +127,6 @@ class ConflictingRequirements:
 def conflicting_requirements(demand: Demand, fleet: Fleet) -> Iterator[ConflictingRequirements]:
     """Yield conflicts between numbers, and pairs of requirements that pools meet alone but no pool meets
     together."""
-    yield from _numeric_conflicts(demand)
-    masks = []
-    for requirement in demand.requirements:
-        if requirement.kind in POOL_REQUIREMENT_KINDS:
-            is_met = [not offer.closed_reason and _meets(requirement, offer) for offer in fleet.offers]
-            masks.append((requirement, np.array(is_met, np.bool_)))
-    for (first, meets_first), (second, meets_second) in combinations(masks, 2):
-        # Two required regions do not conflict: different replicas meet them.
-        if first.kind == second.kind == "region":
-            continue
-        if meets_first.any() and meets_second.any() and not (meets_first & meets_second).any():
-            yield ConflictingRequirements(_stated_rule(first), _stated_rule(second), "no pool has both")
-
-
-def _numeric_conflicts(demand: Demand) -> Iterator[ConflictingRequirements]:
     min_nodes, max_nodes = demand.rules.min_nodes, demand.rules.max_nodes
     if min_nodes > max_nodes:
         min_source, max_source = demand.size_sources
@@ -159,6 +144,17 @@ def _numeric_conflicts(demand: Demand) -> Iterator[ConflictingRequirements]:
             yield ConflictingRequirements(
                 _stated_rule(requirement), allowed, "each replica runs in only one region"
             )
+    masks = []
+    for requirement in demand.requirements:
+        if requirement.kind in POOL_REQUIREMENT_KINDS:
+            is_met = [not offer.closed_reason and _meets(requirement, offer) for offer in fleet.offers]
+            masks.append((requirement, np.array(is_met, np.bool_)))
+    for (first, meets_first), (second, meets_second) in combinations(masks, 2):
+        # Two required regions do not conflict: different replicas meet them.
+        if first.kind == second.kind == "region":
+            continue
+        if meets_first.any() and meets_second.any() and not (meets_first & meets_second).any():
+            yield ConflictingRequirements(_stated_rule(first), _stated_rule(second), "no pool has both")
 
 
 def _stated_rule(requirement: Requirement) -> StatedRule:
@@ -293,14 +289,6 @@ def minimal_blocker_sets(checker: FeasibilityChecker, failure: PlacementFailure 
     single: list[BlockerSet] = [(blocker,) for blocker in checker.blockers if checker.fits_without([blocker])]
     if single:
         return single
-    order = {blocker: index for index, blocker in enumerate(checker.blockers)}
-    return sorted(
-        _combinations(checker, failure),
-        key=lambda blockers: (len(blockers), [order[blocker] for blocker in blockers]),
-    )
-
-
-def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None) -> Iterator[BlockerSet]:
     sufficient: set[frozenset[Blocker]] = set()
     for start in _starting_sets(failure, checker.demand):
         grown_set = _grow_until_feasible(checker, start)
@@ -309,10 +297,15 @@ def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None)
     # No starting set led to a result: begin with all blockers and minimise.
     if not sufficient and checker.fits_without(checker.blockers):
         sufficient.add(minimal_subset(frozenset(checker.blockers), checker.fits_without, checker.blockers))
-    for blockers in sufficient:
-        # Skip supersets of a smaller sufficient set.
-        if not any(smaller < blockers for smaller in sufficient):
-            yield tuple(blocker for blocker in checker.blockers if blocker in blockers)
+    # Supersets of a smaller sufficient set are skipped.
+    minimal = [blockers for blockers in sufficient if not any(smaller < blockers for smaller in sufficient)]
+    blocker_sets = [
+        tuple(blocker for blocker in checker.blockers if blocker in blockers) for blockers in minimal
+    ]
+    order = {blocker: index for index, blocker in enumerate(checker.blockers)}
+    return sorted(
+        blocker_sets, key=lambda blockers: (len(blockers), [order[blocker] for blocker in blockers])
+    )
 
 
 def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[frozenset[Blocker]]:

@@ -81,7 +81,13 @@ def _property(candidate: RejectedCandidate, requirement: Requirement) -> list[Ch
             where = f"spec.regions.{candidate.region}.{path}"
 
             def rewrite(supplier: Any) -> Any:
-                return _with_region_property(supplier, candidate.region, field, requirement.value)
+                spec, region = supplier.spec, candidate.region
+                inherited = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
+                value: Any = requirement.value
+                if field != "data_residency":
+                    value = (*inherited[field](region), value)
+                changed = with_fields(spec.regions[region], **{field: value})
+                return with_spec(supplier, regions={**spec.regions, region: changed})
 
         case _:
             if field == "data_residency" and candidate.offer.residency:
@@ -103,15 +109,6 @@ def _pool_labels(pool: LatticePool, labels: Mapping[str, Any]) -> Any:
     A pool without labels in its spec uses the labels of its metadata, so the change must copy these.
     """
     return with_spec(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **labels})
-
-
-def _with_region_property(cloud: CloudInfrastructure, region: str, field: str, value: str) -> Any:
-    spec = cloud.spec
-    inherited_values = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
-    field_value = value if field == "data_residency" else (*inherited_values[field](region), value)
-    return with_spec(
-        cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: field_value})}
-    )
 
 
 def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[ChangeOption]:

@@ -63,7 +63,11 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     if not can_grow and ask.overflow_source:
         yield from _overflow_clusters(candidate)
     if isinstance(candidate.supply_object, StaticInfrastructure):
-        yield from _static_capacity_options(candidate, free["nodes"] < count)
+        offer = candidate.offer
+        if demand.needs.get("gpu") and offer.limits.gpus and not table.gpu_resource_for(demand, row):
+            yield from _more_gpus(candidate)
+        if free["nodes"] < count or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
+            yield from _more_machines(candidate)
     elif isinstance(candidate.supply_object, LatticePool):
         for name in ("nodes", "cpu", "memory"):
             if free[name] < _needed(candidate, name, count):
@@ -134,9 +138,15 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     if spec.regions[region].quotas.max_clusters == current_limit:
         limit_name = f"maxClusters of {candidate.offer.name}"
         path = f"spec.regions.{region}.quotas.maxClusters"
-        yield _cluster_limit_option(
-            candidate, limit_name, path, lambda kind, new_limit: _with_quota(kind, region, new_limit)
-        )
+
+        def with_quota(cloud: CloudInfrastructure, new_limit: int) -> Any:
+            region_spec = cloud.spec.regions[region]
+            quotas = with_fields(region_spec.quotas, max_clusters=new_limit)
+            return with_spec(
+                cloud, regions={**cloud.spec.regions, region: with_fields(region_spec, quotas=quotas)}
+            )
+
+        yield _cluster_limit_option(candidate, limit_name, path, with_quota)
     if spec.defaults.max_clusters_per_region == current_limit:
         limit_name = f"maxClustersPerRegion of {candidate.offer.owner}"
         path = "spec.defaults.maxClustersPerRegion"
@@ -170,17 +180,6 @@ def _cluster_limit_option(
     )
 
 
-def _with_quota(cloud: CloudInfrastructure, region: str, new_limit: int) -> Any:
-    region_spec = cloud.spec.regions[region]
-    return with_spec(
-        cloud,
-        regions={
-            **cloud.spec.regions,
-            region: with_fields(region_spec, quotas=with_fields(region_spec.quotas, max_clusters=new_limit)),
-        },
-    )
-
-
 def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     data_center = candidate.world.objects.get(("StaticInfrastructure", "", candidate.ask.overflow_source))
     if not isinstance(data_center, StaticInfrastructure) or data_center.spec.overflow is None:
@@ -210,19 +209,6 @@ def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         MAX_COUNT_INCREASE,
         lambda fleet: fleet.inventory.overflow_clusters[name] - current_limit,
     )
-
-
-def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) -> Iterator[ChangeOption]:
-    """Yield options for a data center: more GPUs, or more machines like the existing machines."""
-    offer, fleet, demand = candidate.offer, candidate.fleet, candidate.demand
-    if (
-        demand.needs.get("gpu")
-        and offer.limits.gpus
-        and not fleet.table.gpu_resource_for(demand, candidate.row)
-    ):
-        yield from _more_gpus(candidate)
-    if lacks_nodes or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
-        yield from _more_machines(candidate)
 
 
 def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:

@@ -76,28 +76,22 @@ def _relax_service_requirement(
             return _relax_latency(requirement, demand, service, fleet)
         case "spread":
             return _service_skew(requirement, demand, service)
-    path, sentence = _removal_path_and_sentence(requirement)
-    if not path:
-        return None
+        case "compliance":
+            field, sentence = "compliance", f"do not require compliance {requirement.value}"
+        case "capability":
+            field, sentence = "capabilities", f"do not require capability {requirement.value}"
+        case "residency":
+            field, sentence = "dataResidency", f"do not require data residency {requirement.value}"
+        case "region":
+            field, sentence = "requiredRegions", f"do not require a replica in {requirement.value}"
+        case "label":
+            field, sentence = "pools", f"do not require pools with {requirement.value}"
+        case _:
+            return None
+    path = f"spec.placement.{field}"
     return single_change(
         change_at_path(service, "team", path, sentence, lambda kind: _without(kind, requirement))
     )
-
-
-def _removal_path_and_sentence(requirement: Requirement) -> tuple[str, str]:
-    value = requirement.value
-    match requirement.kind:
-        case "compliance":
-            return "spec.placement.compliance", f"do not require compliance {value}"
-        case "capability":
-            return "spec.placement.capabilities", f"do not require capability {value}"
-        case "residency":
-            return "spec.placement.dataResidency", f"do not require data residency {value}"
-        case "region":
-            return "spec.placement.requiredRegions", f"do not require a replica in {value}"
-        case "label":
-            return "spec.placement.pools", f"do not require pools with {value}"
-    return "", ""
 
 
 def _without(service: LatticeService, requirement: Requirement) -> LatticeService:
@@ -114,28 +108,22 @@ def _without(service: LatticeService, requirement: Requirement) -> LatticeServic
             fields["required_regions"] = tuple(
                 region for region in placement.required_regions if region != value
             )
-        case "label":
-            fields["pools"] = _selector_without(placement.pools, value)
+        case "label" if placement.pools is not None:
+            match_labels = {
+                name: label_value
+                for name, label_value in placement.pools.match_labels.items()
+                if f"{name}={label_value}" != value
+            }
+            expressions = placement.pools.match_expressions
+            fields["pools"] = LabelSelector(
+                match_labels, tuple(expression for expression in expressions if str(expression) != value)
+            )
     relaxed: LatticeService = with_spec(service, placement=with_fields(placement, **fields))
     return relaxed
 
 
 def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
     return tuple(word for word in words if word.lower() != value)
-
-
-def _selector_without(selector: LabelSelector | None, value: str) -> LabelSelector | None:
-    if selector is None:
-        return None
-    match_labels = {
-        name: label_value
-        for name, label_value in selector.match_labels.items()
-        if f"{name}={label_value}" != value
-    }
-    return LabelSelector(
-        match_labels,
-        tuple(expression for expression in selector.match_expressions if str(expression) != value),
-    )
 
 
 def lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
@@ -199,17 +187,12 @@ def _requests(container: Container) -> Mapping[str, Quantity]:
     return container.resources.requests if container.resources else {}
 
 
-def _with_amount(service: LatticeService, resource: str, amount: int) -> LatticeService:
+def _with_amount(service: LatticeService, resource: str, lowered: int) -> Any:
+    """Return the service with the lower request, in its containers, or in its placement if the service states
+    requests as a whole."""
     container = _main_container(service, resource)
-    changed: LatticeService = (
-        _with_container_amount(service, container, resource, amount)
-        if container
-        else _with_service_amount(service, resource, amount)
-    )
-    return changed
-
-
-def _with_service_amount(service: LatticeService, resource: str, lowered: int) -> Any:
+    if container:
+        return _with_container_amount(service, container, resource, lowered)
     placement = service.spec.placement
     if resource in CLASS_FIELDS:
         # Manifests state cores, GPUs and gibibytes.
@@ -298,22 +281,20 @@ def _with_latency(service: LatticeService, name: str, ms: int | None) -> Any:
 def _service_skew(requirement: Requirement, demand: Demand, service: LatticeService) -> ChangeOption:
     def build(strength: int) -> ObjectChange:
         skew = requirement.amount + strength
+
+        def rewrite(kind: Any) -> Any:
+            spread = tuple(
+                with_fields(constraint, max_skew=skew)
+                if (constraint.topology_key, constraint.max_skew) == (requirement.value, requirement.amount)
+                else constraint
+                for constraint in kind.spec.spread
+            )
+            return with_spec(kind, spread=spread)
+
         sentence = f"allow skew {skew} over {requirement.value} instead of {requirement.amount}"
-        return change_at_path(
-            service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, requirement, skew)
-        )
+        return change_at_path(service, "team", "spec.spread", sentence, rewrite)
 
     return ChangeOption((*object_key(service), "spread", requirement.value), build, max(1, demand.replicas))
-
-
-def _with_skew(service: LatticeService, requirement: Requirement, skew: int) -> Any:
-    spread = tuple(
-        with_fields(constraint, max_skew=skew)
-        if (constraint.topology_key, constraint.max_skew) == (requirement.value, requirement.amount)
-        else constraint
-        for constraint in service.spec.spread
-    )
-    return with_spec(service, spread=spread)
 
 
 def _relax_policy_requirement(

@@ -90,7 +90,12 @@ class DependencyEviction:
         all_evicted: set[str] = set()
         pending = {name for name in services if name in self.demands}
         while pending:
-            evicted = {name for name in sorted(pending) if self._evict(self.demands[name], fleet)}
+            evicted = set()
+            for name in sorted(pending):
+                for assignment in misplaced_assignments(self.demands[name], fleet):
+                    if (name, _offer_name(fleet, assignment)) not in self.already_misplaced:
+                        fleet.unassign(assignment)
+                        evicted.add(name)
             all_evicted |= evicted
             pending = set()
             for name in evicted:
@@ -99,16 +104,6 @@ class DependencyEviction:
         if all_evicted:
             remove_empty_machines(fleet, list(fleet.clusters))
         return all_evicted
-
-    def _evict(self, demand: Demand, fleet: Fleet) -> bool:
-        misplaced = [
-            assignment
-            for assignment in misplaced_assignments(demand, fleet)
-            if (demand.name, _offer_name(fleet, assignment)) not in self.already_misplaced
-        ]
-        for assignment in misplaced:
-            fleet.unassign(assignment)
-        return bool(misplaced)
 
 
 def _offer_name(fleet: Fleet, assignment: Assignment) -> str:
