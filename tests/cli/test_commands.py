@@ -382,7 +382,7 @@ def test_delete_of_a_pool_in_use_warns_of_running_machines(server, lattice, flag
         (
             0,
             "no replica of a service",
-            "Lattice removes empty machines soon, unless minNodes keeps them",
+            "Lattice removes empty machines soon, unless minNodes requires the machines",
         ),
     ],
 )

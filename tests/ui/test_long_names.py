@@ -109,6 +109,6 @@ def test_long_service_names_fit_the_window(size: tuple[int, int], visit: Visitor
     expect(page.locator(f'tr[data-path="default/{service}"]')).to_be_visible()
     assert overflow(page) <= 0
     page.evaluate("location.hash = '#/whatif?lose=lab'")
-    expect(page.locator("details", has_text="as before")).to_be_visible()
+    expect(page.locator("details", has_text="(unchanged)")).to_be_visible()
     page.locator("details > summary").first.click()
     assert overflow(page) <= 0

@@ -165,7 +165,7 @@ def vault(ui_server: UiServer) -> Iterator[None]:
 def test_new_problems_come_first_and_old_ones_are_collapsed(visit: Visitor) -> None:
     page = visit("#/whatif?lose=south")
     fresh = page.get_by_role("region", name="Not fully placed")
-    old = page.locator("details", has_text="1 service is not fully placed, as before")
+    old = page.locator("details", has_text="1 service is not fully placed (unchanged)")
     expect(fresh).to_contain_text("default/api")
     expect(fresh).not_to_contain_text("default/vault")
     expect(old.get_by_role("link", name="default/vault")).not_to_be_visible()

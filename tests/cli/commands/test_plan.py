@@ -77,7 +77,7 @@ def test_api_gateway_without_gdpr_in_us_east_is_infeasible(lattice, without_gdpr
 def test_plan_of_a_pool_lists_every_affected_service(lattice, without_gdpr):
     ran = lattice("plan", "--world", SEED_000, "-f", f"{without_gdpr}/pools.yaml")
     assert ran.code == 2, "they would have to move, and have nowhere to go"
-    assert "3 services would move; $1.536/h as before" in ran.out
+    assert "3 services would move; $1.536/h, unchanged" in ran.out
     for name in ("api-gateway", "cache", "database"):
         assert f"default/{name}" in ran.out
     assert "us-east: compliance: need gdpr, have hipaa, soc2" in ran.out
@@ -173,10 +173,8 @@ def test_plan_of_pool_deletion_keeps_running_replicas(lattice):
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
     assert ran.code == 2, "there is nowhere that they would go"
     lines = squeezed_lines(ran.out)
-    assert lines[0] == "3 services would move; $1.536/h as before"
-    assert any(
-        line.startswith("default/api-gateway nowhere us-east: is not offered any more") for line in lines
-    )
+    assert lines[0] == "3 services would move; $1.536/h, unchanged"
+    assert any(line.startswith("default/api-gateway nowhere us-east: no longer offered") for line in lines)
     assert "Running replicas are not moved automatically." in lines
     assert not any("us-east-002" in line or "empty nodes" in line or "one region" in line for line in lines)
 
@@ -184,7 +182,7 @@ def test_plan_of_pool_deletion_keeps_running_replicas(lattice):
 def test_hypothetical_baseline_is_labelled(lattice, tmp_path):
     """Nothing of this world runs yet: a plan of a deletion begins where all of it would."""
     ran = lattice("plan", "--world", SEED_000, "--delete", "pool/us-east")
-    assert "$1.536/h as before" in ran.out
+    assert "$1.536/h, unchanged" in ran.out
     told = (
         "! The baseline assumes all pending services are placed (3 services still wait). You pay $0.00/h now."
     )
@@ -334,7 +332,7 @@ def test_stale_plan_is_not_applied(real, tmp_path):
 
     again = real.lattice("apply", "-f", SEED_000, "--plan", str(kept))
     assert again.returncode >= 3
-    assert "service default/api-gateway: is not in it any more" in again.stderr
+    assert "service default/api-gateway: is no longer in the plan" in again.stderr
 
 
 def test_a_viewer_can_plan(real, tmp_path):
@@ -365,7 +363,7 @@ def test_stale_plan_lists_only_the_differences(real, tmp_path):
         for dry in ([], ["--dry-run=server"]):
             refused = real.lattice("apply", "-f", change, "--plan", plan, *dry)
             assert refused.returncode == 3, refused.stdout
-            assert "service default/one: is not in it any more" in refused.stderr
+            assert "service default/one: is no longer in the plan" in refused.stderr
             assert "the current plan:" not in refused.stderr
             unchanged = [
                 line for line in refused.stderr.splitlines() if re.search(r"was (.+), now \1(;|$)", line)

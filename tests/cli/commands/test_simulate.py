@@ -52,7 +52,7 @@ def test_every_manifest_format_is_read(lattice, write, name, text):
     assert ran.code == 0, ran.err
     assert "1 node: 1 placed, 0 not placed\n" in ran.out
     assert "shop/w1    n1\n" in ran.out
-    assert "decided 1 in " in ran.err
+    assert "1 decision in " in ran.err
 
 
 def test_folders_are_read_recursively_only_with_flag(lattice, write, tmp_path):
@@ -346,7 +346,7 @@ def test_explain_of_a_gang_member_counts_the_other_members(lattice, write):
     out = lattice(
         "simulate", "-f", write("a.yaml", in_yaml(a_node_manifest(), *gang)), "--explain", "shop/g0"
     ).out
-    assert "nodes are shown with the 2 others of its group that fit in place\n" in out
+    assert "nodes are shown with the 2 other members of the group that fit in place\n" in out
     assert "n1         cpu: need 2, have 0, missing 2\n" in out
 
 

@@ -225,7 +225,7 @@ def test_unknown_profile_lists_the_existing_ones(lattice, write):
         pytest.param(["-f", "empty"], "no manifests in this folder", id="an empty folder"),
         pytest.param(
             ["-f", "a.yaml", "--explain", "shop/nobody"],
-            "there is no such workload to decide",
+            "there is no such workload to schedule",
             id="explain of an unknown workload",
         ),
         pytest.param(
@@ -275,7 +275,7 @@ def test_binding_to_an_unknown_node_names_its_line(lattice, write):
     bound = {**a_workload_manifest("b"), "status": {"binding": {"node": "gone"}}}
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node_manifest(), bound)))
     assert ran.code == 1
-    assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not among those given\n" in ran.err
+    assert "error: a.jsonl:2: shop/b: is bound to node gone, which is not in the input\n" in ran.err
 
 
 def test_gang_members_must_agree_on_min_member(lattice, write):
@@ -283,7 +283,7 @@ def test_gang_members_must_agree_on_min_member(lattice, write):
     ran = lattice("simulate", "-f", write("a.jsonl", in_lines(a_node_manifest(), *members)))
     assert ran.code == 1
     assert (
-        "a.jsonl:3: spec.group.minMember: must be the same for all of group shop/g: 3 here, 2 at a.jsonl:2"
+        "a.jsonl:3: spec.group.minMember: must be equal in all members of group shop/g: 3 here, 2 at a.jsonl:2"
         in ran.err
     )
 

@@ -157,7 +157,7 @@ def test_cost_of_one_namespace_sums_its_services(lattice, running, tmp_path):
         assert (one["namespace"], one["total"]["hourly"], len(one["rows"])) == ("shop", "0.384", 1)
     nobody = lattice("cost", "-n", "empty", "--world", "shop.json")
     assert (nobody.code, nobody.out) == (3, "")
-    assert nobody.err == "error: there is no namespace empty\n  fix: there are default, shop\n"
+    assert nobody.err == "error: there is no namespace empty\n  fix: use one of: default, shop\n"
 
 
 def test_whatif_combines_prices_scale_and_losses(lattice):
@@ -250,7 +250,7 @@ def test_running_service_stays_when_a_cheaper_pool_appears(lattice, running):
     ran = lattice("plan", "--world", running, "-f", "cheap.json")
     assert (ran.code, ran.out.splitlines()[0]) == (
         1,
-        "1 declaration changed, no placement changes; $0.768/h as before",
+        "1 declaration changed, no placement changes; $0.768/h, unchanged",
     )
     why = lattice("why", "a", "--world", running, "-f", "cheap.json").out
     assert "default/a: Placed. Placed in dear" in why

@@ -69,7 +69,7 @@ def test_conflicting_policies_are_named(lattice, tmp_path, command):
     )
     words = " ".join(ran.out.split())
     assert (
-        "contradict compliance gdpr (policy/europe) and compliance fedramp (policy/state): no pool has both"
+        "conflict compliance gdpr (policy/europe) and compliance fedramp (policy/state): no pool has both"
         in words
     )
 
@@ -86,6 +86,6 @@ def test_unknown_price_is_reported_with_a_fix(lattice, tmp_path):
     )
     words = " ".join(ran.out.split())
     assert "NoPrice. 0 of 1 pool: 1 without a known price" in words
-    assert "waits for a price of class m (costPerHour.aws, or a price file)" in words
+    assert "waits for a price for class m (costPerHour.aws, or a price file)" in words
     assert "OverBudget" not in words
     assert "over budget" not in words

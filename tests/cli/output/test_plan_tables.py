@@ -61,7 +61,7 @@ def test_plan_of_a_budget_change_has_an_id(lattice, tmp_path, world):
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "pool.yaml", a_manifest_of_a_pool(700)))
     assert ran.code == 1, ran.err
     lines = squeezed_lines(ran.out)
-    assert lines[0] == "1 declaration changed, no placement changes; $0.60/h as before"
+    assert lines[0] == "1 declaration changed, no placement changes; $0.60/h, unchanged"
     assert "~ latticepool/p1 spec.budget.maxMonthlyCost 600 → 700" in lines
     assert "latticepool/p1 $600.00 → $700.00 72 % → 62 % 80 % hard $0.372222" in lines
     assert lines[-1].startswith("plan p-")
@@ -78,7 +78,7 @@ def test_plan_lists_an_image_change(lattice, tmp_path, world):
 def test_plan_of_unchanged_manifests_changes_nothing(lattice, world):
     ran = lattice("plan", "--world", world, "-f", world)
     assert ran.code == 0, ran.err
-    assert ran.out.startswith("nothing changes; $0.60/h as before\n")
+    assert ran.out.startswith("nothing changes; $0.60/h, unchanged\n")
     assert "plan p-" not in ran.out
 
 
@@ -93,7 +93,7 @@ def test_fit_shows_the_cost_of_each_change(lattice, tmp_path):
     ran = lattice("fit", "service/api", "--world", world)
     assert ran.code == 0, ran.err
     lines = squeezed_lines(ran.out)
-    assert "WHO COSTS $/H 30 DAYS MORE $/H CHANGE" in lines
+    assert "BY COSTS $/H 30 DAYS MORE $/H CHANGE" in lines
     assert "1 team $0.60 $432.00 none run 3 replicas instead of 5" in lines
     assert "3 platform $1.00 $720.00 +$0.40 raise maxNodes of p1 by 2 to 5" in lines
     assert "platform and raise the budget of p1 by $220.00 a month to $720.00" in lines
@@ -115,7 +115,7 @@ def test_undeclared_namespace_is_an_error(lattice, tmp_path, command):
     ran = lattice(*command, "-n", "nope", "--world", world)
     assert ran.code == 3, ran.out
     assert ran.out == ""
-    assert ran.err == "error: there is no namespace nope\n  fix: there is shop\n"
+    assert ran.err == "error: there is no namespace nope\n  fix: use one of: shop\n"
 
 
 def test_namespace_of_the_manifests_is_accepted(lattice, tmp_path):
@@ -196,9 +196,9 @@ LONG_SCRIPT = "import time\nwhile True:\n    time.sleep(1)\n    print('a line th
 @pytest.mark.parametrize(
     ("change", "headline"),
     [
-        pytest.param({}, "1 service restarted replica by replica, no placement changes; $0.60/h as before", id="nothing else"),
+        pytest.param({}, "1 service restarted replica by replica, no placement changes; $0.60/h, unchanged", id="nothing else"),
         pytest.param(
-            {"labels": {"team": "a"}}, "1 service restarted replica by replica, no placement changes; $0.60/h as before",
+            {"labels": {"team": "a"}}, "1 service restarted replica by replica, no placement changes; $0.60/h, unchanged",
             id="a label of it as well",
         ),
         pytest.param(
@@ -230,7 +230,7 @@ def test_label_change_restarts_nothing(lattice, tmp_path, world):
         "-f",
         write(tmp_path / "api.yaml", a_manifest_of_a_service(labels={"team": "a"})),
     )
-    assert ran.out.splitlines()[0] == "1 declaration changed, no placement changes; $0.60/h as before"
+    assert ran.out.splitlines()[0] == "1 declaration changed, no placement changes; $0.60/h, unchanged"
 
 
 def test_unrelated_pending_service_keeps_plan_feasible(lattice, tmp_path):
@@ -241,7 +241,7 @@ def test_unrelated_pending_service_keeps_plan_feasible(lattice, tmp_path):
     never["metadata"]["name"], never["spec"]["placement"]["compliance"] = "never", ["fedramp"]
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "fits.yaml", fits))
     assert (ran.code, "lattice fit" in ran.out) == (1, False), ran.out
-    assert "1 service placed, 1 cluster created, 1 node more, 1 service not placed as before;" in ran.out
+    assert "1 service placed, 1 cluster created, 1 node more, 1 service not placed (unchanged);" in ran.out
     ran = lattice("plan", "--world", world, "-f", write(tmp_path / "never.yaml", fits, never))
     assert ran.code == 2
     assert "`lattice fit service/never " in ran.out

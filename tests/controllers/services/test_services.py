@@ -195,7 +195,7 @@ async def test_missing_reference_is_reported_until_created() -> None:
         assert (condition.status, condition.reason, condition.message) == (
             "False",
             "ServiceNotFound",
-            "no LatticeService default/db",
+            "LatticeService default/db not found",
         )
         await fleet.apply(a_service("db"))
         await fleet.converge()
@@ -216,7 +216,7 @@ async def test_deleted_pool_keeps_running_replicas() -> None:
         assert stale is not None
         assert (stale.status, stale.message) == (
             "True",
-            "it would not be put there today, and stays: p1: is not offered any more",
+            "a new placement would choose other pools; running replicas stay: p1: no longer offered",
         )
         await fleet.apply(a_service(replicas=3))
         await fleet.converge()

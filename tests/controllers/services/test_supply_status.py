@@ -163,7 +163,9 @@ async def test_cloud_with_unusable_regions_is_degraded() -> None:
     await reconcile_supply(plane)
     cloud = await plane.get(CloudInfrastructure, "aws")
     assert cloud is not None
-    assert condition_of(cloud.status.conditions, "Degraded").message == "nothing can be placed in eu-west-1"
+    assert (
+        condition_of(cloud.status.conditions, "Degraded").message == "no replica can be placed in eu-west-1"
+    )
     assert condition_of(cloud.status.conditions, "Overlaps").status == "True"
     assert cloud.status.phase == "Degraded"
 

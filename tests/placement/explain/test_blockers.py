@@ -95,10 +95,10 @@ def test_verdict_lists_every_shortfall() -> None:
     pytest.param([a_pool(), a_service(dataResidency="eu")], "residency: need eu, have none", id="residency"),
     pytest.param([a_pool(), a_service(pools={"matchLabels": {"a": "b"}})], "label: need a=b, have no label a", id="label"),
     pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "region: need moon, have p1-1", id="region"),
-    pytest.param([a_pool(), a_policy(minRegions=2), a_service()], "region: need another than p1-1, have p1-1, missing another region", id="regions"),
+    pytest.param([a_pool(), a_policy(minRegions=2), a_service()], "region: need a region other than p1-1, have p1-1, missing another region", id="regions"),
     pytest.param([a_pool(), a_service(latency={"db": {"maxMs": 5}})],
                  "latency to db: need 5 ms, have not placed, missing a replica of db", id="a dependency"),
-    pytest.param([a_pool(classes=[]), a_service()], "machines: need a class of machines, have none", id="classes"),
+    pytest.param([a_pool(classes=[]), a_service()], "machines: need a node class, have none", id="classes"),
 ])  # fmt: skip
 def test_non_numeric_shortfalls_are_named(objects: list[Kind], told: str) -> None:
     settled = converge(a_world(*objects))

@@ -58,55 +58,55 @@ near: dict[str, Any] = {"latency": {"db": {"maxMs": 5}}}
 split = a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2", capacity={"maxNodes": 1})
 
 CASES = [
-    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool here is in moon", [["a replica in moon"]],
+    pytest.param([a_pool(), a_service(requiredRegions=["moon"])], "NotHere", "no pool is in moon", [["a replica in moon"]],
                  id="a required region without a pool is NotHere"),
     pytest.param([a_pool(budget=100), a_service()], "OverBudget", "1 over budget", [["budgets"]],
                  id="only the budget is in the way"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service()], "NoPrice", "1 without a known price",
-                 [["prices that nobody knows"], ["budgets"]], id="an unknown price is not over a budget: it is unknown"),
+                 [["unknown prices"], ["budgets"]], id="an unknown price is not over a budget: it is unknown"),
     pytest.param([a_class(), a_class("blank", price=None), a_pool("p1", budget=100), a_pool("p2", classes=["blank"], budget=100), a_service()], "NoPrice",
-                 "1 over budget; 1 without a known price", [["prices that nobody knows"], ["budgets"]],
+                 "1 over budget; 1 without a known price", [["unknown prices"], ["budgets"]],
                  id="one pool is over budget, of another the price is not known"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service(compliance=["gdpr"])], "Never",
-                 "1 without compliance gdpr", [["compliance gdpr", "prices that nobody knows"], ["compliance gdpr", "budgets"]],
+                 "1 without compliance gdpr", [["compliance gdpr", "unknown prices"], ["compliance gdpr", "budgets"]],
                  id="a price alone would not do"),
-    pytest.param([a_pool(capacity={"maxNodes": 0}), a_service()], "NotNow", "1 full", [["limits on capacity"]],
+    pytest.param([a_pool(capacity={"maxNodes": 0}), a_service()], "NotNow", "1 full", [["capacity limits"]],
                  id="a full pool is a matter of time"),
-    pytest.param([a_pool(), a_service(**near)], "NotNow", "waiting for db", [["db within 5 ms"], ["dependencies that are not placed"]],
+    pytest.param([a_pool(), a_service(**near)], "NotNow", "waiting for db", [["db within 5 ms"], ["unplaced dependencies"]],
                  id="an undefined dependency with a latency limit is waited for"),
-    pytest.param([a_pool(capacity={"maxNodes": 0}, budget=0), a_service()], "NotNow", "1 full", [["budgets", "limits on capacity"]],
+    pytest.param([a_pool(capacity={"maxNodes": 0}, budget=0), a_service()], "NotNow", "1 full", [["budgets", "capacity limits"]],
                  id="full and without money: both would have to change"),
     pytest.param([a_static(overflow={"enabled": True, "target": "cloud"}, nodes=1, cores=4), a_cloud(), a_service(cores=3, replicas=2)],
                  "NotNow", "closed while dc is not full",
-                 [["cpu of one replica"], ["limits on capacity"], ["the overflow rules of data centers, which close the cloud"]],
+                 [["cpu of one replica"], ["capacity limits"], ["overflow rules of data centers that close the cloud"]],
                  id="overflow opens once the data center is fuller"),
     pytest.param([a_static(nodes=1, cores=4, reservation={"reserved": {"nodes": 1}, "reservedFor": [{"labelSelector": {"env": "prod"}}]}),
-                  a_service()], "NotNow", "1 full", [["limits on capacity"], ["capacity that is reserved for others"]],
+                  a_service()], "NotNow", "1 full", [["capacity limits"], ["capacity reservations for other services"]],
                  id="what is reserved for others may become free"),
     pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
                  id="a certificate that no pool has"),
-    pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without machines that one replica fits on", [["cpu of one replica"]],
+    pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without a machine type that fits one replica", [["cpu of one replica"]],
                  id="no machine is big enough"),
-    pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without machines", [["labels that its machines must have"]],
+    pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without a machine type that fits one replica", [["required machine labels"]],
                  id="no machine has the label"),
     pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service(compliance=["gdpr"])], "Never", "without compliance gdpr",
                  [["compliance gdpr", "compliance gdpr"]], id="service and policy ask the same: both would have to give way"),
     pytest.param([a_pool("p1", **US), a_pool("p2", **US), a_policy(minRegions=2), a_service()], "Never",
-                 "replica 2 of 2: 0 of 2 pools: 2 in regions that have a replica already", [["replicas in 2 regions"]],
+                 "replica 2 of 2: 0 of 2 pools: 2 in regions that already have a replica", [["replicas in 2 regions"]],
                  id="two regions are wanted and there is one"),
     pytest.param([*split, a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=3)], "NotNow",
-                 "replica 3 of 3: 0 of 2 pools: 2 full", [["cpu of one replica"], ["limits on capacity"]],
+                 "replica 3 of 3: 0 of 2 pools: 2 full", [["cpu of one replica"], ["capacity limits"]],
                  id="the third replica finds both pools full"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)], "Never", "replicas.max allows 1",
                  [["replicas in 2 regions"]], id="a policy wants more replicas than there may be"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()], "Never",
-                 "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", [["how many machines policies want in a cluster"]], id="policies contradict one another"),
+                 "policy/a wants clusters of at least 5 nodes, policy/b of at most 3", [["cluster sizes that policies require"]], id="policies contradict one another"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 3}), a_pool("p2", capacity={"maxNodes": 2}, labels={"tier": "x"}),
                   a_service(pools={"matchLabels": {"tier": "x"}})], "NotNow", "1 full",
-                 [["pools with tier=x"], ["limits on capacity"], ["how many machines policies want in a cluster"]],
+                 [["pools with tier=x"], ["capacity limits"], ["cluster sizes that policies require"]],
                  id="a cluster of three does not fit where two are left"),
-    pytest.param([a_static(accelerators=[{"type": "t4", "count": 4}]), a_service(gpu=1, gpuModel="a100")], "Never", "without machines",
-                 [["gpu of one replica"], ["the model of its GPUs"]], id="GPUs of another model"),
+    pytest.param([a_static(accelerators=[{"type": "t4", "count": 4}]), a_service(gpu=1, gpuModel="a100")], "Never", "without a machine type that fits one replica",
+                 [["gpu of one replica"], ["the required GPU model"]], id="GPUs of another model"),
 ]  # fmt: skip
 
 
@@ -131,7 +131,7 @@ def test_reserved_capacity_is_a_blocker(nodes: int, reserved: int, others: list[
     world = converge(a_world(dc, *others)).resulting_world().with_objects([a_service("api", cores=1)])
     found = judged_in(world)
     assert found is not None
-    assert ["capacity that is reserved for others"] in words(found)
+    assert ["capacity reservations for other services"] in words(found)
     assert judged_in(world.with_objects([a_static("dc", nodes, 4 * nodes, f"{16 * nodes}Gi")])) is None
 
 
@@ -145,9 +145,9 @@ def test_verdict_names_unplaced_dependency(db: list[Kind], words: str) -> None:
 
 def test_verdict_names_class_without_price_and_fix() -> None:
     found = verdict(a_class(price=None), a_pool(budget=100), a_service())
-    assert found.waits == ("a price of class m (costPerHour.aws, or a price file)",)
+    assert found.waits == ("a price for class m (costPerHour.aws, or a price file)",)
     assert [str(each) for _, why in found.rejections for each in why] == [
-        "price of m: need a known price, since a budget applies, have unknown, missing a price: set costPerHour.aws of the class, or give a price file"
+        "price of m: need a known price, because a budget applies, have unknown, missing a price: set costPerHour.aws of the class, or provide a price file"
     ]
     assert judged(a_class(price=0.1), a_pool(budget=100), a_service()) is None
 
@@ -176,9 +176,9 @@ CONTRADICTING = [
                  ["pools with region!=us-east-1 (service/api) and a replica in us-east-1 (service/api): no pool has both"],
                  id="a region is required and ruled out"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
-                 ["clusters of at least 5 nodes (policy/a) and of at most 3 (policy/b): no number is both"], id="clusters too small and too large"),
+                 ["clusters of at least 5 nodes (policy/a) and clusters of at most 3 nodes (policy/b): no number of nodes satisfies both"], id="clusters too small and too large"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy("a", minRegions=2), a_service(most=1)],
-                 ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): one replica is in one region"], id="more regions than replicas"),
+                 ["replicas in 2 regions (policy/a) and at most 1 replica (service/api): each replica runs in only one region"], id="more regions than replicas"),
     pytest.param([a_pool("p1", **EU), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()], [],
                  id="a property that no pool has is not a conflict"),
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED, capacity={"maxNodes": 0}), a_service(requiredRegions=["us-east-1", "eu-west-1"])], [],
@@ -216,7 +216,7 @@ def test_verdict_names_pools_lacking_capacity() -> None:
             cores=3, replicas=3, pools={"matchExpressions": [{"key": "tier", "operator": "DoesNotExist"}]}
         ),
     )
-    assert found.waits == ("room in p1, p2",)
+    assert found.waits == ("free capacity in p1, p2",)
 
 
 @pytest.mark.timeout(30)

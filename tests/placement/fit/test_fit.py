@@ -30,7 +30,7 @@ SOME = settings(
 )
 API = "default/api"
 NEW_GPU = (
-    "define a class api-machine of machines with 1 cpu and 1 gpu and 1Gi memory on aws, at a price that is not known here; "
+    "define node class api-machine with 1 cpu and 1 gpu and 1Gi memory on aws (price unknown); "
     "and allow machines of class api-machine in p1"
 )
 
@@ -149,53 +149,53 @@ CASES = [
     pytest.param([a_pool(), a_policy(compliance=["gdpr"]), a_service()],
                  ["add compliance gdpr to p1", "do not require compliance gdpr in policy rules"], id="a policy asks for the certificate"),
     pytest.param([a_pool(), a_service(cores=6)],
-                 ["lower cpu of one replica from 6 to 4",
+                 ["lower cpu per replica from 6 to 4",
                   NEW_GPU.replace("1 cpu and 1 gpu", "6 cpu")], id="no machine has so many cores"),
     pytest.param([a_class(), a_class("xl", 8, 32, 0.4), a_pool(), a_service(cores=6)],
-                 ["lower cpu of one replica from 6 to 4", "allow machines of class xl in p1"], id="a bigger class exists"),
-    pytest.param([a_cloud(), a_service(cores=6)], ["lower cpu of one replica from 6 to 4",
-                  "define a class api-machine of machines with 6 cpu and 1Gi memory on aws, at a price that is not known here"],
+                 ["lower cpu per replica from 6 to 4", "allow machines of class xl in p1"], id="a bigger class exists"),
+    pytest.param([a_cloud(), a_service(cores=6)], ["lower cpu per replica from 6 to 4",
+                  "define node class api-machine with 6 cpu and 1Gi memory on aws (price unknown)"],
                  id="no machine of a cloud has so many cores"),
-    pytest.param([a_pool(labels={"compliance": ["gdpr"]}), a_service(gpu=1, compliance=["gdpr"])], ["do not ask for gpu (1 of one replica)", NEW_GPU], id="no machine has a GPU"),
+    pytest.param([a_pool(labels={"compliance": ["gdpr"]}), a_service(gpu=1, compliance=["gdpr"])], ["do not request gpu (1 per replica)", NEW_GPU], id="no machine has a GPU"),
     pytest.param([a_pool(budget=100), a_service()], ["raise the budget of p1 by $44.00 a month to $144.00"], id="a budget is too small"),
     pytest.param([a_class(price=0.0208), a_pool(budget=20), a_service(cores=3, replicas=2)],
-                 ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
+                 ["lower cpu per replica from 3 to 2", "run 1 replica instead of 2", "raise the budget of p1 by $9.952 a month to $29.952"],
                  id="a budget is too small for the second machine, to the micro-dollar"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service()],
-                 ["say what class m costs on aws, if that is $0.138888/h at most"], id="a price is not known"),
+                 ["set a price of at most $0.138888/h for class m on aws"], id="a price is not known"),
     pytest.param([a_class(price=None), a_pool(budget=100), a_service(cores=3, replicas=2)],
-                 ["say what class m costs on aws, if that is $0.069444/h at most"], id="a price is not known, and two machines are needed"),
-    pytest.param([*FULL, a_service(cores=2)], ["lower cpu of one replica from 2 to 1", "raise maxNodes of p1 by 1 to 2"], id="a pool is full"),
+                 ["set a price of at most $0.069444/h for class m on aws"], id="a price is not known, and two machines are needed"),
+    pytest.param([*FULL, a_service(cores=2)], ["lower cpu per replica from 2 to 1", "raise maxNodes of p1 by 1 to 2"], id="a pool is full"),
     pytest.param([a_pool(capacity={"maxCores": 7}), a_service(cores=4, replicas=3)],
-                 ["lower cpu of one replica from 4 to 1333m", "run 1 replica instead of 3", "raise maxCores of p1 by 5 to 12"],
+                 ["lower cpu per replica from 4 to 1333m", "run 1 replica instead of 3", "raise maxCores of p1 by 5 to 12"],
                  id="too few cores for three machines"),
     pytest.param([a_cloud(regions={"r1": {"quotas": {"maxClusters": 0}}}), a_service()], ["raise maxClusters of cloud/r1 by 1 to 1"],
                  id="a quota allows no cluster"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_service(cores=3, replicas=3)],
-                 ["lower cpu of one replica from 3 to 1333m", "run 1 replica instead of 3", "add 2 machines like the 1 in dc"],
+                 ["lower cpu per replica from 3 to 1333m", "run 1 replica instead of 3", "add 2 machines like the existing 1 in dc"],
                  id="a data center is too small"),
     pytest.param([a_pool("p1"), a_pool("p2", region="p1-1"), a_policy(minRegions=2), a_service()],
-                 ["want 1 region instead of 2 in policy rules"], id="there is one region only"),
+                 ["require 1 region instead of 2 in policy rules"], id="there is one region only"),
     pytest.param([a_pool("p1", region="us-east-1"), a_pool("p2", region="eu-west-1"), DB, a_service(requiredRegions=["p2"], latency={"db": {"maxMs": 5}})],
-                 ["do not require a replica in p2", "allow 90 ms to db instead of 5 ms"], id="the dependency is far away"),
+                 ["do not require a replica in p2", "allow 90 ms latency to db instead of 5 ms"], id="the dependency is far away"),
     pytest.param([a_pool(), a_service(requiredRegions=["moon"])], ["do not require a replica in moon"], id="no supply in the required region"),
     pytest.param([a_pool("p1", capacity={"maxNodes": 1}), a_pool("p2"), a_policy(spreadConstraint={"topologyKey": "pool"}), a_service(cores=3, replicas=4)],
-                 ["lower cpu of one replica from 3 to 2", "run 3 replicas instead of 4", "allow skew 2 over pool instead of 1 in policy rules",
+                 ["lower cpu per replica from 3 to 2", "run 3 replicas instead of 4", "allow skew 2 over pool instead of 1 in policy rules",
                   "raise maxNodes of p1 by 1 to 2"], id="an even spread is not possible"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": True, "target": "cloud"}), a_cloud(), a_service(cores=3, replicas=2)],
-                 ["lower cpu of one replica from 3 to 2", "run 1 replica instead of 2", "add 1 machine like the 1 in dc",
-                  "let dc overflow from 75 % in use instead of 90 %"], id="the trigger of overflow is not reached"),
+                 ["lower cpu per replica from 3 to 2", "run 1 replica instead of 2", "add 1 machine like the existing 1 in dc",
+                  "lower the overflow trigger of dc from 90 % to 75 % in use"], id="the trigger of overflow is not reached"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi", overflow={"enabled": False}), a_cloud(), a_service("aaa", cores=4), a_service()],
-                 ["add 1 machine like the 1 in dc", "let dc overflow to cloud"], id="overflow is not enabled"),
+                 ["add 1 machine like the existing 1 in dc", "enable overflow of dc to cloud"], id="overflow is not enabled"),
     pytest.param([a_class("g", gpu=1, **TAINTED), a_pool(classes=["g"]), a_service(gpu=1)], ["tolerate the taint gpu", NEW_GPU], id="a taint"),
     pytest.param([a_pool(), a_policy("a", clusters={"minNodes": 5}), a_policy("b", clusters={"maxNodes": 3}), a_service()],
-                 ["allow clusters of 5 nodes instead of 3 in policy b", "begin clusters with 3 nodes instead of 5 in policy a"],
+                 ["allow clusters of 5 nodes instead of 3 in policy b", "start clusters with 3 nodes instead of 5 in policy a"],
                  id="policies contradict one another"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_policy(minRegions=2), a_service(most=1)],
-                 ["want 1 region instead of 2 in policy rules", "allow 2 replicas instead of 1"], id="a policy wants more than replicas.max"),
+                 ["require 1 region instead of 2 in policy rules", "allow 2 replicas instead of 1"], id="a policy wants more than replicas.max"),
     pytest.param([a_class("s", 2, 4, 0.05), a_class(), a_cloud(budget={"monthly": 100, "hardLimit": True}), a_policy(clusters={"minNodes": 2}),
                   a_service("aaa"), a_service(cores=3, replicas=2)],
-                 ["lower cpu of one replica from 3 to 1", "raise the budget of cloud by $224.00 a month to $324.00"],
+                 ["lower cpu per replica from 3 to 1", "raise the budget of cloud by $224.00 a month to $324.00"],
                  id="a machine that is not needed any more after the first replica came need not be paid for the second"),
     pytest.param([a_pool(), a_service()], [], id="what fits needs nothing"),
 ]  # fmt: skip
@@ -268,7 +268,7 @@ def test_suggestions_include_service_cost() -> None:
         for each in told["suggestions"]
     }
     assert costs == {
-        "run 2 replicas instead of 3": (400_000, 0), "lower cpu of one replica from 3 to 2": (400_000, 0),
+        "run 2 replicas instead of 3": (400_000, 0), "lower cpu per replica from 3 to 2": (400_000, 0),
         "raise maxNodes of p1 by 1 to 3": (600_000, 200_000),
     }  # fmt: skip
 
@@ -291,7 +291,7 @@ def test_service_cost_is_its_share_of_shared_machines() -> None:
     pytest.param([a_pool(f"p{each}", budget=0, capacity={"maxCores": 0 if each < 3 else 3}) for each in (1, 2, 3)],
                  "raise maxCores of p3 by 1 to 4; and raise the budget of p3 by $144.00 a month to $144.00", id="money everywhere, and a core"),
     pytest.param([a_class("m", 2, 4), a_class("n", 2.9, 4), a_pool("p1"), a_pool("p2"), a_pool("p3", classes=["n"])],
-                 "lower cpu of one replica from 3 to 2900m", id="a tenth of a core on one machine"),
+                 "lower cpu per replica from 3 to 2900m", id="a tenth of a core on one machine"),
 ])  # fmt: skip
 def test_pool_with_smallest_shortfall_ranks_first(pools: list[Kind], first: str) -> None:
     assert (

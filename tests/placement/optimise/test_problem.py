@@ -530,7 +530,7 @@ def test_missing_solver_falls_back_to_greedy(monkeypatch: pytest.MonkeyPatch) ->
     ("make", "what"),
     [
         pytest.param(
-            lambda: a_program(a_load(), a_load()), "load: 2 of them are named api", id="two loads of one name"
+            lambda: a_program(a_load(), a_load()), "load: 2 loads are named api", id="two loads of one name"
         ),
         pytest.param(
             lambda: a_program(a_load(needs=(1,))), "api: 1 amounts for 2 resources", id="a need too few"

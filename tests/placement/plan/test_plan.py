@@ -170,14 +170,14 @@ def test_misplaced_replica_is_kept_and_listed_as_would_move(
 
 @pytest.mark.parametrize(("before", "changed", "risk"), [
     pytest.param([a_pool(budget=200), a_service(cores=4)], [], None, id="none at 72 percent"),
-    pytest.param([a_pool(budget=350), a_service(cores=4)], [a_service("b", cores=4)], "budget of latticepool/p1 reaches its alert: 82 % of its limit",
+    pytest.param([a_pool(budget=350), a_service(cores=4)], [a_service("b", cores=4)], "budget of latticepool/p1 reaches its alert threshold: 82 % of its limit",
                  id="a budget that reaches its alert"),
     pytest.param([a_cloud(budget={"monthly": 200}), a_service(cores=4)], [a_service("b", cores=4)],
-                 "budget of cloudinfrastructure/cloud is passed: 144 % of its limit; it is soft and only warns", id="a soft budget that is passed"),
+                 "budget of cloudinfrastructure/cloud is exceeded: 144 % of its limit; the limit is soft and does not stop purchases", id="a soft budget that is passed"),
     pytest.param([a_pool(capacity={"maxNodes": 5}), a_service(cores=4, replicas=3)], [a_service("b", cores=4)], "p1 is 80 % full",
                  id="a pool that is nearly full"),
     pytest.param([a_pool("p1"), a_pool("p2"), a_service(requiredRegions=["p1", "p2"])], [a_service(requiredRegions=["p1"])],
-                 "default/api is left in one region", id="a service that is left in one region"),
+                 "default/api would run in one region only", id="a service that would run in one region only"),
 ])  # fmt: skip
 def test_plan_lists_new_risks(before: list[Any], changed: list[Any], risk: str | None) -> None:
     made = plan(converge(a_world(*before)).resulting_world(), changed)
@@ -286,5 +286,5 @@ def test_limit_below_usage_is_a_risk() -> None:
     found = plan(world, [a_pool("p1", capacity={"maxNodes": 0})])
     assert not found.is_empty
     assert found.risks == (
-        "p1 has more nodes in use (2) than it may (0): nothing is removed, nothing more is made",
+        "p1 uses more nodes (2) than its limit (0): nothing is removed, and nothing more is created",
     )

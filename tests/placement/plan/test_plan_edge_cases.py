@@ -84,8 +84,11 @@ def test_unknown_price_blocks_under_a_budget() -> None:
     )
     found = verdict(state_after(done), "default/b")
     assert (found.kind, done.unplaced) == ("NoPrice", ("default/b",))
-    need, have = "a known price, since the budget of latticepool/p1 applies", "unknown of 2 that run already"
-    fix = "set costPerHour.aws of the class, or give a price file"
+    need, have = (
+        "a known price, because the budget of latticepool/p1 applies",
+        "unknown for 2 running machines",
+    )
+    fix = "set costPerHour.aws of the class, or provide a price file"
     assert [str(each) for _, reasons in found.rejections for each in reasons] == [
         f"price of m: need {need}, have {have}, missing a price: {fix}"
     ]
@@ -278,7 +281,7 @@ def test_unnamed_gpu_model_does_not_match() -> None:
     wanted = a_service(gpu=1, gpuModel="a100")
     found = verdict(converge(a_world(a_class("g", gpu=1), a_pool(classes=["g"]), wanted)), API)
     assert [str(each) for _, reasons in found.rejections for each in reasons] == [
-        "gpu model: need a100, have none named"
+        "gpu model: need a100, have no model specified"
     ]
     assert not converge(a_world(a_class("g", gpu=1), a_pool(classes=["g"]), a_service(gpu=1))).unplaced
     assert not converge(

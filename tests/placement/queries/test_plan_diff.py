@@ -32,7 +32,7 @@ def costing(section: str, when: str, micros: int) -> dict[str, Any]:
 
 
 CASES = [
-    pytest.param(planned(), ["the manifests are others than those that were planned"], id="nothing"),
+    pytest.param(planned(), ["the manifests differ from the planned manifests"], id="nothing"),
     pytest.param(
         edited("services", after=[{"pool": "p1", "cluster": "p1-002", "class": "m", "replicas": 3}]),
         ["service default/new: was 1 in p1-001 (m), now 3 in p1-002 (m)"],
@@ -42,16 +42,16 @@ CASES = [
         costing("services", "after", 250_000), ["service default/new: cost was $0.10/h, now $0.25/h"], id="its cost alone, and not where it is"
     ),
     pytest.param({**planned(), "services": []}, None, id="services that are gone"),
-    pytest.param(edited("unplaced", isNew=False, waits=["rain"]), ["the manifests are others than those that were planned"],
+    pytest.param(edited("unplaced", isNew=False, waits=["rain"]), ["the manifests differ from the planned manifests"],
                  id="what no plan is known by"),
-    pytest.param(edited("unplaced", missing=5), ["verdict on default/wide: the number of replicas without a place was 1, now 5"], id="replicas without a place"),
+    pytest.param(edited("unplaced", missing=5), ["verdict on default/wide: the number of unplaced replicas was 1, now 5"], id="replicas without a place"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("now", "told"), CASES)
 def test_plan_differences(now: dict[str, Any], told: list[str] | None) -> None:
     wanted = (
-        [f"service {each['name']}: is not in it any more" for each in planned()["services"]]
+        [f"service {each['name']}: is no longer in the plan" for each in planned()["services"]]
         if told is None
         else told
     )

@@ -172,12 +172,12 @@ def test_overflow_reasons_name_their_replicas():
     assert (document["isPlaced"], document["placed"], document["replicas"]) == (False, 6, 8)
     assert _grounds(document, "aws/r1") == [
         ("1-3", "Overflow", "50 %", "37.5 % in use"),
-        ("4", "Overflow", "no room in data centers", "room in one of them"),
+        ("4", "Overflow", "no free capacity in data centers", "free capacity in one of them"),
         ("7", "Capacity", "1 more", "1 of maxClusters 1"),
     ]
     assert _grounds(document, "gcp/r1") == [
         ("1-3", "Overflow", "50 %", "37.5 % in use"),
-        ("4-7", "Overflow", "its target aws", "gcp"),
+        ("4-7", "Overflow", "target aws", "gcp"),
     ]
     assert _grounds(document, "dc") == [("5-7", "Capacity", "1 more", "0 of 4")]
     heads = next(line for line in why_lines(document, TableRenderer()) if line.startswith("POOL"))
@@ -250,7 +250,7 @@ def test_all_unplaced_services_are_listed(seed):
 
 
 def test_unknown_query_or_service_is_rejected(seed):
-    with pytest.raises(Malformed, match="there is no question 'when'"):
+    with pytest.raises(Malformed, match="unknown query 'when'"):
         answer_query({"ask": "when"}, World.of(()))
     for ask in ("why", "fit"):
         assert ask in QUERY_HANDLERS

@@ -44,13 +44,13 @@ def a_data_center_with_overflow(**overflow: Any) -> Kind:
     [
         pytest.param(
             {"enabled": False},
-            "1 closed, since overflow of dc is not enabled",
+            "1 closed because overflow of dc is not enabled",
             ("overflow of dc", "enabled: true", "enabled: false", "enabled: true"),
             id="off",
         ),
         pytest.param(
             {"enabled": True, "limits": {"maxClusters": 0}},
-            "1 full for what overflows from dc",
+            "1 full for overflow from dc",
             ("overflow clusters of dc", "1 more", "0 of maxClusters 0", "1"),
             id="without clusters",
         ),
@@ -68,7 +68,7 @@ def test_closed_overflow_has_reason_and_numbers(
     ("is_enabled", "told"),
     [
         pytest.param(False, "overflow of dc to be enabled", id="off"),
-        pytest.param(True, "dc to be full enough to overflow", id="not full"),
+        pytest.param(True, "dc to reach the overflow trigger", id="not full"),
     ],
 )
 def test_service_waits_for_overflow_trigger(is_enabled: bool, told: str) -> None:
@@ -134,7 +134,7 @@ def needing(name: str, *others: str) -> Kind:
     return a_service(name, latency={each: {"maxMs": 5} for each in others})
 
 
-TOGETHER = "wait for one another: they are placed together or not at all"
+TOGETHER = "depend on each other: Lattice places all of them or none"
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_unplaced_dependency_is_named_without_cause() -> None:
     ("asked", "services", "fix"),
     [
         pytest.param(
-            "default/nope", ["api", "cache"], "there are default/api, default/cache", id="nothing like it"
+            "default/nope", ["api", "cache"], "use one of: default/api, default/cache", id="nothing like it"
         ),
         pytest.param(
             "default/cahce", ["api", "cache"], "did you mean default/cache?", id="two letters changed places"
@@ -186,8 +186,8 @@ def test_unplaced_dependency_is_named_without_cause() -> None:
             "did you mean default/api?",
             id="the name exists in another namespace",
         ),
-        pytest.param("default/nope", ["api"], "there is default/api", id="the only one"),
-        pytest.param("default/nope", [], "there are no services here", id="none at all"),
+        pytest.param("default/nope", ["api"], "use one of: default/api", id="the only one"),
+        pytest.param("default/nope", [], "no services exist here", id="none at all"),
     ],
 )
 def test_unknown_service_suggests_a_name(asked: str, services: list[str], fix: str) -> None:
@@ -199,14 +199,14 @@ def test_unknown_service_suggests_a_name(asked: str, services: list[str], fix: s
 def test_long_name_list_is_truncated() -> None:
     with pytest.raises(NotFound) as refused:
         why(a_world(a_pool(), *(a_service(f"web-{number:02}") for number in range(15))), "default/nope")
-    assert refused.value.fix.endswith("default/web-09, and 5 more: `lattice get services` lists them")
+    assert refused.value.fix.endswith("default/web-09 and 5 more; `lattice get services` lists all")
 
 
 def test_undeclared_namespace_is_not_found() -> None:
     require_namespace("shop", {"default", "shop"})
     with pytest.raises(NotFound, match="there is no namespace nope") as refused:
         require_namespace("nope", {"default", "shop"})
-    assert refused.value.fix == "there are default, shop"
+    assert refused.value.fix == "use one of: default, shop"
 
 
 PLACES = [Place("us-east", "aws", "us-east-1"), Place("dc", "vsphere", "here", "", "hall")]
@@ -326,4 +326,4 @@ def test_plan_difference_names_lost_replicas() -> None:
     now = answer_query(
         {"ask": "plan"}, a_world(a_pool(capacity={"maxNodes": 1})), [a_service(cores=3, replicas=2)]
     )
-    assert any("its placement was complete, now not complete" in each for each in plan_differences(then, now))
+    assert any("placement was complete, now not complete" in each for each in plan_differences(then, now))

@@ -205,7 +205,7 @@ def test_cloud_with_unusable_region_is_degraded() -> None:
     assert (found["Ready"].status, found["Degraded"].status, found["Degraded"].message) == (
         "True",
         "True",
-        "nothing can be placed in r1",
+        "no replica can be placed in r1",
     )
     assert found["Overlaps"].status == "True"
     whole = conditions_of(settled(twice, a_cloud(regions=["r1"])), "CloudInfrastructure", "cloud")
@@ -232,10 +232,10 @@ def test_conditions_distinguish_kinds_of_same_name() -> None:
 
 
 @pytest.mark.parametrize(("service", "said"), [
-    pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "no LatticeService default/ghost"), id="a limit to what is not there"),
+    pytest.param(a_service(latency={"ghost": {"maxMs": 5}}), ("False", "LatticeService default/ghost not found"), id="a limit to what is not there"),
     pytest.param(a_service(latency={"db": {"maxMs": 5}}), ("True", ""), id="a limit to what is there"),
     pytest.param(a_service(dependencies={"ghost": {"type": "service", "direction": "outbound"}}, latency={"ghost": {"maxMs": 5}}),
-                 ("False", "no LatticeService default/ghost"), id="named twice, reported once"),
+                 ("False", "LatticeService default/ghost not found"), id="named twice, reported once"),
     pytest.param(a_service(latency={"api": {"maxMs": 5}}), ("True", ""), id="a limit to itself"),
 ])  # fmt: skip
 def test_missing_service_references_are_reported(service: LatticeService, said: tuple[str, str]) -> None:

@@ -189,7 +189,7 @@ def test_disruption_budget_blocks_preemption_until_eased() -> None:
     (refused,) = one.cycle(queue.pop_batch(0.0, 9), 0.0).unschedulable
     assert refused.reason == (
         "0 of 1 node: 1 without 800m cpu free; "
-        "1 of lower priority on node n0 could make way, but only 0 more of service default/s may be stopped"
+        "1 workload of lower priority on node n0 could be preempted, but disruption limits allow only 0 more of service default/s"
     )
     assert ClusterEvent.DISRUPTION_LIMITS_EASED in refused.wakes_on
     queue.requeue_unschedulable(refused.ask.name, refused.wakes_on, 0.0)

@@ -85,7 +85,7 @@ def test_release_is_idempotent() -> None:
         pytest.param(
             {"host_ports": ((80, "TCP"),)},
             {"host_ports": ((80, "TCP"),)},
-            "port 80/TCP of node n0 is taken",
+            "port 80/TCP of node n0 is in use",
             id="port taken",
         ),
     ],
@@ -106,7 +106,9 @@ def test_workload_is_reserved_once_and_not_on_removed_node() -> None:
     )
     book.table.remove_node("n0")
     assert isinstance(book.confirm(reservation.id, 1.0), ReservationRejection)
-    assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection("default/b", "the node is gone")
+    assert book.reserve(ask(book.table, "b"), 0, 0.0) == ReservationRejection(
+        "default/b", "the node was deleted"
+    )
 
 
 def test_expired_reservation_keeps_later_placement() -> None:

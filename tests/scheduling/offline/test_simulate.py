@@ -89,12 +89,12 @@ def test_ports_are_limited_by_port_range_of_node():
     [
         pytest.param(
             [("5", "1Gi")],
-            "default/w0 asks for more than any node has even when empty: 5 cpu of at most 4",
+            "default/w0 requests more than any empty node has: 5 cpu of at most 4",
             id="too much cpu",
         ),
         pytest.param(
             [("4", "20Gi")] * 3,
-            "default/w0 asks for more than any node has even when empty (and so do 2 others): no node has 4 cpu and 20Gi memory together",
+            "default/w0 requests more than any empty node has (as do 2 other workloads): no node has 4 cpu and 20Gi memory together",
             id="no node has both",
         ),
         pytest.param([("4", "1Gi")] * 2, "", id="a full node would do if it were empty"),
@@ -201,7 +201,7 @@ def test_preempted_workload_names_its_preemptor():
         "default/low": ("n1", "default/high")
     }
     assert report.explanation["summary"].startswith(
-        "n1, by displacing default/low (priority 0 < 100); else 0 of 1 node: "
+        "n1, by preempting default/low (priority 0 < 100); otherwise 0 of 1 node: "
     )
     assert (report.explanation["chosen"], report.explanation["displaced"]) == ("n1", ["default/low"])
 
@@ -217,7 +217,7 @@ def test_gang_member_explanation_includes_gang_outcome():
         "1 of 2 group members fit, minMember is 2",
         "the next member: 0 of 1 node: 1 without 3 cpu free",
     )
-    assert beside == "nodes are shown with the other of its group that fits in place"
+    assert beside == "nodes are shown with the other member of the group that fits in place"
     assert report.explanation["ranked"] == []
     assert report.explanation["refused"] == {
         "n1": [{"what": "cpu", "need": "3", "have": "1", "missing": "2"}]
@@ -245,7 +245,7 @@ def test_preempted_workload_is_explained():
     ]
     told = run_simulation([an_offline_node("n1")], workloads, explained_workload="default/old").explanation
     assert told["chosen"] is None
-    assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high displaced it from n1"
+    assert told["summary"] == "0 of 1 node: 1 without 4 cpu free; default/high preempted the workload on n1"
     assert told["refused"] == {"n1": [{"what": "cpu", "need": "4", "have": "0", "missing": "4"}]}
     elsewhere = run_simulation(
         [an_offline_node("n1"), an_offline_node("n2", cpu=1000)],
@@ -254,7 +254,7 @@ def test_preempted_workload_is_explained():
     ).explanation
     assert elsewhere["chosen"] == "n2"
     assert elsewhere["summary"].startswith("n2: best of 1 that fit")
-    assert elsewhere["summary"].endswith("; default/high displaced it from n1")
+    assert elsewhere["summary"].endswith("; default/high preempted the workload on n1")
 
 
 def test_each_preemption_takes_fewest_victims():
@@ -339,9 +339,7 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
         an_offline_workload(f"h{number}", cpu="1m", requests={"gpu": 1}, on="gpus") for number in range(2)
     ]
     found = warnings_of(run_simulation([gpus, others], [*holders, wanted]))
-    assert found == (
-        [f"workload default/w asks for more than any node has even when empty: {told}"] if told else []
-    )
+    assert found == ([f"workload default/w requests more than any empty node has: {told}"] if told else [])
 
 
 @pytest.mark.parametrize(
@@ -656,8 +654,10 @@ def test_explanation_lists_every_node():
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        pytest.param("default/nobody", "there is no such workload to decide", id="unknown"),
-        pytest.param("default/old", "is on node n1 already: nothing is decided", id="bound already"),
+        pytest.param("default/nobody", "there is no such workload to schedule", id="unknown"),
+        pytest.param(
+            "default/old", "is already bound to node n1: there is no decision to explain", id="bound already"
+        ),
     ],
 )
 def test_explaining_undecided_workload_is_not_found(name, problem):

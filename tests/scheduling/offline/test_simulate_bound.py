@@ -33,7 +33,7 @@ def test_bound_workloads_may_overcommit_a_node():
 
 
 def test_binding_to_unknown_node_is_not_found():
-    with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not among those given"):
+    with pytest.raises(NotFound, match=r"default/a: is bound to node gone, which is not in the input"):
         run_simulation([an_offline_node("n1")], [an_offline_workload("a", on="gone")])
 
 
@@ -43,7 +43,7 @@ def test_bound_workload_without_gpu_room_is_left_out():
     )
     (told,) = warnings_of(report)
     expected = "workload default/b is bound to node n1, which cannot hold the requested 1 gpu beside its bound workloads"
-    assert told == f"{expected} (free per GPU: 0): it is left out"
+    assert told == f"{expected} (free per GPU: 0): the workload is ignored"
     assert report.bound_count == 1
     assert next(each.used_after for each in report.usage if each.resource == "cpu") == 1000
 
@@ -55,10 +55,12 @@ def test_bound_workload_beyond_counting_is_left_out():
         [an_offline_node("n1", memory=1 << 53)],
         [*bound, an_offline_workload("high", cpu="3800m", priority=9)],
     )
-    left_out = [told for told in warnings_of(report) if "left out" in told]
+    left_out = [told for told in warnings_of(report) if "is ignored" in told]
     assert len(left_out) == 2
     assert left_out[0].startswith("workload default/w512 is bound to node n1; node n1 would have ")
-    assert "memory taken, more than can be counted: it is left out" in left_out[0]
+    assert (
+        "memory allocated, above the maximum of 4611686018427387904: the workload is ignored" in left_out[0]
+    )
     assert (report.bound_count, report.placements["default/high"]) == (512, "n1")
 
 
@@ -119,10 +121,12 @@ def two_on(node):
 @pytest.mark.parametrize(
     ("tolerations", "when"),
     [
-        pytest.param([], "at once: it does not tolerate taint broken:NoExecute", id="untolerated"),
+        pytest.param(
+            [], "immediately: the workload does not tolerate taint broken:NoExecute", id="untolerated"
+        ),
         pytest.param(
             [{"key": "broken", "operator": "Exists", "tolerationSeconds": 60}],
-            "60 s after taint broken:NoExecute came: it is not tolerated for longer",
+            "60 s after taint broken:NoExecute was added: the toleration ends then",
             id="tolerated for a while",
         ),
         pytest.param([{"key": "broken", "operator": "Exists"}], "", id="tolerated"),
@@ -136,4 +140,4 @@ def test_taint_eviction_is_warned_about(tolerations, when):
             [an_offline_workload("a", on="n1", constraints={"tolerations": tolerations})],
         )
     )
-    assert told == ([f"workload default/a must leave node n1 {when}"] if when else [])
+    assert told == ([f"workload default/a is evicted from node n1 {when}"] if when else [])

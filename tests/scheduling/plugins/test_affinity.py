@@ -150,7 +150,8 @@ def test_anti_affinity_of_placed_workload_is_symmetric() -> None:
     place(table, workload_demands(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
     assert found == {
-        key: ["with a workload in the same zone that keeps app=web away"] for key in ["a1", "a2"]
+        key: ["with a workload in the same zone whose anti-affinity excludes workloads app=web"]
+        for key in ["a1", "a2"]
     }
     assert ruled_out(WorkloadAntiAffinity(), table, DB) == {}
     table.forget("default/placed-0")
@@ -235,7 +236,7 @@ def test_spread_shortfall_includes_counts() -> None:
     (reason,) = [
         reason for reason, mask in TopologySpread().filter(ask(table, wanted), table).items() if mask.any()
     ]
-    assert reason.summary() == "in a zone that is 1 or more ahead of the emptiest"
+    assert reason.summary() == "in a zone where a workload would exceed skew 1"
     assert str(reason.detail(table, table.row_of["a1"])) == (
         "skew over zone: need at most 1, have 2 (2 in zone a with this one, 0 in zone b), missing 1 fewer"
     )

@@ -115,7 +115,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         one_node_table(a_node_info(labels={RESERVE_LABEL: "dc"})),
         workload_demands(),
         "n1",
-        ["reserve: need a service that it is for, have a workload of no service"],
+        ["reservation: need a service with the reservation, have a workload without a service"],
     ),
     (
         "NodeSelector",
@@ -324,7 +324,9 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         zoned_table(REPELS_WEB, "a1"),
         WEB,
         "a2",
-        ["workloads that keep app=web away in zone a: need none, have 1: default/placed-0, missing 1 fewer"],
+        [
+            "workloads whose anti-affinity excludes workloads app=web in zone a: need none, have 1: default/placed-0, missing 1 fewer"
+        ],
     ),
     (
         "TopologySpread",

@@ -29,7 +29,7 @@ async def test_changed_plan_reports_only_differences() -> None:
                 {"PlanDiffers"},
             )
             said = [cause["message"] for cause in answer["details"]["causes"]]
-            assert "service default/one: is not in it any more" in said
+            assert "service default/one: is no longer in the plan" in said
             assert not [message for message in said if message.startswith("service default/two: was")]
         status, answer = await server.ask("plan", manifests=change, expect="p-0123")
         assert [cause["reason"] for cause in answer["details"]["causes"]] == ["PlanUnknown"]

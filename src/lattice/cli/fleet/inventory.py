@@ -207,7 +207,7 @@ class Inventory:
                 expected, first = self._gangs.setdefault(gang, (group.min_member, location))
                 if expected != group.min_member:
                     message = (
-                        f"must be the same for all of group {gang}: "
+                        f"must be equal in all members of group {gang}: "
                         f"{group.min_member} here, {expected} at {first}"
                     )
                     raise Invalid("is invalid", causes=[Cause("spec.group.minMember", message)])

@@ -118,7 +118,7 @@ class ManifestReader:
             raise self.problems[-1]
         if self.ignored:
             kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(self.ignored.items()))
-            say.note(f"ignored {kinds}: placement does not use them")
+            say.note(f"ignored {kinds}: placement does not use these kinds")
         return list(self.objects.values())
 
 

@@ -74,12 +74,12 @@ def _orphan_sentence(subject: str, clusters: list[Object], services: list[Object
     )
     cost = f"{format_dollars(paid)}/h, {format_dollars(rate_per_30_days(paid))}/30d"
     consequence = f"{'keeps running and costs' if machines == 1 else 'keep running and cost'} {cost}"
-    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and likewise for each cluster' if len(names) > 1 else ''}"
+    drain = f"`lattice drain -l lattice.dev/cluster={names[0]}`{', and the same for each other cluster' if len(names) > 1 else ''}"
     pronoun = "it" if sum(orphaned.values()) == 1 else "them"
     remedy = (
         f"to move {pronoun}: {drain}"
         if orphaned
-        else "Lattice removes empty machines soon, unless minNodes keeps them"
+        else "Lattice removes empty machines soon, unless minNodes requires the machines"
     )
     return (
         f"{subject} is in use: {pluralize(machines, 'machine')} in {_truncated_list(names)} "

@@ -99,7 +99,7 @@ def _read_plan(word: str) -> dict[str, Any]:
     try:
         document = msgspec.json.decode(Path(word).read_bytes())
     except OSError as e:
-        fix = "give the id that `lattice plan` printed, or a file with what `lattice plan -o json` printed"
+        fix = "pass the id that `lattice plan` printed, or a file with the output of `lattice plan -o json`"
         raise UsageError(f"{word!r} is neither the id of a plan nor a file", fix=fix) from e
     except msgspec.DecodeError as e:
         raise Malformed(

@@ -111,7 +111,7 @@ def _manifests(sources: FleetInputs) -> Manifests:
     )
     if ignored:
         kinds = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()))
-        say.note(f"ignored {kinds}: placement does not use them")
+        say.note(f"ignored {kinds}: placement does not use these kinds")
     accepted = {*KINDS_BY_NAME, Namespace.resource.kind}
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
 

@@ -102,7 +102,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     moves = len(document["wouldMove"])
     parts += [f"{pluralize(moves, 'service')} would move"] if moves else []
     unplaced = document["unplaced"]
-    as_before = "" if any(service["isNew"] for service in unplaced) else " as before"
+    as_before = "" if any(service["isNew"] for service in unplaced) else " (unchanged)"
     # Partly placed services are counted apart from services without any placed replica.
     partly_count = sum(_placed_replicas(service) > 0 for service in unplaced)
     for word, count in (("partly", partly_count), ("not", len(unplaced) - partly_count)):
@@ -111,7 +111,7 @@ def _summary(document: JsonObject, renderer: TableRenderer) -> list[str]:
     total = document["total"]
     before, after = (format_dollars(total[moment]["hourlyMicros"]) for moment in ("before", "after"))
     change = format_dollars(total["change"]["projected30DayMicros"], signed=True)
-    cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h as before"
+    cost = f"{before}/h → {after}/h ({change}/30d)" if before != after else f"{after}/h, unchanged"
     summary = ", ".join([*parts, *declaration_summary(document["declared"], has_no_other_changes=not parts)])
     lines = renderer.wrap(f"{summary}; {cost}", renderer.max_width)
     pending = document["pending"]
@@ -150,7 +150,7 @@ def _services(document: JsonObject, renderer: TableRenderer) -> list[str]:
         if not service["before"]:
             text = after
         elif before == after:
-            text = f"{after}, as before"
+            text = f"{after}, unchanged"
         else:
             text = f"{before} → {after}"
         if not service["isPlaced"] and service["after"]:
@@ -336,7 +336,7 @@ def blocker_lines(document: JsonObject, service: str, renderer: TableRenderer) -
             for part in parts
         ]
         rows.append(["", "fits without" if number == 0 else "or without", " and ".join(texts)])
-    rows += [["", "contradict", conflict["text"]] for conflict in document["contradictions"]]
+    rows += [["", "conflict", conflict["text"]] for conflict in document["contradictions"]]
     rows += [["", "waits for", "; ".join(document["waits"])]] if document["waits"] else []
     rows += [["", "fits in", _required(document["required"])]] if document["required"] else []
     return renderer.aligned_rows(rows)
@@ -414,7 +414,7 @@ def _latencies(latencies: Sequence[JsonObject], renderer: TableRenderer) -> list
         return [
             "",
             *renderer.table(
-                ["SERVICE", "NEEDS", "WAY", "MS", "AT MOST", "ACCORDING TO"], rows, right_aligned=(3, 4)
+                ["SERVICE", "NEEDS", "FROM → TO", "MS", "AT MOST", "SOURCE"], rows, right_aligned=(3, 4)
             ),
         ]
     estimates = [latency for latency in latencies if latency["isEstimate"]]

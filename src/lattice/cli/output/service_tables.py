@@ -142,7 +142,7 @@ def fit_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
             change = f"{cell(part['before'])} → {cell(part['after'])}"
             field_changes.append(f"{subject} {part['path']}: {change}")
     table = renderer.table(
-        ["", "WHO", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
+        ["", "BY", "COSTS $/H", "30 DAYS", "MORE $/H", "CHANGE"], rows, right_aligned=(2, 3, 4)
     )
     if table:
         placed, now = document["placed"], "now $0.00/h, not placed"

@@ -48,7 +48,8 @@ def report_lines(report: SimulationReport, *, wide: bool = False, max_width: int
 
 def timing(report: SimulationReport) -> str:
     microseconds = 1e6 * report.decide_seconds / report.decided_count if report.decided_count else 0.0
-    return f"decided {report.decided_count:,} in {report.decide_seconds:.2f} s, {microseconds:,.0f} µs each"
+    decisions = f"{report.decided_count:,} decision{'' if report.decided_count == 1 else 's'}"
+    return f"{decisions} in {report.decide_seconds:.2f} s, {microseconds:,.0f} µs per decision"
 
 
 def _placements(report: SimulationReport, wide: bool) -> list[str]:

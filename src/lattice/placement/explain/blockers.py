@@ -45,17 +45,17 @@ FilterShortfall = tuple[str, Shortfall]
 LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
 IGNORABLE: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
 _LIMIT_DESCRIPTIONS: dict[str, str] = {
-    "prices": "prices that nobody knows",
+    "prices": "unknown prices",
     "budget": "budgets",
-    "capacity": "limits on capacity",
-    "dependencies": "dependencies that are not placed",
-    "overflow": "the overflow rules of data centers, which close the cloud",
-    "reservation": "capacity that is reserved for others",
-    "clusterSize": "how many machines policies want in a cluster",
-    "nodeSelector": "labels that its machines must have",
-    "gpuModel": "the model of its GPUs",
-    "taints": "taints that it does not tolerate",
-    "perNode": "how many replicas may share a machine",
+    "capacity": "capacity limits",
+    "dependencies": "unplaced dependencies",
+    "overflow": "overflow rules of data centers that close the cloud",
+    "reservation": "capacity reservations for other services",
+    "clusterSize": "cluster sizes that policies require",
+    "nodeSelector": "required machine labels",
+    "gpuModel": "the required GPU model",
+    "taints": "untolerated taints",
+    "perNode": "the limit of replicas per machine",
 }
 # Replicas that a feasibility check places first; see is_feasible.
 PROBE_REPLICAS = 256
@@ -156,30 +156,28 @@ Blocker = Requirement | LimitBlocker
 def find_blockers(demand: Demand, fleet: Fleet) -> tuple[Blocker, ...]:
     """Return all candidates for blockers: the requirements of the service and the limits that apply in this
     fleet."""
+    kinds: list[LimitKind] = []
+    if any(budget.limit is not None for budget in fleet.ledgers.budgets.values()):
+        if fleet.quotes.has_unknown_prices:
+            kinds.append("prices")
+        kinds.append("budget")
+    kinds.append("capacity")
+    # A dependency without a replica has no place yet, so no latency to the dependency is known.
+    if any(not fleet.assignments.get(target) for _, target in demand.latency_to):
+        kinds.append("dependencies")
+    if any(offer.overflow is not None for offer in fleet.offers):
+        kinds.append("overflow")
+    if any(offer.reserved_nodes and offer.name not in demand.usable_reserves for offer in fleet.offers):
+        kinds.append("reservation")
+    kinds.extend(_service_limits(demand, fleet))
     blockers: list[Blocker] = list(demand.requirements)
-    for kind in _limits(demand, fleet):
+    for kind in kinds:
         source = ""
         if kind == "clusterSize":
             policies = (name for name in demand.size_sources if name != DEFAULT_SOURCE)
             source = " and ".join(dict.fromkeys(policies))
         blockers.append(LimitBlocker(kind, source))
     return tuple(blockers)
-
-
-def _limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
-    if any(budget.limit is not None for budget in fleet.ledgers.budgets.values()):
-        if fleet.quotes.has_unknown_prices:
-            yield "prices"
-        yield "budget"
-    yield "capacity"
-    # A dependency without a replica has no place yet, so no latency to the dependency is known.
-    if any(not fleet.assignments.get(target) for _, target in demand.latency_to):
-        yield "dependencies"
-    if any(offer.overflow is not None for offer in fleet.offers):
-        yield "overflow"
-    if any(offer.reserved_nodes and offer.name not in demand.usable_reserves for offer in fleet.offers):
-        yield "reservation"
-    yield from _service_limits(demand, fleet)
 
 
 def _service_limits(demand: Demand, fleet: Fleet) -> Iterator[LimitKind]:
@@ -200,25 +198,23 @@ def without_blockers(demand: Demand, dropped: Iterable[Blocker]) -> Demand:
     blockers = list(dropped)
     relaxed = demand.without(blocker for blocker in blockers if isinstance(blocker, Requirement))
     for blocker in blockers:
-        if isinstance(blocker, LimitBlocker):
-            relaxed = _without_limit(relaxed, blocker.kind)
+        if not isinstance(blocker, LimitBlocker):
+            continue
+        match blocker.kind:
+            case "clusterSize":
+                relaxed = relaxed.with_rules(ClusterRules(prefix=relaxed.rules.prefix))
+            case "nodeSelector":
+                relaxed = replace(relaxed, node_selector=())
+            case "gpuModel":
+                relaxed = replace(relaxed, gpu_model="")
+            case "taints":
+                tolerations = (*relaxed.tolerations, Toleration(operator="Exists"))
+                relaxed = replace(relaxed, tolerations=tolerations)
+            case "perNode":
+                relaxed = replace(relaxed, max_per_node=0)
+            case "prices" | "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
+                relaxed = replace(relaxed, ignored_limits=relaxed.ignored_limits | {blocker.kind})
     return relaxed
-
-
-def _without_limit(demand: Demand, kind: LimitKind) -> Demand:
-    match kind:
-        case "clusterSize":
-            return demand.with_rules(ClusterRules(prefix=demand.rules.prefix))
-        case "nodeSelector":
-            return replace(demand, node_selector=())
-        case "gpuModel":
-            return replace(demand, gpu_model="")
-        case "taints":
-            return replace(demand, tolerations=(*demand.tolerations, Toleration(operator="Exists")))
-        case "perNode":
-            return replace(demand, max_per_node=0)
-        case "prices" | "budget" | "capacity" | "dependencies" | "overflow" | "reservation":
-            return replace(demand, ignored_limits=demand.ignored_limits | {kind})
 
 
 def is_feasible(demand: Demand, fleet: Fleet) -> bool:

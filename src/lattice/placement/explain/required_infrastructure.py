@@ -1,6 +1,6 @@
 """Describe the infrastructure that a service needs to fit: the properties of new regions or data centers."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
@@ -104,6 +104,19 @@ def required_for(demand: Demand, failure: PlacementFailure | None, fleet: Fleet)
     max_nodes = max(1, rules.max_nodes)
     full_clusters = (missing - 1) // max_nodes
     regions, excluded_regions, place_count = _required_regions(demand, failure, fleet)
+    labels: dict[str, str] = {}
+    for requirement in demand.labels:
+        label = requirement.label
+        if label and label.operator == "In":
+            labels[label.key] = label.values[0]
+        elif label and label.operator == "Exists":
+            labels[label.key] = "yes"
+    targets = dict(demand.latency_to)
+    latency_limits: list[tuple[str, int, tuple[str, ...]]] = []
+    for requirement in demand.latency:
+        target_rows = fleet.replicas.offer_rows(targets[requirement.value])
+        target_offers = sorted({fleet.offers[row].name for row in target_rows})
+        latency_limits.append((requirement.value, requirement.amount, tuple(target_offers)))
     return RequiredInfrastructure(
         place_count=place_count,
         machines=max_nodes * full_clusters + max(rules.min_nodes, missing - max_nodes * full_clusters),
@@ -113,8 +126,8 @@ def required_for(demand: Demand, failure: PlacementFailure | None, fleet: Fleet)
         compliance=_values(demand, "compliance"),
         capabilities=_values(demand, "capability"),
         residency=_values(demand, "residency"),
-        labels=dict(_labels(demand)),
-        latency_limits=tuple(_latency_limits(demand, fleet)),
+        labels=labels,
+        latency_limits=tuple(latency_limits),
         node_labels=dict(demand.node_selector),
         gpu_model=demand.gpu_model if demand.needs.get("gpu") else "",
     )
@@ -153,24 +166,6 @@ def _required_regions(
             len(missing_regions) + additional_regions,
         )
     return (failure.ask.region,) if failure.ask.region else (), (), 1
-
-
-def _labels(demand: Demand) -> Iterator[tuple[str, str]]:
-    for requirement in demand.labels:
-        label = requirement.label
-        if label and label.operator == "In":
-            yield label.key, label.values[0]
-        elif label and label.operator == "Exists":
-            yield label.key, "yes"
-
-
-def _latency_limits(demand: Demand, fleet: Fleet) -> Iterator[tuple[str, int, tuple[str, ...]]]:
-    targets = dict(demand.latency_to)
-    for requirement in demand.latency:
-        offers = sorted(
-            {fleet.offers[row].name for row in fleet.replicas.offer_rows(targets[requirement.value])}
-        )
-        yield requirement.value, requirement.amount, tuple(offers)
 
 
 def as_infrastructure(required: RequiredInfrastructure, name: str = "required") -> list[Kind]:

@@ -63,7 +63,7 @@ def dependency_problems(demand: Demand, fleet: Fleet, services: Services) -> Ite
     cycle = _dependency_cycle(demand.name, dependencies)
     if cycle:
         *first, last = (name.removeprefix(prefix) for name in cycle)
-        yield f"{', '.join(first)} and {last} wait for one another: they are placed together or not at all"
+        yield f"{', '.join(first)} and {last} depend on each other: Lattice places all of them or none"
 
 
 def _unplaced_dependencies(demand: Demand, fleet: Fleet, services: Services) -> dict[str, list[str]]:
@@ -127,7 +127,23 @@ class ConflictingRequirements:
 def conflicting_requirements(demand: Demand, fleet: Fleet) -> Iterator[ConflictingRequirements]:
     """Yield conflicts between numbers, and pairs of requirements that pools meet alone but no pool meets
     together."""
-    yield from _numeric_conflicts(demand)
+    min_nodes, max_nodes = demand.rules.min_nodes, demand.rules.max_nodes
+    if min_nodes > max_nodes:
+        min_source, max_source = demand.size_sources
+        yield ConflictingRequirements(
+            StatedRule(f"clusters of at least {min_nodes} nodes", min_source),
+            StatedRule(f"clusters of at most {max_nodes} nodes", max_source),
+            "no number of nodes satisfies both",
+        )
+    for requirement in demand.requirements_of("minRegions"):
+        if demand.max_replicas is not None and requirement.amount > demand.max_replicas:
+            allowed = StatedRule(
+                f"at most {demand.max_replicas} replica{'s' if demand.max_replicas != 1 else ''}",
+                f"service/{demand.name.rpartition('/')[2]}",
+            )
+            yield ConflictingRequirements(
+                _stated_rule(requirement), allowed, "each replica runs in only one region"
+            )
     masks = []
     for requirement in demand.requirements:
         if requirement.kind in POOL_REQUIREMENT_KINDS:
@@ -139,24 +155,6 @@ def conflicting_requirements(demand: Demand, fleet: Fleet) -> Iterator[Conflicti
             continue
         if meets_first.any() and meets_second.any() and not (meets_first & meets_second).any():
             yield ConflictingRequirements(_stated_rule(first), _stated_rule(second), "no pool has both")
-
-
-def _numeric_conflicts(demand: Demand) -> Iterator[ConflictingRequirements]:
-    min_nodes, max_nodes = demand.rules.min_nodes, demand.rules.max_nodes
-    if min_nodes > max_nodes:
-        min_source, max_source = demand.size_sources
-        yield ConflictingRequirements(
-            StatedRule(f"clusters of at least {min_nodes} nodes", min_source),
-            StatedRule(f"of at most {max_nodes}", max_source),
-            "no number is both",
-        )
-    for requirement in demand.requirements_of("minRegions"):
-        if demand.max_replicas is not None and requirement.amount > demand.max_replicas:
-            allowed = StatedRule(
-                f"at most {demand.max_replicas} replica{'s' if demand.max_replicas != 1 else ''}",
-                f"service/{demand.name.rpartition('/')[2]}",
-            )
-            yield ConflictingRequirements(_stated_rule(requirement), allowed, "one replica is in one region")
 
 
 def _stated_rule(requirement: Requirement) -> StatedRule:
@@ -282,9 +280,7 @@ def _reason(kind: VerdictKind, demand: Demand, fleet: Fleet, failure: PlacementF
     replica_clause = (
         f"replica {failure.replica_number:,} of {demand.replicas:,}: " if failure.replica_number > 1 else ""
     )
-    region_clause = (
-        f"no pool here is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
-    )
+    region_clause = f"no pool is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
     return f"{region_clause}{replica_clause}{failure.sentence}"
 
 
@@ -293,14 +289,6 @@ def minimal_blocker_sets(checker: FeasibilityChecker, failure: PlacementFailure 
     single: list[BlockerSet] = [(blocker,) for blocker in checker.blockers if checker.fits_without([blocker])]
     if single:
         return single
-    order = {blocker: index for index, blocker in enumerate(checker.blockers)}
-    return sorted(
-        _combinations(checker, failure),
-        key=lambda blockers: (len(blockers), [order[blocker] for blocker in blockers]),
-    )
-
-
-def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None) -> Iterator[BlockerSet]:
     sufficient: set[frozenset[Blocker]] = set()
     for start in _starting_sets(failure, checker.demand):
         grown_set = _grow_until_feasible(checker, start)
@@ -309,10 +297,15 @@ def _combinations(checker: FeasibilityChecker, failure: PlacementFailure | None)
     # No starting set led to a result: begin with all blockers and minimise.
     if not sufficient and checker.fits_without(checker.blockers):
         sufficient.add(minimal_subset(frozenset(checker.blockers), checker.fits_without, checker.blockers))
-    for blockers in sufficient:
-        # Skip supersets of a smaller sufficient set.
-        if not any(smaller < blockers for smaller in sufficient):
-            yield tuple(blocker for blocker in checker.blockers if blocker in blockers)
+    # Supersets of a smaller sufficient set are skipped.
+    minimal = [blockers for blockers in sufficient if not any(smaller < blockers for smaller in sufficient)]
+    blocker_sets = [
+        tuple(blocker for blocker in checker.blockers if blocker in blockers) for blockers in minimal
+    ]
+    order = {blocker: index for index, blocker in enumerate(checker.blockers)}
+    return sorted(
+        blocker_sets, key=lambda blockers: (len(blockers), [order[blocker] for blocker in blockers])
+    )
 
 
 def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[frozenset[Blocker]]:
@@ -409,7 +402,7 @@ def _limit_wait_conditions(
                 if failure
                 else []
             )
-            yield f"room in {_join_names(full_offers)}" if full_offers else "room"
+            yield f"free capacity in {_join_names(full_offers)}" if full_offers else "free capacity"
         case "overflow":
             rules = {
                 offer.name: offer.overflow.enabled for offer in fleet.offers if offer.overflow is not None
@@ -417,7 +410,7 @@ def _limit_wait_conditions(
             enabled = sorted(name for name, is_enabled in rules.items() if is_enabled)
             disabled = sorted(name for name, is_enabled in rules.items() if not is_enabled)
             if enabled:
-                yield f"{_join_names(enabled)} to be full enough to overflow"
+                yield f"{_join_names(enabled)} to reach the overflow trigger"
             if disabled:
                 yield f"overflow of {_join_names(disabled)} to be enabled"
         case "reservation":
@@ -426,9 +419,9 @@ def _limit_wait_conditions(
                 for offer in fleet.offers
                 if offer.reserved_nodes and offer.name not in demand.usable_reserves
             )
-            yield f"capacity of {_join_names(reserving)} that is reserved for others"
+            yield f"capacity of {_join_names(reserving)} that is reserved for other services"
         case "prices":
-            yield from sorted(_prices(failure)) or ["prices of machines that run"]
+            yield from sorted(_prices(failure)) or ["prices of running machines"]
         case "budget":
             yield "budget"
 
@@ -442,7 +435,7 @@ def _prices(failure: PlacementFailure | None) -> set[str]:
             for row in np.flatnonzero(mask).tolist():
                 provider = fleet.offers[row].place.provider
                 sentences |= {
-                    f"a price of class {name} (costPerHour.{provider}, or a price file)"
+                    f"a price for class {name} (costPerHour.{provider}, or a price file)"
                     for name in unpriced_classes(reason.ask, fleet, row)
                 }
     return sentences

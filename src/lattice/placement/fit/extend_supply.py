@@ -81,7 +81,13 @@ def _property(candidate: RejectedCandidate, requirement: Requirement) -> list[Ch
             where = f"spec.regions.{candidate.region}.{path}"
 
             def rewrite(supplier: Any) -> Any:
-                return _with_region_property(supplier, candidate.region, field, requirement.value)
+                spec, region = supplier.spec, candidate.region
+                inherited = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
+                value: Any = requirement.value
+                if field != "data_residency":
+                    value = (*inherited[field](region), value)
+                changed = with_fields(spec.regions[region], **{field: value})
+                return with_spec(supplier, regions={**spec.regions, region: changed})
 
         case _:
             if field == "data_residency" and candidate.offer.residency:
@@ -103,15 +109,6 @@ def _pool_labels(pool: LatticePool, labels: Mapping[str, Any]) -> Any:
     A pool without labels in its spec uses the labels of its metadata, so the change must copy these.
     """
     return with_spec(pool, labels={**(pool.spec.labels or pool.metadata.labels or {}), **labels})
-
-
-def _with_region_property(cloud: CloudInfrastructure, region: str, field: str, value: str) -> Any:
-    spec = cloud.spec
-    inherited_values = {"compliance": spec.compliance_of, "capabilities": spec.capabilities_of}
-    field_value = value if field == "data_residency" else (*inherited_values[field](region), value)
-    return with_spec(
-        cloud, regions={**spec.regions, region: with_fields(spec.regions[region], **{field: field_value})}
-    )
 
 
 def _label(candidate: RejectedCandidate, requirement: Requirement) -> list[ChangeOption]:
@@ -210,9 +207,7 @@ def _new_class(candidate: RejectedCandidate) -> ChangeOption:
         f"{format_amount(resource, amount)} {resource}"
         for resource, amount in candidate.demand.effective_needs.items()
     )
-    sentence = (
-        f"define a class {name} of machines with {size} on {provider}, at a price that is not known here"
-    )
+    sentence = f"define node class {name} with {size} on {provider} (price unknown)"
     return single_change(
         ObjectChange(
             "platform",
@@ -242,7 +237,7 @@ def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[Chang
     )
     options = []
     if not overflow.enabled or overflow.target != candidate.offer.owner:
-        sentence = f"let {data_center} overflow to {candidate.offer.owner}"
+        sentence = f"enable overflow of {data_center} to {candidate.offer.owner}"
         overflow_fields = {"enabled": True, "target": candidate.offer.owner}
         options.append(
             single_change(
@@ -262,8 +257,8 @@ def _open_overflow(candidate: RejectedCandidate, data_center: str) -> list[Chang
         share = Decimal(used).scaleb(-6).normalize()
         trigger = with_fields(overflow.trigger, capacity_threshold=share)
         sentence = (
-            f"let {data_center} overflow from {_percent(used)} % in use"
-            f" instead of {_percent(overflow.trigger_millionths)} %"
+            f"lower the overflow trigger of {data_center} from"
+            f" {_percent(overflow.trigger_millionths)} % to {_percent(used)} % in use"
         )
         options.append(
             single_change(

@@ -316,7 +316,19 @@ def _extend_option_sets(
     `limit_option_sets`."""
     extended: dict[frozenset[ChangeOption], OptionSet] = {}
     for base in bases:
-        for options in _next_option_sets(trial, base, limit_option_sets):
+        option_sets: list[OptionSet] = []
+        for scope, unplaced in trial.failures(_strongest(base).edits):
+            # Every relaxation of the unplaced service, and what opens the offers that rejected the service.
+            option_sets += [
+                (option,)
+                for option in relaxations(unplaced.demand, unplaced.service, unplaced.policies, scope.fleet)
+            ]
+            if unplaced.failure is None:
+                continue
+            for row in nearest_rows(unplaced.failure):
+                option_sets += _openings(scope, unplaced, unplaced.failure, row)
+                limit_option_sets += _limit_option_sets(scope, unplaced.failure, row)
+        for options in option_sets:
             candidate = tuple(dict.fromkeys((*base, *options)))
             # An extension must add an option.
             if len(base) < len(candidate) <= MAX_EDITS:
@@ -422,7 +434,11 @@ def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
     edit_set = _strongest(candidate)
     # The upper bound is cheap: try the strengths at the bound before a search.
     if not trial.waiting_services and trial.may_fit(edit_set.edits):
-        lower_bound = _weakest_promising(trial, edit_set)
+        # The weakest strengths that the bound does not prove insufficient, option by option.
+        lower_bound = edit_set
+        for position, strength in enumerate(edit_set.strengths):
+            infeasible = _largest_infeasible(strength, partial(_may_fit, trial, lower_bound, position))
+            lower_bound = lower_bound.with_strength(position, 1 + infeasible)
         # For a single option with bound 1 the bound says nothing: bisect instead.
         is_worth_trying = len(candidate) > 1 or lower_bound.strengths != (1,)
         if is_worth_trying and trial.run(lower_bound.edits) is not None:
@@ -440,15 +456,6 @@ def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
             hint = result.strengths[measured.index(position)] if position in measured else 0
             edit_set = edit_set.with_strength(position, _weakest(trial, edit_set, position, hint))
     return _reduce(trial, _weaken(trial, edit_set))
-
-
-def _weakest_promising(trial: ServiceTrial, edit_set: EditSet) -> EditSet:
-    """Return the weakest strengths that the upper bound does not prove insufficient, option by option."""
-    for position, strength in enumerate(edit_set.strengths):
-        edit_set = edit_set.with_strength(
-            position, 1 + _largest_infeasible(strength, partial(_may_fit, trial, edit_set, position))
-        )
-    return edit_set
 
 
 def _may_fit(trial: ServiceTrial, edit_set: EditSet, position: int, strength: int) -> bool:
@@ -518,24 +525,6 @@ def _reduce(trial: ServiceTrial, edit_set: EditSet) -> TunedSuggestion | None:
         extent=sum(edit_set.strengths),
     )
     return TunedSuggestion(suggestion, edit_set, edit_set.options)
-
-
-def _next_option_sets(
-    trial: ServiceTrial, base: OptionSet, limit_option_sets: list[OptionSet]
-) -> Iterator[OptionSet]:
-    """Yield every relaxation of an unplaced service, and the option sets that open offers which rejected the
-    service."""
-    option_sets: list[OptionSet] = []
-    for scope, unplaced in trial.failures(_strongest(base).edits):
-        option_sets += [
-            (option,)
-            for option in relaxations(unplaced.demand, unplaced.service, unplaced.policies, scope.fleet)
-        ]
-        if unplaced.failure is not None:
-            for row in nearest_rows(unplaced.failure):
-                option_sets += _openings(scope, unplaced, unplaced.failure, row)
-                limit_option_sets += _limit_option_sets(scope, unplaced.failure, row)
-    yield from option_sets
 
 
 def _limit_option_sets(scope: WhatIfScope, failure: PlacementFailure, row: int) -> Iterator[OptionSet]:

@@ -6,7 +6,6 @@ import numpy as np
 
 from lattice.engine.table import Integers
 from lattice.placement.explain.blockers import PlacementFailure
-from lattice.placement.model.fleet import Fleet
 from lattice.placement.plugins.filters.available import ReplicaTooLarge
 from lattice.placement.plugins.filters.latency import LatencyExceeded
 from lattice.placement.plugins.rejection_reasons import fleet_of
@@ -34,7 +33,16 @@ def _missing_by_row(failure: PlacementFailure) -> list[tuple[int, ...]]:
     fleet, shortfalls = fleet_of(failure.decision.table), _shortfalls(failure)
     columns = [shortfalls[name] for name in ("money", "nodes", "cpu", "memory") if name in shortfalls]
     for reason in failure.decision.reasons:
-        columns += _excess_by_row(reason, fleet)
+        match reason:
+            case LatencyExceeded(requirement=requirement, service=service):
+                rtt_ms = fleet.ms_to_nearest(sorted(set(fleet.replicas.offer_rows(service))))
+                columns.append(np.maximum(0, rtt_ms - requirement.amount))
+            # How far the largest machine of every offer is too small.
+            case ReplicaTooLarge(demand=demand):
+                catalog = fleet.quotes.catalog
+                for resource, amount in demand.effective_needs.items():
+                    largest = catalog.size(resource).max(axis=0, initial=0)
+                    columns.append(np.maximum(0, amount - largest))
     if not columns:
         return [()] * fleet.table.count
     return list(zip(*(column.tolist() for column in columns), strict=True))
@@ -45,17 +53,3 @@ def _shortfalls(failure: PlacementFailure) -> dict[str, Integers]:
     return fleet_of(failure.decision.table).quotes.limit_shortfalls(
         ask, ask.demand.replicas - failure.replica_number + 1
     )
-
-
-def _excess_by_row(reason: object, fleet: Fleet) -> Iterator[Integers]:
-    """Yield by row how far the offers exceed the latency limit, or how far their largest machine is too
-    small."""
-    match reason:
-        case LatencyExceeded(requirement=requirement, service=service):
-            yield np.maximum(
-                0, fleet.ms_to_nearest(sorted(set(fleet.replicas.offer_rows(service)))) - requirement.amount
-            )
-        case ReplicaTooLarge(demand=demand):
-            catalog = fleet.quotes.catalog
-            for resource, amount in demand.effective_needs.items():
-                yield np.maximum(0, amount - catalog.size(resource).max(axis=0, initial=0))

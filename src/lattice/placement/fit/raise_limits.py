@@ -63,7 +63,11 @@ def capacity_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     if not can_grow and ask.overflow_source:
         yield from _overflow_clusters(candidate)
     if isinstance(candidate.supply_object, StaticInfrastructure):
-        yield from _static_capacity_options(candidate, free["nodes"] < count)
+        offer = candidate.offer
+        if demand.needs.get("gpu") and offer.limits.gpus and not table.gpu_resource_for(demand, row):
+            yield from _more_gpus(candidate)
+        if free["nodes"] < count or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
+            yield from _more_machines(candidate)
     elif isinstance(candidate.supply_object, LatticePool):
         for name in ("nodes", "cpu", "memory"):
             if free[name] < _needed(candidate, name, count):
@@ -134,9 +138,15 @@ def _more_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     if spec.regions[region].quotas.max_clusters == current_limit:
         limit_name = f"maxClusters of {candidate.offer.name}"
         path = f"spec.regions.{region}.quotas.maxClusters"
-        yield _cluster_limit_option(
-            candidate, limit_name, path, lambda kind, new_limit: _with_quota(kind, region, new_limit)
-        )
+
+        def with_quota(cloud: CloudInfrastructure, new_limit: int) -> Any:
+            region_spec = cloud.spec.regions[region]
+            quotas = with_fields(region_spec.quotas, max_clusters=new_limit)
+            return with_spec(
+                cloud, regions={**cloud.spec.regions, region: with_fields(region_spec, quotas=quotas)}
+            )
+
+        yield _cluster_limit_option(candidate, limit_name, path, with_quota)
     if spec.defaults.max_clusters_per_region == current_limit:
         limit_name = f"maxClustersPerRegion of {candidate.offer.owner}"
         path = "spec.defaults.maxClustersPerRegion"
@@ -167,17 +177,6 @@ def _cluster_limit_option(
         build,
         MAX_COUNT_INCREASE,
         lambda _: int(table.allocated(table.resource_index["clusters"])[row]) - current_limit,
-    )
-
-
-def _with_quota(cloud: CloudInfrastructure, region: str, new_limit: int) -> Any:
-    region_spec = cloud.spec.regions[region]
-    return with_spec(
-        cloud,
-        regions={
-            **cloud.spec.regions,
-            region: with_fields(region_spec, quotas=with_fields(region_spec.quotas, max_clusters=new_limit)),
-        },
     )
 
 
@@ -212,19 +211,6 @@ def _overflow_clusters(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     )
 
 
-def _static_capacity_options(candidate: RejectedCandidate, lacks_nodes: bool) -> Iterator[ChangeOption]:
-    """Yield options for a data center: more GPUs, or more machines like the existing machines."""
-    offer, fleet, demand = candidate.offer, candidate.fleet, candidate.demand
-    if (
-        demand.needs.get("gpu")
-        and offer.limits.gpus
-        and not fleet.table.gpu_resource_for(demand, candidate.row)
-    ):
-        yield from _more_gpus(candidate)
-    if lacks_nodes or (offer.reserved_nodes and offer.name not in demand.usable_reserves):
-        yield from _more_machines(candidate)
-
-
 def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     capacity: StaticCapacity = candidate.supply_object.spec.capacity
     current_count = capacity.nodes
@@ -234,7 +220,9 @@ def _more_machines(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
 
     def build(strength: int) -> ObjectChange:
         plural = "s" if strength > 1 else ""
-        sentence = f"add {strength:,} machine{plural} like the {current_count:,} in {candidate.offer.name}"
+        sentence = (
+            f"add {strength:,} machine{plural} like the existing {current_count:,} in {candidate.offer.name}"
+        )
         return platform_change(
             candidate,
             "spec.capacity",
@@ -274,7 +262,7 @@ def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
         return with_spec(kind, capacity=with_fields(kind.spec.capacity, accelerators=listed))
 
     def build(strength: int) -> ObjectChange:
-        sentence = f"add {strength:,} {model} to the {current_count:,} in {candidate.offer.name}"
+        sentence = f"add {strength:,} {model} to the existing {current_count:,} in {candidate.offer.name}"
         return platform_change(
             candidate,
             "spec.capacity.accelerators",
@@ -395,9 +383,7 @@ def price_options(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
     def build(strength: int) -> ObjectChange:
         # A stronger option states a lower price.
         micros = max_rate + 1 - strength
-        sentence = (
-            f"say what class {names[0]} costs on {provider}, if that is {format_per_hour(micros)} at most"
-        )
+        sentence = f"set a price of at most {format_per_hour(micros)} for class {names[0]} on {provider}"
         return change_at_path(
             node_class,
             "platform",

@@ -76,28 +76,22 @@ def _relax_service_requirement(
             return _relax_latency(requirement, demand, service, fleet)
         case "spread":
             return _service_skew(requirement, demand, service)
-    path, sentence = _removal_path_and_sentence(requirement)
-    if not path:
-        return None
+        case "compliance":
+            field, sentence = "compliance", f"do not require compliance {requirement.value}"
+        case "capability":
+            field, sentence = "capabilities", f"do not require capability {requirement.value}"
+        case "residency":
+            field, sentence = "dataResidency", f"do not require data residency {requirement.value}"
+        case "region":
+            field, sentence = "requiredRegions", f"do not require a replica in {requirement.value}"
+        case "label":
+            field, sentence = "pools", f"do not require pools with {requirement.value}"
+        case _:
+            return None
+    path = f"spec.placement.{field}"
     return single_change(
         change_at_path(service, "team", path, sentence, lambda kind: _without(kind, requirement))
     )
-
-
-def _removal_path_and_sentence(requirement: Requirement) -> tuple[str, str]:
-    value = requirement.value
-    match requirement.kind:
-        case "compliance":
-            return "spec.placement.compliance", f"do not require compliance {value}"
-        case "capability":
-            return "spec.placement.capabilities", f"do not require capability {value}"
-        case "residency":
-            return "spec.placement.dataResidency", f"do not require data residency {value}"
-        case "region":
-            return "spec.placement.requiredRegions", f"do not require a replica in {value}"
-        case "label":
-            return "spec.placement.pools", f"do not require pools with {value}"
-    return "", ""
 
 
 def _without(service: LatticeService, requirement: Requirement) -> LatticeService:
@@ -114,28 +108,22 @@ def _without(service: LatticeService, requirement: Requirement) -> LatticeServic
             fields["required_regions"] = tuple(
                 region for region in placement.required_regions if region != value
             )
-        case "label":
-            fields["pools"] = _selector_without(placement.pools, value)
+        case "label" if placement.pools is not None:
+            match_labels = {
+                name: label_value
+                for name, label_value in placement.pools.match_labels.items()
+                if f"{name}={label_value}" != value
+            }
+            expressions = placement.pools.match_expressions
+            fields["pools"] = LabelSelector(
+                match_labels, tuple(expression for expression in expressions if str(expression) != value)
+            )
     relaxed: LatticeService = with_spec(service, placement=with_fields(placement, **fields))
     return relaxed
 
 
 def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
     return tuple(word for word in words if word.lower() != value)
-
-
-def _selector_without(selector: LabelSelector | None, value: str) -> LabelSelector | None:
-    if selector is None:
-        return None
-    match_labels = {
-        name: label_value
-        for name, label_value in selector.match_labels.items()
-        if f"{name}={label_value}" != value
-    }
-    return LabelSelector(
-        match_labels,
-        tuple(expression for expression in selector.match_expressions if str(expression) != value),
-    )
 
 
 def lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
@@ -158,9 +146,9 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
         path = _amount_path(service, resource, amount - lowered)
         current_text, lowered_text = format_amount(resource, amount), format_amount(resource, lowered)
         if lowered:
-            sentence = f"lower {resource} of one replica from {current_text} to {lowered_text}"
+            sentence = f"lower {resource} per replica from {current_text} to {lowered_text}"
         else:
-            sentence = f"do not ask for {resource} ({current_text} of one replica)"
+            sentence = f"do not request {resource} ({current_text} per replica)"
         return change_at_path(
             service, "team", path, sentence, lambda kind: _with_amount(kind, resource, lowered)
         )
@@ -199,17 +187,12 @@ def _requests(container: Container) -> Mapping[str, Quantity]:
     return container.resources.requests if container.resources else {}
 
 
-def _with_amount(service: LatticeService, resource: str, amount: int) -> LatticeService:
+def _with_amount(service: LatticeService, resource: str, lowered: int) -> Any:
+    """Return the service with the lower request, in its containers, or in its placement if the service states
+    requests as a whole."""
     container = _main_container(service, resource)
-    changed: LatticeService = (
-        _with_container_amount(service, container, resource, amount)
-        if container
-        else _with_service_amount(service, resource, amount)
-    )
-    return changed
-
-
-def _with_service_amount(service: LatticeService, resource: str, lowered: int) -> Any:
+    if container:
+        return _with_container_amount(service, container, resource, lowered)
     placement = service.spec.placement
     if resource in CLASS_FIELDS:
         # Manifests state cores, GPUs and gibibytes.
@@ -278,7 +261,7 @@ def _relax_latency(
 
     def build(strength: int) -> ObjectChange:
         ms = requirement.amount + strength
-        sentence = f"allow {ms} ms to {name} instead of {requirement.amount} ms"
+        sentence = f"allow {ms} ms latency to {name} instead of {requirement.amount} ms"
         return change_at_path(
             service, "team", f"{path}.{name}.maxMs", sentence, lambda kind: _with_latency(kind, name, ms)
         )
@@ -298,22 +281,20 @@ def _with_latency(service: LatticeService, name: str, ms: int | None) -> Any:
 def _service_skew(requirement: Requirement, demand: Demand, service: LatticeService) -> ChangeOption:
     def build(strength: int) -> ObjectChange:
         skew = requirement.amount + strength
+
+        def rewrite(kind: Any) -> Any:
+            spread = tuple(
+                with_fields(constraint, max_skew=skew)
+                if (constraint.topology_key, constraint.max_skew) == (requirement.value, requirement.amount)
+                else constraint
+                for constraint in kind.spec.spread
+            )
+            return with_spec(kind, spread=spread)
+
         sentence = f"allow skew {skew} over {requirement.value} instead of {requirement.amount}"
-        return change_at_path(
-            service, "team", "spec.spread", sentence, lambda kind: _with_skew(kind, requirement, skew)
-        )
+        return change_at_path(service, "team", "spec.spread", sentence, rewrite)
 
     return ChangeOption((*object_key(service), "spread", requirement.value), build, max(1, demand.replicas))
-
-
-def _with_skew(service: LatticeService, requirement: Requirement, skew: int) -> Any:
-    spread = tuple(
-        with_fields(constraint, max_skew=skew)
-        if (constraint.topology_key, constraint.max_skew) == (requirement.value, requirement.amount)
-        else constraint
-        for constraint in service.spec.spread
-    )
-    return with_spec(service, spread=spread)
 
 
 def _relax_policy_requirement(
@@ -360,7 +341,7 @@ def _policy_edit(
 
 def _fewer_regions(policy: LatticePlacementPolicy, regions: int) -> ObjectChange:
     name, current = policy.metadata.name, policy.spec.requirements.min_regions
-    sentence = f"want {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
+    sentence = f"require {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
     return _policy_edit(policy, "min_regions", sentence, lambda _: regions)
 
 
@@ -410,9 +391,7 @@ def _machines(demand: Demand, service: LatticeService, fleet: Fleet) -> Iterator
     placement = service.spec.placement
     if demand.node_selector:
         yield single_change(
-            _placement_edit(
-                service, "nodeSelector", "do not require labels of its machines", node_selector={}
-            )
+            _placement_edit(service, "nodeSelector", "do not require machine labels", node_selector={})
         )
     if demand.gpu_model and demand.needs.get("gpu"):
         resources = with_fields(placement.resources, gpu_model="")
@@ -461,7 +440,7 @@ def _cluster_sizes(demand: Demand, policies: Sequence[LatticePlacementPolicy]) -
 
 def _size_option(policy: LatticePlacementPolicy, field: str, current: int, max_strength: int) -> ChangeOption:
     if field == "min_nodes":
-        sign, manifest_field, phrase = -1, "minNodes", "begin clusters with"
+        sign, manifest_field, phrase = -1, "minNodes", "start clusters with"
     else:
         sign, manifest_field, phrase = 1, "maxNodes", "allow clusters of"
 

@@ -116,7 +116,7 @@ class PlacementProblem:
         if self.payback_hours < 1:
             raise Invalid(
                 f"a move must pay back within at least 1 hour, got {self.payback_hours}",
-                fix="give 1 or more hours",
+                fix="set 1 or more hours",
             )
         sized = [(load.name, load.needs) for load in self.loads]
         for source in self.sources:
@@ -124,7 +124,9 @@ class PlacementProblem:
         for name, vector in sized:
             if len(vector) != len(self.resources):
                 problem = f"{len(vector)} amounts for {len(self.resources)} resources"
-                raise Invalid(problem, where=name, fix=f"give one each of {', '.join(self.resources)}")
+                raise Invalid(
+                    problem, where=name, fix=f"state one amount each of {', '.join(self.resources)}"
+                )
 
     def move_price(self, load: Load) -> int:
         """Micro-dollars per hour that one move of the load costs over the payback time, rounded up."""
@@ -186,6 +188,4 @@ class Solution:
 def _reject_duplicates(kind: str, names: list[str]) -> None:
     name, count = Counter(names).most_common(1)[0] if names else ("", 0)
     if count > 1:
-        raise Invalid(
-            f"{count} of them are named {name}", where=kind, fix=f"give every {kind} a name of its own"
-        )
+        raise Invalid(f"{count} {kind}s are named {name}", where=kind, fix=f"give every {kind} a unique name")

@@ -358,19 +358,14 @@ def converge_both(
     state_before = converge(before)
     world_before = state_before.resulting_world()
     world_after = world_before.with_objects(changes, deleted)
-    return state_before, converge(
-        world_after, max_decisions=max_decisions, resized=_resized_services(world_before, world_after)
-    )
-
-
-def _resized_services(before: World, after: World) -> list[str]:
-    """Return the services whose replicas need other machines than before."""
-    previous_demands = before.demands
-    return [
+    # Replicas of services that need other machines than before are placed again.
+    previous_demands = world_before.demands
+    resized = [
         name
-        for name, demand in after.demands.items()
+        for name, demand in world_after.demands.items()
         if name in previous_demands and previous_demands[name].machine_needs != demand.machine_needs
     ]
+    return state_before, converge(world_after, max_decisions=max_decisions, resized=resized)
 
 
 def compare(
@@ -491,11 +486,21 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
 
 
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
-    """Yield services that are misplaced for other reasons than before the change."""
+    """Yield services that are misplaced for other reasons than before the change, with the placements of a
+    new placement, or None if the replicas do not fit."""
+    fleet = after.fleet
     for name, demand in after.world.demands.items():
         reasons, previous_demand = _misplacement_reasons(demand, after), before.world.demands.get(name)
-        if reasons and (previous_demand is None or _misplacement_reasons(previous_demand, before) != reasons):
-            yield MisplacedService(name, reasons, _destination(demand, after))
+        if not reasons or (
+            previous_demand is not None and _misplacement_reasons(previous_demand, before) == reasons
+        ):
+            continue
+        # The service is placed again as a trial: the plan keeps this state, so all changes are undone.
+        with fleet.what_if():
+            remove_assignments(fleet, list(fleet.assignments.get(name, ())))
+            placement = place(demand, fleet)
+            destination = dict(placed_counts(fleet, name)) if placement.is_complete else None
+        yield MisplacedService(name, reasons, destination)
 
 
 def _misplacement_reasons(demand: Demand, state: FleetState) -> tuple[str, ...]:
@@ -504,27 +509,16 @@ def _misplacement_reasons(demand: Demand, state: FleetState) -> tuple[str, ...]:
     return (*state.orphaned.reasons(demand.name), *(stale.reasons if stale else ()))
 
 
-def _destination(demand: Demand, after: FleetState) -> Mapping[PlacementKey, int] | None:
-    """Return the placements of the service if all its replicas are placed again, or None if the replicas do
-    not fit."""
-    fleet = after.fleet
-    # The plan keeps this state, so all changes are undone.
-    with fleet.what_if():
-        remove_assignments(fleet, list(fleet.assignments.get(demand.name, ())))
-        placement = place(demand, fleet)
-        return dict(placed_counts(fleet, demand.name)) if placement.is_complete else None
-
-
 def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
     for change in _budget_changes(before, after):
         alert = change.limit * change.alert_millionths // MILLIONTHS
         percent = f"{change.percent(change.projected_after)} % of its limit"
         if change.projected_after > change.limit and not change.was_exceeded:
-            yield f"budget of {change.subject} is passed: {percent}" + (
-                "" if change.hard else "; it is soft and only warns"
+            yield f"budget of {change.subject} is exceeded: {percent}" + (
+                "" if change.hard else "; the limit is soft and does not stop purchases"
             )
         elif change.limit >= change.projected_after >= alert and not change.was_alerting:
-            yield f"budget of {change.subject} reaches its alert: {percent}"
+            yield f"budget of {change.subject} reaches its alert threshold: {percent}"
     under_pressure_before = _offers_under_pressure(before)
     for offer, (used, total) in _offers_under_pressure(after).items():
         if offer not in under_pressure_before:
@@ -533,8 +527,22 @@ def _risks(before: FleetState, after: FleetState) -> Iterable[str]:
     for risk in _fragmentation_risks(after):
         if risk not in fragmented_before:
             yield risk
-    yield from _over_limits(before, after)
-    yield from _single_region_risks(before, after)
+    # The change may lower a limit below the current use; Lattice removes nothing, and adds no more machines.
+    exceeded_before = {(offer, resource) for offer, resource, _, _ in _exceeded_limits(before)}
+    for offer, resource, used, limit in _exceeded_limits(after):
+        if (offer, resource) not in exceeded_before:
+            yield (
+                f"{offer} uses more {resource} ({used:,}) than its limit ({limit:,}):"
+                " nothing is removed, and nothing more is created"
+            )
+    for name in after.replica_counts:
+        regions = []
+        for state in (before, after):
+            fleet = state.fleet
+            replica_regions = {fleet.offers[row].region for row in fleet.replicas.offer_rows(name)}
+            regions.append(replica_regions | state.orphaned.regions(name))
+        if len(regions[0]) > 1 and len(regions[1]) == 1:
+            yield f"{name} would run in one region only"
 
 
 def _fragmentation_risks(state: FleetState) -> Iterable[str]:
@@ -554,22 +562,10 @@ def _fragmentation_risks(state: FleetState) -> Iterable[str]:
                 if overflow and overflow.enabled and is_short:
                     used = offer_utilisation(fleet, row, includes_reserve=gate.includes_reserve)
                     yield (
-                        f"{gate.static} has no room for {name} and does not overflow:"
-                        f" {used / 10_000:g} % is in use, in pieces that are "
-                        f"too small, and it overflows from {overflow.trigger_millionths / 10_000:g} %"
+                        f"{gate.static} has no free capacity for {name} and does not overflow:"
+                        f" {used / 10_000:g} % is in use, the free capacity is fragmented,"
+                        f" and overflow begins at {overflow.trigger_millionths / 10_000:g} %"
                     )
-
-
-def _over_limits(before: FleetState, after: FleetState) -> Iterable[str]:
-    """Yield limits that the change lowers below the current use; Lattice removes nothing and adds no more
-    machines."""
-    exceeded_before = {(offer, resource) for offer, resource, _, _ in _exceeded_limits(before)}
-    for offer, resource, used, limit in _exceeded_limits(after):
-        if (offer, resource) not in exceeded_before:
-            yield (
-                f"{offer} has more {resource} in use ({used:,}) than it may ({limit:,}):"
-                " nothing is removed, nothing more is made"
-            )
 
 
 def _exceeded_limits(state: FleetState) -> Iterable[tuple[str, str, int, int]]:
@@ -586,14 +582,3 @@ def _offers_under_pressure(state: FleetState) -> dict[str, ResourceUsage]:
         if usage is not None and is_under_pressure(usage):
             usages[offer.name] = usage
     return usages
-
-
-def _single_region_risks(before: FleetState, after: FleetState) -> Iterable[str]:
-    """Yield services that had replicas in several regions before and have replicas in one region after."""
-    for name in after.replica_counts:
-        regions = []
-        for state in (before, after):
-            offers = (state.fleet.offers[row] for row in state.fleet.replicas.offer_rows(name))
-            regions.append({offer.region for offer in offers} | state.orphaned.regions(name))
-        if len(regions[0]) > 1 and len(regions[1]) == 1:
-            yield f"{name} is left in one region"

@@ -90,7 +90,12 @@ class DependencyEviction:
         all_evicted: set[str] = set()
         pending = {name for name in services if name in self.demands}
         while pending:
-            evicted = {name for name in sorted(pending) if self._evict(self.demands[name], fleet)}
+            evicted = set()
+            for name in sorted(pending):
+                for assignment in misplaced_assignments(self.demands[name], fleet):
+                    if (name, _offer_name(fleet, assignment)) not in self.already_misplaced:
+                        fleet.unassign(assignment)
+                        evicted.add(name)
             all_evicted |= evicted
             pending = set()
             for name in evicted:
@@ -99,16 +104,6 @@ class DependencyEviction:
         if all_evicted:
             remove_empty_machines(fleet, list(fleet.clusters))
         return all_evicted
-
-    def _evict(self, demand: Demand, fleet: Fleet) -> bool:
-        misplaced = [
-            assignment
-            for assignment in misplaced_assignments(demand, fleet)
-            if (demand.name, _offer_name(fleet, assignment)) not in self.already_misplaced
-        ]
-        for assignment in misplaced:
-            fleet.unassign(assignment)
-        return bool(misplaced)
 
 
 def _offer_name(fleet: Fleet, assignment: Assignment) -> str:
@@ -162,7 +157,7 @@ def object_behind_offer(world: World, name: str) -> tuple[ObjectKey, str]:
     if cloud not in world.objects:
         raise NotFound(
             f"no pool, region or infrastructure {name}",
-            fix=f"there are {', '.join(offer_names(world)) or 'none'}",
+            fix=f"use one of: {', '.join(offer_names(world)) or '(none exist)'}",
         )
     return cloud, ""
 
@@ -179,7 +174,7 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
     """
     if offer not in offer_names(world):
         raise NotFound(
-            f"no pool or region {offer}", fix=f"there are {', '.join(offer_names(world)) or 'none'}"
+            f"no pool or region {offer}", fix=f"use one of: {', '.join(offer_names(world)) or '(none exist)'}"
         )
     key, region = object_behind_offer(world, offer)
     resource = cast("SupplyObject", world.objects[key])
@@ -187,7 +182,8 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
     certificates = next(candidate.compliance for candidate in world.supply.offers if candidate.name == offer)
     if certificate.lower() not in certificates:
         raise Invalid(
-            f"{offer} does not have {certificate}", fix=f"it has {', '.join(sorted(certificates)) or 'none'}"
+            f"{offer} does not have {certificate}",
+            fix=f"use one of: {', '.join(sorted(certificates)) or '(none)'}",
         )
     return _without_certificate(resource, region, certificate.lower())
 

@@ -62,7 +62,7 @@ def answer_query(
     handler = QUERY_HANDLERS.get(query["ask"])
     if handler is None:
         raise Malformed(
-            f"there is no question {query['ask']!r}", fix=f"ask one of plan, {', '.join(QUERY_HANDLERS)}"
+            f"unknown query {query['ask']!r}", fix=f"use one of plan, {', '.join(QUERY_HANDLERS)}"
         )
     if "service" in query:
         service = query["service"]
@@ -184,15 +184,12 @@ def _suggest_name(name: str, names: Mapping[str, object], nouns: str) -> str:
     if matches:
         return f"did you mean {min(matches)}?"
     if not names:
-        return f"there are no {nouns} here"
-    remainder = (
-        f", and {len(names) - MAX_LISTED_NAMES:,} more: `lattice get {nouns}` lists them"
-        if len(names) > MAX_LISTED_NAMES
-        else ""
-    )
-    return (
-        f"there {'is' if len(names) == 1 else 'are'} {', '.join(sorted(names)[:MAX_LISTED_NAMES])}{remainder}"
-    )
+        return f"no {nouns} exist here"
+    listed = ", ".join(sorted(names)[:MAX_LISTED_NAMES])
+    if len(names) > MAX_LISTED_NAMES:
+        hidden = len(names) - MAX_LISTED_NAMES
+        return f"use one of: {listed} and {hidden:,} more; `lattice get {nouns}` lists all"
+    return f"use one of: {listed}"
 
 
 def _bare(name: str) -> str:

@@ -22,10 +22,10 @@ def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
             lines += _section(section, earlier, later)
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(
-            "what it is compared with is not a plan",
-            fix="give one as `lattice plan -o json` prints it, or its id",
+            "the document to compare with is not a plan",
+            fix="pass the output of `lattice plan -o json`, or the id of a plan",
         ) from e
-    return lines or ["the manifests are others than those that were planned"]
+    return lines or ["the manifests differ from the planned manifests"]
 
 
 def _section(section: str, earlier: PlanDocument, later: PlanDocument) -> Iterator[str]:
@@ -42,7 +42,7 @@ def _section(section: str, earlier: PlanDocument, later: PlanDocument) -> Iterat
 def _describe_change(old: EntrySummary | None, new: EntrySummary | None) -> str:
     """The changed figures of an entry; empty for an unchanged entry."""
     if old is None or new is None:
-        return "was not in the plan" if old is None else "is not in it any more"
+        return "was not in the plan" if old is None else "is no longer in the plan"
     changes = []
     for label, value in old.items():
         if value != new[label]:
@@ -57,7 +57,7 @@ def _service(entry: PlanDocument) -> EntrySummary:
         "before": _places(entry["before"]),
         "cost": format_per_hour(cost["after"]["hourlyMicros"]),
         "cost before": format_per_hour(cost["before"]["hourlyMicros"]),
-        "its placement": "complete" if entry["isPlaced"] else "not complete",
+        "placement": "complete" if entry["isPlaced"] else "not complete",
     }
 
 
@@ -93,7 +93,7 @@ def _moving(entry: PlanDocument) -> EntrySummary:
 def _unplaced(entry: PlanDocument) -> EntrySummary:
     return {
         "": f"{entry['verdict']} ({entry['reason']})",
-        "the number of replicas without a place": f"{entry['missing']:,}",
+        "the number of unplaced replicas": f"{entry['missing']:,}",
     }
 
 

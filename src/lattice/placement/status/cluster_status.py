@@ -46,7 +46,7 @@ def status_from_nodes(
     is_ready = phase == "Ready"
     message = f"{ready} of {desired} nodes are ready"
     if phase == "Deleting":
-        message = f"{len(nodes)} nodes are still there"
+        message = f"{len(nodes)} nodes still exist"
     elif not is_ready:
         message = problem_text or f"{message}, {sum(node.has_joined for node in nodes)} have joined"
     if is_ready:

@@ -72,7 +72,7 @@ def placement_status(
         scheduler_decision=previous.scheduler_decision if decision is None else decision,
     )
     # Replicas of withdrawn offers stay where they run, and the condition says so.
-    reasons = [f"{placement.pool}: is not offered any more" for placement in orphans]
+    reasons = [f"{placement.pool}: no longer offered" for placement in orphans]
     if stale := find_stale_placement(demand, fleet):
         reasons += stale.reasons
     conditions = [
@@ -129,7 +129,7 @@ def references_condition(
         type=RESOLVED_CONDITION,
         status="False",
         reason="ServiceNotFound",
-        message=f"no LatticeService {', '.join(absent)}",
+        message=f"LatticeService {', '.join(absent)} not found",
     )
 
 
@@ -140,7 +140,7 @@ def _stale(service: LatticeService, reasons: Sequence[str], is_placed: bool) -> 
         reason_text = "; ".join(reasons[:MAX_NAMED_REASONS]) + (
             f"; and {unnamed} more" if unnamed > 0 else ""
         )
-        message = f"it would not be put there today, and stays: {reason_text}"
+        message = f"a new placement would choose other pools; running replicas stay: {reason_text}"
         yield Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message)
     # A service that was never placed gets no condition; an existing condition must turn False.
     elif is_placed or find_condition(service.status.conditions, STALE_CONDITION):

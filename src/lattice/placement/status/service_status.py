@@ -172,17 +172,15 @@ def _alternatives(decision: Decision, used_offers: set[str]) -> Sequence[Alterna
         row = decision.table.row_of[name]
         reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
         permanent_reasons = [reason for reason in reasons if reason.plugin not in ("Region", "Spread")]
-        if name not in used_offers and permanent_reasons:
-            alternatives.append(
-                Alternative(pool=name, rejected=_rejected(permanent_reasons[0], decision, row))
-            )
+        if name in used_offers or not permanent_reasons:
+            continue
+        reason = permanent_reasons[0]
+        if isinstance(reason, MissingProperty) and reason.requirement.kind == "compliance":
+            rejected = f"No {reason.requirement.value.upper()} compliance label"
+        else:
+            rejected = str(reason.detail(decision.table, row))
+        alternatives.append(Alternative(pool=name, rejected=rejected))
     return alternatives
-
-
-def _rejected(reason: object, decision: Decision, row: int) -> str:
-    if isinstance(reason, MissingProperty) and reason.requirement.kind == "compliance":
-        return f"No {reason.requirement.value.upper()} compliance label"
-    return str(reason.detail(decision.table, row))  # type: ignore[attr-defined]
 
 
 def digest_of(demand: Demand, fleet_state: str) -> str:

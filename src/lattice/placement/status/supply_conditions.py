@@ -126,7 +126,7 @@ def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Con
     finding = next((candidate for candidate in findings if candidate.type == READY_CONDITION), None)
     if finding is not None:
         return _condition(READY_CONDITION, False, finding.reason, finding.message)
-    return _condition(READY_CONDITION, False, "Closed", closed or "it has no regions")
+    return _condition(READY_CONDITION, False, "Closed", closed or "no regions specified")
 
 
 def degraded_condition(offers: Sequence[Offer]) -> Condition:
@@ -134,7 +134,7 @@ def degraded_condition(offers: Sequence[Offer]) -> Condition:
     unusable = sorted(offer.place.region for offer in offers if not _is_usable(offer))
     if unusable and len(unusable) < len(offers):
         return _condition(
-            DEGRADED_CONDITION, True, "RegionsUnusable", f"nothing can be placed in {', '.join(unusable)}"
+            DEGRADED_CONDITION, True, "RegionsUnusable", f"no replica can be placed in {', '.join(unusable)}"
         )
     return _condition(DEGRADED_CONDITION, False, "AllRegionsAlike")
 
@@ -209,7 +209,7 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
     """Report whether the secret exists and has the keys that the provider needs."""
     if source is None:
         return Condition(
-            type=CREDENTIALS_CONDITION, status="True", reason="NotNeeded", message="it names no credentials"
+            type=CREDENTIALS_CONDITION, status="True", reason="NotNeeded", message="no credentials specified"
         )
     secret_text = f"secret {source.namespace}/{source.secret_name}"
     if secret is None:
@@ -217,14 +217,14 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
             type=CREDENTIALS_CONDITION,
             status="False",
             reason="SecretNotFound",
-            message=f"there is no {secret_text}",
+            message=f"{secret_text} not found",
         )
     present_keys = {key for key, value in {**secret.data, **secret.string_data}.items() if value}
     key_sets = CREDENTIAL_KEYS.get(source.provider)
     # The required keys of this provider are unknown.
     if key_sets is None and present_keys:
         return Condition(
-            type=CREDENTIALS_CONDITION, status="True", reason="SecretFound", message=f"{secret_text} is there"
+            type=CREDENTIALS_CONDITION, status="True", reason="SecretFound", message=f"{secret_text} found"
         )
     if key_sets and any(present_keys >= set(keys) for keys in key_sets):
         return Condition(
@@ -233,7 +233,7 @@ def credentials_condition(source: CredentialsSource | None, secret: Secret | Non
             reason="KeysFound",
             message=f"{secret_text} has the keys that {source.provider} needs",
         )
-    first = key_sets[0] if key_sets else ("one at least",)
+    first = key_sets[0] if key_sets else ("at least one key",)
     missing = [key for key in first if key not in present_keys]
     message = f"{secret_text} lacks {', '.join(missing)} for provider {source.provider}"
     return Condition(type=CREDENTIALS_CONDITION, status="False", reason="KeysMissing", message=message)

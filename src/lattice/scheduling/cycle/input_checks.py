@@ -207,7 +207,7 @@ def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
         node_info = table.node_infos[row]
         if node_info is not None and node_info.taints:
             for name, eviction in taint_evictions(node_info, table.placements_by_row[row].values()).items():
-                yield InputWarning("workload", name, f"must leave node {node} {eviction}")
+                yield InputWarning("workload", name, f"is evicted from node {node} {eviction}")
 
 
 def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:

@@ -111,12 +111,10 @@ def oversized_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterato
     for message, (first, *similar) in workloads_by_message.items():
         suffix = ""
         if len(similar) > 1:
-            suffix = f" (and so do {len(similar):,} others)"
+            suffix = f" (as do {len(similar):,} other workloads)"
         elif similar:
-            suffix = " (and so does another)"
-        yield InputWarning(
-            "workload", first, f"asks for more than any node has even when empty{suffix}: {message}"
-        )
+            suffix = " (as does 1 other workload)"
+        yield InputWarning("workload", first, f"requests more than any empty node has{suffix}: {message}")
 
 
 class _EmptyNodes:

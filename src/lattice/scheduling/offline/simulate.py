@@ -13,7 +13,7 @@ from lattice.engine.explain import as_json
 from lattice.errors import NotFound
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
-from lattice.scheduling.cycle.cycle import CycleResult, ScheduledWorkload, compose
+from lattice.scheduling.cycle.cycle import CycleResult, compose
 from lattice.scheduling.cycle.decision_record import permanent_reasons_first, rejection_summary
 from lattice.scheduling.cycle.gang import Assignment, assume_assignment
 from lattice.scheduling.cycle.input_checks import (
@@ -188,14 +188,17 @@ class _Simulation:
     def _add_bound(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)
         if row is None:
-            fix = "give its LatticeNode too, or leave status.binding out"
-            raise NotFound(
-                f"is bound to node {node}, which is not among those given", where=ask.name, fix=fix
-            )
-        if problem := _binding_problem(ask, self.table, row):
-            self.warnings.append(
-                InputWarning("workload", ask.name, f"is bound to node {node}{problem}: it is left out")
-            )
+            fix = "add the LatticeNode, or remove status.binding"
+            raise NotFound(f"is bound to node {node}, which is not in the input", where=ask.name, fix=fix)
+        # The node may be overcommitted, except in GPUs and beyond what can be counted.
+        gpu, problem = ask.demands.gpu, ""
+        if gpu and not has_free_gpus(gpu, self.table, row):
+            problem = f", which cannot hold {unfit_gpus_message(gpu, self.table, row)}"
+        elif reason := overflow_reason(ask, self.table, row):
+            problem = f"; {reason}"
+        if problem:
+            message = f"is bound to node {node}{problem}: the workload is ignored"
+            self.warnings.append(InputWarning("workload", ask.name, message))
             del self.asks[ask.name]
             return
         self.table.admit(ask, row)
@@ -205,13 +208,17 @@ class _Simulation:
     def _no_explanation_error(self) -> NotFound:
         name = self.options.explained_workload
         if name in self.bound:
-            fix = "leave its status.binding out to decide it anew"
-            return NotFound(f"is on node {self.bound[name]} already: nothing is decided", where=name, fix=fix)
+            fix = "remove status.binding to schedule the workload again"
+            return NotFound(
+                f"is already bound to node {self.bound[name]}: there is no decision to explain",
+                where=name,
+                fix=fix,
+            )
         similar = [path for path in self.asks if path.rpartition("/")[2] == name.rpartition("/")[2]]
-        fix = "write it as namespace/name"
+        fix = "write the workload as namespace/name"
         if similar:
             fix = f"did you mean {' or '.join(sorted(similar)[:MAX_SHOWN_CANDIDATES])}?"
-        return NotFound("there is no such workload to decide", where=name, fix=fix)
+        return NotFound("there is no such workload to schedule", where=name, fix=fix)
 
     def report(self) -> SimulationReport:
         """Schedule the queued workloads, and report the result."""
@@ -284,16 +291,12 @@ class _Simulation:
             self.placements[scheduled.ask.name] = scheduled.node
         for victim, preempted_by in cycle.evictions:
             self.scheduler.evictions.remove_victim(victim)
-            self._requeue_victim(victim, preempted_by)
-
-    def _requeue_victim(self, name: str, preempted_by: str) -> None:
-        """Requeue a victim, which was bound in the input or scheduled by the simulation, with the rejected
-        members of its gang."""
-        node = self.placements.pop(name, "") or self.bound[name]
-        self.preempted[name] = PreemptedWorkload(node, preempted_by)
-        self.queue.add(self.asks[name])
-        if gang := self.asks[name].group:
-            self._requeue([member for member in self.rejected if self.asks[member].group == gang])
+            # The victim was bound in the input, or scheduled by the simulation.
+            node = self.placements.pop(victim, "") or self.bound[victim]
+            self.preempted[victim] = PreemptedWorkload(node, preempted_by)
+            self.queue.add(self.asks[victim])
+            if gang := self.asks[victim].group:
+                self._requeue([member for member in self.rejected if self.asks[member].group == gang])
 
     def _requeue(self, names: Iterable[str]) -> None:
         """Requeue rejected workloads; a gang is requeued with all of its members."""
@@ -310,7 +313,11 @@ class _Simulation:
             if scheduled.ask.name == explanation["ask"] and (victims or node != explanation["chosen"]):
                 summary = f"{node}; {explanation['summary']}"
                 if victims:
-                    summary = self._preemption_summary(scheduled, explanation["summary"])
+                    priority = scheduled.ask.priority
+                    victim_text = ", ".join(
+                        f"{name} (priority {self.asks[name].priority} < {priority})" for name in victims
+                    )
+                    summary = f"{node}, by preempting {victim_text}; otherwise {explanation['summary']}"
                 explanation["summary"] = summary
                 explanation.update(chosen=node, displaced=list(victims))
         for rejected in cycle.unschedulable:
@@ -333,9 +340,9 @@ class _Simulation:
                     misfit = assume_assignment(Assignment(member, decision.chosen), self.table)
                     member_count += misfit is None
             explanation = _explanation(decide(ask, self.table, self.scheduler.profile))
-        members_text = "the other of its group that fits"
+        members_text = "the other member of the group that fits"
         if member_count > 1:
-            members_text = f"the {member_count} others of its group that fit"
+            members_text = f"the {member_count} other members of the group that fit"
         summary = f"; nodes are shown with {members_text} in place" if member_count else ""
         return {**explanation, "summary": summary}
 
@@ -345,24 +352,8 @@ class _Simulation:
         preempted = self.preempted.get(explanation["ask"]) if explanation else None
         if not explanation or not preempted:
             return explanation
-        suffix = f"{preempted.preempted_by} displaced it from {preempted.node}"
+        suffix = f"{preempted.preempted_by} preempted the workload on {preempted.node}"
         return {**explanation, "summary": f"{explanation['summary']}; {suffix}"}
-
-    def _preemption_summary(self, scheduled: ScheduledWorkload, otherwise: str) -> str:
-        priority = scheduled.ask.priority
-        victims = ", ".join(
-            f"{name} (priority {self.asks[name].priority} < {priority})" for name in scheduled.victims
-        )
-        return f"{scheduled.node}, by displacing {victims}; else {otherwise}"
-
-
-def _binding_problem(ask: WorkloadAsk, table: NodeTable, row: int) -> str:
-    """Why a bound workload cannot be counted on its node, as text; the node may be overcommitted."""
-    gpu = ask.demands.gpu
-    if gpu and not has_free_gpus(gpu, table, row):
-        return f", which cannot hold {unfit_gpus_message(gpu, table, row)}"
-    reason = overflow_reason(ask, table, row)
-    return f"; {reason}" if reason else ""
 
 
 def _explanation(decision: Decision) -> dict[str, Any]:

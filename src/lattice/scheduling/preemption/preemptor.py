@@ -102,9 +102,10 @@ class Preemptor:
         limits = " and ".join(
             f"{max(0, limit)} more of service {service}" for service, limit in exceeded.items()
         )
+        count = len(preemption.victims)
         return (
-            f"{len(preemption.victims)} of lower priority on node {self.table.names[preemption.row]} "
-            f"could make way, but only {limits} may be stopped"
+            f"{count} workload{'' if count == 1 else 's'} of lower priority on node"
+            f" {self.table.names[preemption.row]} could be preempted, but disruption limits allow only {limits}"
         )
 
     def charge(self, victims: Iterable[Placement], count: int = 1) -> None:
@@ -121,10 +122,18 @@ class Preemptor:
         if self._reclaimable is None:
             self._reclaimable = ReclaimableCache(self.table)
         reclaimable = self._reclaimable.for_priority(ask.priority)
+        # Rejected by a filter that no eviction can change.
+        resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
+        unresolvable: Flags = np.zeros(decision.table.count, np.bool_)
+        # Rejected because of workloads on, or missing from, other nodes.
+        blocked_elsewhere = conflicts.unresolvable_rows()
+        for reason, mask in decision.reasons.items():
+            if reason.plugin not in resolvable:
+                unresolvable |= mask
+            if reason.plugin == WorkloadAffinity.name:
+                blocked_elsewhere |= mask
         # A gang member on the node may resolve a conflict on a node elsewhere: its whole gang is evicted.
-        unresolvable = _unresolvable_rows(decision) | (
-            _rows_blocked_elsewhere(decision, conflicts) & ~reclaimable.has_gang_member
-        )
+        unresolvable |= blocked_elsewhere & ~reclaimable.has_gang_member
         order = self.table.memo("by rank", lambda table: np.argsort(table.column("rank"), kind="stable"))
         rows = order[(reclaimable.could_fit(ask) & self.table.column("alive") & ~unresolvable)[order]]
         min_victims = conflicts.min_victims(reclaimable.min_victims(ask))
@@ -317,26 +326,6 @@ def fits_on(ask: WorkloadAsk, table: NodeTable, profile: Profile, row: int) -> b
         if is_rejected:
             return False
     return True
-
-
-def _unresolvable_rows(decision: Decision) -> Flags:
-    """Rows rejected by a filter that no eviction can change."""
-    resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
-    unresolvable: Flags = np.zeros(decision.table.count, np.bool_)
-    for reason, mask in decision.reasons.items():
-        if reason.plugin not in resolvable:
-            unresolvable |= mask
-    return unresolvable
-
-
-def _rows_blocked_elsewhere(decision: Decision, conflicts: AntiAffinityConflicts) -> Flags:
-    """Rows rejected because of workloads on, or missing from, other nodes: only evicting a gang across nodes
-    can change that."""
-    blocked = conflicts.unresolvable_rows()
-    for reason, mask in decision.reasons.items():
-        if reason.plugin == WorkloadAffinity.name:
-            blocked |= mask
-    return blocked
 
 
 def is_resolvable_by_eviction(plugin: Filter) -> bool:

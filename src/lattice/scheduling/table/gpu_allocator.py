@@ -113,7 +113,7 @@ class GpuAllocator:
         chosen = fitting[np.argsort(free[fitting], kind="stable")][: need.count]
         if len(chosen) < need.count:
             raise ValueError(
-                f"node {self._table.names[row]} has no room for {need.count} × {need.milli} thousandths of a GPU"
+                f"node {self._table.names[row]} has no free {need.count} × {need.milli} thousandths of a GPU"
             )
         return self.allocate_exactly(row, need, tuple(sorted(int(number) for number in chosen)))
 

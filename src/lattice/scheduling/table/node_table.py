@@ -160,9 +160,9 @@ class NodeTable(Table):
     def _forbid_in_what_if(self, node: str) -> None:
         if self._journals:
             raise Conflict(
-                "nodes cannot change inside what_if: only placements are undone",
+                "nodes cannot change inside what_if, which undoes only placements",
                 where=f"node {node}",
-                fix="change it before",
+                fix="change the node before what_if",
             )
 
     def domain_codes(self, key: str) -> CodeArray:
@@ -243,7 +243,7 @@ class NodeTable(Table):
             raise Conflict(
                 reason,
                 where=ask.name,
-                fix="decide anew: the node is not as it was, or its filters were not asked",
+                fix="decide again: the node has changed, or its filters did not run",
             )
         return self._place(ask, row)
 
@@ -259,7 +259,9 @@ class NodeTable(Table):
     def _place(self, ask: WorkloadAsk, row: int, ports: tuple[int, ...] | None = None) -> Placement:
         if ask.name in self.placements:
             where = self.names[self.placements[ask.name].row]
-            raise Conflict(f"is on node {where} already", where=ask.name, fix="forget it first")
+            raise Conflict(
+                f"is already on node {where}", where=ask.name, fix="remove the workload from that node first"
+            )
         gpus = self.gpus.allocate(row, ask.demands.gpu) if ask.demands.gpu else ()
         placement = Placement(
             ask, row, "assumed", gpus, self.ports.choose(row, ask.demands) if ports is None else ports
@@ -269,7 +271,11 @@ class NodeTable(Table):
 
     def _reject_overflow(self, ask: WorkloadAsk, row: int) -> None:
         if reason := overflow_reason(ask, self, row):
-            raise Invalid(reason, where=ask.name, fix="correct what it, or others on the node, ask for")
+            raise Invalid(
+                reason,
+                where=ask.name,
+                fix="correct the requests of this workload, or of other workloads on the node",
+            )
 
     def _account_for(self, placement: Placement) -> None:
         """Count a placement. The callers check everything that could fail."""
@@ -355,7 +361,7 @@ class NodeTable(Table):
         """Add a placement with its GPUs and ports: one that was forgotten, or one known from another source."""
         if placement.ask.name in self.placements:
             raise Conflict(
-                "is there again already", where=placement.ask.name, fix="restore what was forgotten, once"
+                "is already restored", where=placement.ask.name, fix="restore a removed workload only once"
             )
         self._reject_overflow(placement.ask, placement.row)
         self._restore_unchecked(placement)

@@ -20,7 +20,7 @@ MAX_ALLOCATED = 1 << 62
 def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
     """The first resource of a node that is too small for the workload, as a message; "" if the workload fits."""
     if row < 0 or not table.column("alive")[row]:
-        return "the node is gone"
+        return "the node was deleted"
     for resource, amount in table.needs_on(ask, row):
         free = int(table.free(resource)[row])
         if amount > free:
@@ -33,7 +33,7 @@ def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
         return f"node {table.names[row]} has {_gpu_shortage(ask.demands.gpu, table, row)} needed"
     in_use = table.ports.in_use(row) if ask.demands.host_ports else ()
     taken_port = next((port for port in ask.demands.host_ports if port in in_use), None)
-    return f"port {taken_port[0]}/{taken_port[1]} of node {table.names[row]} is taken" if taken_port else ""
+    return f"port {taken_port[0]}/{taken_port[1]} of node {table.names[row]} is in use" if taken_port else ""
 
 
 def has_free_gpus(need: GpuNeed, table: ResourceView, row: int) -> bool:
@@ -53,13 +53,13 @@ def overflow_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
     """Why the allocated amounts of the node could not be counted with the workload, overcommitted or not; ""
     if they could."""
     if row < 0 or not table.column("alive")[row]:
-        return "the node is gone"
+        return "the node was deleted"
     for resource, amount in ask.needs:
         allocated = int(table.allocated(resource)[row]) + amount
         if allocated > MAX_ALLOCATED:
             return (
-                f"node {table.names[row]} would have {allocated} {table.resources[resource]} taken, "
-                "more than can be counted"
+                f"node {table.names[row]} would have {allocated} {table.resources[resource]} allocated,"
+                f" above the maximum of {MAX_ALLOCATED}"
             )
     return ""
 
@@ -71,5 +71,5 @@ def validate_amounts(name: str, amounts: Iterable[tuple[str, int]]) -> None:
             raise Invalid(
                 f"{resource} must be from 0 to 2^53, got {amount}",
                 where=name,
-                fix="write the amount that is meant, with its unit",
+                fix="write the intended amount with its unit",
             )

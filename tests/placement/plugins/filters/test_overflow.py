@@ -168,7 +168,7 @@ def test_alternatives_name_shortfall_of_overflow_target() -> None:
     assert decision is not None
     told = {each.pool: each.rejected for each in decision.alternatives}
     assert told["aws/r1"] == "overflow clusters of dc: need 1 more, have 0 of maxClusters 0, missing 1"
-    assert told["gcp/r3"] == "overflow of dc: need its target aws, have gcp, missing target: gcp"
+    assert told["gcp/r3"] == "overflow of dc: need target aws, have gcp, missing target: gcp"
 
 
 def test_fragmented_data_center_is_a_risk() -> None:
@@ -177,6 +177,6 @@ def test_fragmented_data_center_is_a_risk() -> None:
     made = plan(a_world(rule, a_cloud()), [a_service(cores=3, replicas=6)])
     assert made.unplaced == (API,)
     assert made.risks[-1] == (
-        "dc has no room for default/api and does not overflow: 75 % is in use, in pieces that are too small, and it overflows from 90 %"
+        "dc has no free capacity for default/api and does not overflow: 75 % is in use, the free capacity is fragmented, and overflow begins at 90 %"
     )
     assert plan(a_world(rule, a_cloud()), [a_service(cores=4, replicas=6)]).risks == ("dc is 100 % full",)

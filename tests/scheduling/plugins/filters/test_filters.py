@@ -392,8 +392,8 @@ def test_taint_eviction_names_its_taint() -> None:
     patient = (a_toleration("k", "Exists"), a_toleration("l", "Exists", toleration_seconds=60))
     place(table, workload_demands(tolerations=patient), "n1")
     assert [str(each) for each in taint_evictions(node, table.placements.values()).values()] == [
-        "at once: it does not tolerate taint l=v:NoExecute",
-        "60 s after taint l=v:NoExecute came: it is not tolerated for longer",
+        "immediately: the workload does not tolerate taint l=v:NoExecute",
+        "60 s after taint l=v:NoExecute was added: the toleration ends then",
     ]
 
 

@@ -21,7 +21,7 @@ from lattice.placement.plugins.rejection_reasons import (
 )
 
 # Shown for an offer that a what-if removes.
-LOST_OFFER_HINT = "it is gone: declare it again"
+LOST_OFFER_HINT = "lost: create it again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class ReplicaTooLarge:
         return hash(self.demand.machine_shape)
 
     def summary(self) -> str:
-        return "without machines that one replica fits on"
+        return "without a machine type that fits one replica"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The first resource that every machine type lacks, else every constraint that the nearest machine
@@ -74,7 +74,7 @@ class ReplicaTooLarge:
         offer, needs = offer_at(table, row), self.demand.effective_needs
         types = offer.types
         if not types:
-            return [Shortfall("machines", "a class of machines", "none", "a class of machines")]
+            return [Shortfall("machines", "a node class", "none", "a node class")]
         short = list(_size_shortfalls(self.demand, offer))
         # If a machine type is large enough, only such types can be the nearest.
         large = [
@@ -96,9 +96,9 @@ class ReplicaTooLarge:
         return [
             Shortfall(
                 "machines",
-                f"one class with {combined}",
+                f"one node class with {combined}",
                 f"none of {', '.join(machine_type.name for machine_type in types)}",
-                "such a class",
+                "such a node class",
             )
         ]
 
@@ -126,7 +126,10 @@ def _constraint_shortfalls(demand: Demand, kind: MachineType, offer: Offer) -> I
     elif not matches_gpu_model(demand, kind):
         models = {machine_type.gpu_model for machine_type in offer.types if machine_type.gpu_model}
         yield Shortfall(
-            "gpu model", demand.gpu_model, join_sorted(models) if models else "none named", demand.gpu_model
+            "gpu model",
+            demand.gpu_model,
+            join_sorted(models) if models else "no model specified",
+            demand.gpu_model,
         )
     tolerated = join_sorted(map(_toleration, demand.tolerations)) if demand.tolerations else "no toleration"
     for taint in untolerated_taints(demand, kind):

@@ -4,11 +4,10 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
-from lattice.engine.table import Flags, Rows, Table
+from lattice.engine.table import Rows, Table
 from lattice.kinds.meta.quantity import format_per_hour
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.quotes import Quotes
 from lattice.placement.plugins.rejection_reasons import fleet_of, select_rows
 
 
@@ -103,12 +102,11 @@ class UnknownPrice:
         if ledger:
             classes = running_unpriced_classes(fleet, ledger)
             budget = f"the budget of {fleet.ledgers.budgets[ledger].account}"
-            unknown = f"unknown of {fleet.ledgers.unpriced_machines[ledger]} that run already"
-        missing = (
-            f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or give a price file"
-        )
+            count = fleet.ledgers.unpriced_machines[ledger]
+            unknown = f"unknown for {count} running machine{'' if count == 1 else 's'}"
+        missing = f"a price: set costPerHour.{fleet.offers[row].place.provider} of the class, or provide a price file"
         return Shortfall(
-            f"price of {' and '.join(classes)}", f"a known price, since {budget} applies", unknown, missing
+            f"price of {' and '.join(classes)}", f"a known price, because {budget} applies", unknown, missing
         )
 
 
@@ -153,16 +151,11 @@ class BudgetFilter:
         if not quotes.has_unknown_prices or "budget" in ask.demand.ignored_limits:
             return {OverBudget(ask): select_rows(rows, rejected)}
         # If the purchase passes without the price rule, the unknown price is the reason, not the budget.
-        unpriced = rejected & _affordable_if_priced(ask, quotes) if rejected.any() else rejected
+        unpriced = rejected
+        if rejected.any():
+            demand = replace(ask.demand, ignored_limits=ask.demand.ignored_limits | {"prices"})
+            unpriced = rejected & quotes.quote_for(replace(ask, demand=demand)).affordable
         return {
             OverBudget(ask): select_rows(rows, rejected & ~unpriced),
             UnknownPrice(ask): select_rows(rows, unpriced),
         }
-
-
-def _affordable_if_priced(ask: ReplicaAsk, quotes: Quotes) -> Flags:
-    """Mask of the offers whose purchase the budgets would allow if unknown prices were ignored."""
-    demand = ask.demand
-    return quotes.quote_for(
-        replace(ask, demand=replace(demand, ignored_limits=demand.ignored_limits | {"prices"}))
-    ).affordable

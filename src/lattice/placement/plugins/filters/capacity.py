@@ -29,9 +29,7 @@ class InsufficientCapacity:
         return hash(self.ask.shape)
 
     def summary(self) -> str:
-        return (
-            f"full for what overflows from {self.ask.overflow_source}" if self.ask.overflow_source else "full"
-        )
+        return f"full for overflow from {self.ask.overflow_source}" if self.ask.overflow_source else "full"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         """The first limit in the way."""
@@ -39,7 +37,7 @@ class InsufficientCapacity:
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
         return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
-            Shortfall("room", "1 more machine", "none", "1")
+            Shortfall("capacity", "1 more machine", "none", "1")
         ]
 
 

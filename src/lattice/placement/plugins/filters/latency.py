@@ -34,7 +34,9 @@ class LatencyExceeded:
                 round_trips.append((rtt.ms, rtt.source, target.name))
         subject, need = f"latency to {self.requirement.value}", f"{self.requirement.amount} ms"
         if not round_trips:
-            return Shortfall(subject, need, "unknown", "a figure: declare latencyTo, or give a latency file")
+            return Shortfall(
+                subject, need, "unknown", "a measurement: declare latencyTo, or provide a latency file"
+            )
         ms, source, place_name = min(round_trips)
         return Shortfall(
             subject, need, f"{ms} ms to {place_name} ({source})", f"{ms - self.requirement.amount} ms"

@@ -27,7 +27,7 @@ class OverflowClosed:
 
     def summary(self) -> str:
         if not self.is_enabled:
-            return f"closed, since overflow of {self.static} is not enabled"
+            return f"closed because overflow of {self.static} is not enabled"
         return (
             f"closed by the overflow rule of {self.static}"
             if self.is_triggered
@@ -47,14 +47,14 @@ class OverflowClosed:
         if used >= trigger and fleet.offers[row].owner == overflow.target:
             return Shortfall(
                 f"overflow of {self.static}",
-                "no room in data centers",
-                "room in one of them",
+                "no free capacity in data centers",
+                "free capacity in one of them",
                 "a full data center",
             )
         if used >= trigger:
             return Shortfall(
                 f"overflow of {self.static}",
-                f"its target {overflow.target}",
+                f"target {overflow.target}",
                 fleet.offers[row].owner,
                 f"target: {fleet.offers[row].owner}",
             )
@@ -75,11 +75,11 @@ class NotOverflowTarget:
     plugin: str = "Overflow"
 
     def summary(self) -> str:
-        return f"not where {self.static} overflows to"
+        return f"not the overflow target of {self.static}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         owner = fleet_of(table).offers[row].owner
-        return Shortfall(f"overflow of {self.static}", f"its target {self.target}", owner, f"target: {owner}")
+        return Shortfall(f"overflow of {self.static}", f"target {self.target}", owner, f"target: {owner}")
 
 
 def _percent(millionths: int) -> str:

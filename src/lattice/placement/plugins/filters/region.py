@@ -31,12 +31,12 @@ class RegionAlreadyUsed:
     plugin: str = "Region"
 
     def summary(self) -> str:
-        return "in regions that have a replica already"
+        return "in regions that already have a replica"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return Shortfall(
             "region",
-            f"another than {', '.join(sorted(self.regions))}",
+            f"a region other than {', '.join(sorted(self.regions))}",
             offer_at(table, row).region,
             "another region",
         )

@@ -48,13 +48,13 @@ class SkewExceeded:
     plugin: str = "Spread"
 
     def summary(self) -> str:
-        return f"in a {self.requirement.value} that is ahead of the others"
+        return f"in a {self.requirement.value} where a replica would exceed skew {self.requirement.amount}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         counts, key = dict(self.counts), self.requirement.value
         replicas = counts.get(domain_of(fleet_of(table).offers[row], key), 0)
         least = min(counts, key=lambda name: (counts[name], name))
-        have = f"{replicas + 1} here against {counts[least]} in {least}"
+        have = f"{replicas + 1} here with this replica, {counts[least]} in {least}"
         return Shortfall(
             f"skew over {key}",
             f"at most {self.requirement.amount}",

@@ -51,7 +51,7 @@ class PortRangeExhausted:
 
     def summary(self) -> str:
         dynamic = f" and {self.dynamic_count} more" if self.dynamic_count else ""
-        return f"without room in the port range for {', '.join(map(str, self.numbers))}{dynamic}"
+        return f"without free ports in the port range for {', '.join(map(str, self.numbers))}{dynamic}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         need = self.dynamic_count + int(_new_in_range(self.numbers, table)[row])

@@ -102,7 +102,7 @@ class AntiAffinityViolated:
         domain = f"in the same {self.term.topology_key}"
         if self.is_own_term:
             return f"with a workload {selector} {domain}"
-        return f"with a workload {domain} that keeps {selector} away"
+        return f"with a workload {domain} whose anti-affinity excludes workloads {selector}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, single_row(row))[0]
@@ -115,7 +115,7 @@ class AntiAffinityViolated:
             self.counts.by_domain(nodes, key).tolist(),
         )
         selector = str(self.term.selector) or "of any kind"
-        subject = f"workloads {selector if self.is_own_term else f'that keep {selector} away'} in {key}"
+        subject = f"workloads {selector if self.is_own_term else f'whose anti-affinity excludes workloads {selector}'} in {key}"
         if len(set(codes)) > MAX_NAMED_DOMAINS:
             return shortfalls_by_value(
                 [counts[code] for code in codes],

@@ -14,7 +14,11 @@ from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
 
 RESERVED = StaticReason(
-    "Kept", "reserved for certain services", "reserve", "a service that it is for", "a workload of no service"
+    "Kept",
+    "reserved for certain services",
+    "reservation",
+    "a service with the reservation",
+    "a workload without a service",
 )
 
 

@@ -87,8 +87,8 @@ class TaintEviction:
     def __str__(self) -> str:
         taint = f"taint {_taint_text(self.taint)}"
         if self.after_seconds:
-            return f"{self.after_seconds} s after {taint} came: it is not tolerated for longer"
-        return f"at once: it does not tolerate {taint}"
+            return f"{self.after_seconds} s after {taint} was added: the toleration ends then"
+        return f"immediately: the workload does not tolerate {taint}"
 
 
 def taint_evictions(node_info: NodeInfo, placements: Iterable[Placement]) -> dict[str, TaintEviction]:

@@ -47,7 +47,7 @@ class MaxSkewExceeded:
         return hash(self.spread)
 
     def summary(self) -> str:
-        return f"in a {self.spread.topology_key} that is {self.spread.max_skew} or more ahead of the emptiest"
+        return f"in a {self.spread.topology_key} where a workload would exceed skew {self.spread.max_skew}"
 
     def detail(self, table: Table, row: int) -> Shortfall:
         return self.details(table, single_row(row))[0]

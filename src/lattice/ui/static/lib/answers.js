@@ -85,13 +85,13 @@ export function summary({ services, clusters, wouldMove, unplaced, total, declar
   const nodes = clusters.reduce((sum, each) => sum + machines(each.after) - machines(each.before), 0);
   if (nodes) parts.push(`${plural(Math.abs(nodes), "node")} ${nodes > 0 ? "more" : "fewer"}`);
   if (wouldMove.length) parts.push(`${plural(wouldMove.length, "service")} would move`);
-  const before = unplaced.some((each) => each.isNew) ? "" : " as before";
+  const before = unplaced.some((each) => each.isNew) ? "" : " (unchanged)";
   for (const [word, some] of [["partly", unplaced.filter(has)], ["not", unplaced.filter((each) => !has(each))]]) {
     if (some.length) parts.push(`${plural(some.length, "service")} ${word} placed${before}`);
   }
   const [then, now] = [total.before.hourlyMicros, total.after.hourlyMicros];
   const change = () => `${hourly(then)} → ${hourly(now)} (${signed(total.change.projected30DayMicros)} in 30 days)`;
-  const cost = then === now ? `${hourly(now)} as before` : change();
+  const cost = then === now ? `${hourly(now)}, unchanged` : change();
   return `${[...parts, ...besides(declared, !parts.length)].join(", ")}; ${cost}`;
 }
 

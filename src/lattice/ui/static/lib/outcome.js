@@ -39,7 +39,7 @@ function Totals({ plan }) {
     { title: "After", value: hourly(after.hourlyMicros) },
     { title: "In 30 days", value: html`<span class="change" data-tone=${tone}>${signed(change.projected30DayMicros)}</span>` },
     { title: "Services changed", value: count(changed.size) },
-    { title: "Not fully placed", value: count(plan.unplaced.length), note: old ? `${count(old)} as before` : "" },
+    { title: "Not fully placed", value: count(plan.unplaced.length), note: old ? `${count(old)} unchanged` : "" },
   ]} />`;
 }
 
@@ -86,7 +86,7 @@ function twoLines(row) {
 
 function moved(row) {
   const [before, after] = [where(row.before), where(row.after)];
-  const told = !row.before.length ? after : before === after ? `${after}, as before` : `${before} → ${after}`;
+  const told = !row.before.length ? after : before === after ? `${after}, unchanged` : `${before} → ${after}`;
   const placed = row.after.reduce((sum, each) => sum + each.replicas, 0);
   return !row.isPlaced && placed ? `${told} (${placed} of ${plural(row.replicas, "replica")})` : told;
 }
@@ -169,8 +169,8 @@ function Unplaced({ found }) {
 
 // Services that were unplaced before the change are listed separately.
 function AsBefore({ found }) {
-  return found.length > 0 && html`<details class="card" aria-label="Not fully placed, as before">
-    <summary>${plural(found.length, "service is", "services are")} not fully placed, as before</summary>
+  return found.length > 0 && html`<details class="card" aria-label="Not fully placed, unchanged">
+    <summary>${plural(found.length, "service is", "services are")} not fully placed (unchanged)</summary>
     <${Verdicts} found=${found} /></details>`;
 }
 
@@ -178,7 +178,7 @@ function Verdicts({ found }) {
   return html`<ul class="verdicts">
     ${found.slice(0, NAMED).map((each) => html`<li key=${each.name}>
       <div class="row">${serviceLink(each.name)}
-        <${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " as before"}<//>
+        <${Badge} tone=${each.isNew ? "bad" : "quiet"}>${each.verdict}${each.isNew ? "" : " (unchanged)"}<//>
         <span class="quiet">${each.replicas - each.missing} of ${plural(each.replicas, "replica")} placed</span></div>
       <p>${each.reason}</p><${InTheWay} found=${each} service=${each.name} />
     </li>`)}
@@ -204,7 +204,7 @@ function Notes({ plan }) {
   const lines = [
     ...plan.risks,
     ...plan.findings.map((each) => `${each.subject}: ${each.message}`),
-    ...(ignored ? [`ignored ${ignored}: placement does not use them`] : []),
+    ...(ignored ? [`ignored ${ignored}: placement does not use these kinds`] : []),
     ...(estimates ? [`${estimates} of ${plan.latencies.length} latencies are estimates`] : []),
     ...(plan.prices.unknown.length ? [`no price known for ${some(plan.prices.unknown)}`] : []),
   ];
