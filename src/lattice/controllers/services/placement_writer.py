@@ -35,7 +35,7 @@ from lattice.placement.status.service_status import cluster_labels, cluster_obje
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
-# With events, ledgers and budget owners, so many clusters stay below a hundred operations.
+# With events, ledgers and budget owners, this number of clusters stays below a hundred operations.
 MAX_CLUSTERS_PER_COMMIT = 30
 MAX_SERVICES_PER_COMMIT = 10
 MAX_NAMES_IN_EVENT = 5
