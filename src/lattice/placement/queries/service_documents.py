@@ -118,8 +118,8 @@ def fit_document(service: str, suggestions: Sequence[Suggestion], verdict: Verdi
     each of them is necessary.
 
     `serviceCost` is the cost of the service with the changes; `cost` is the additional cost of the whole
-    fleet. `ahead` lists waiting services that use the changed capacity first; where the capacity does not
-    suffice for all of them, `isEnough` is false.
+    fleet. `ahead` lists the waiting services that would take the freed capacity before this service;
+    `isEnough` states whether the capacity suffices for all of them.
     """
     return {
         "ask": "fit",

@@ -101,7 +101,7 @@ def supply_statuses(
         match resource:
             case LatticePool() if ("pool", name) in offered:
                 status = pool_status(resource, fleet, world)
-                # Services by cluster are counted from workloads, not from the trial fleet.
+                # Services by cluster are counted from workloads, not from the planned fleet.
                 clusters = (
                     msgspec.structs.replace(
                         pool_cluster, services=usages.get(pool_cluster.name, ClusterUsage()).services
