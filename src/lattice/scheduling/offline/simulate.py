@@ -175,7 +175,7 @@ class _Simulation:
             raise self._no_explanation_error()
 
     def _ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """The ask of a workload. Workloads with the same spec and labels share one reading."""
+        """The ask of a workload. Workloads with the same spec and labels share one WorkloadAsk."""
         metadata, spec = workload.metadata, workload.spec
         key = (id(spec), metadata.namespace, *metadata.labels.items())
         cached = self._ask_by_spec.get(key)
@@ -319,8 +319,8 @@ class _Simulation:
                 explanation.update(beside, chosen=None, summary=rejected.reason + beside.get("summary", ""))
 
     def _explain_beside_gang(self, ask: WorkloadAsk, asks: Iterable[WorkloadAsk]) -> dict[str, Any]:
-        """The explanation of a gang member that would fit alone: the nodes with as many members of its gang
-        as fit."""
+        """The explanation of a gang member that would fit alone: it shows the nodes after as many other
+        members as possible were placed."""
         member_count = 0
         with self.table.what_if():
             for member in asks:

@@ -120,7 +120,8 @@ def evenness(table: NodeTable, ask: WorkloadAsk, key: str, topology_counts: Topo
 
 
 def evenness_score(ahead: NDArray[Any]) -> Floats:
-    """The evenness score of domains that are `ahead` of the emptiest domain by so many workloads."""
+    """The evenness score of domains; `ahead` is how many more workloads a domain has than the emptiest
+    domain."""
     score: Floats = ahead.astype(np.float32)
     score += np.float32(1)
     return np.divide(np.float32(1), score, out=score)
