@@ -18,122 +18,154 @@ class PlantedBug:
 PLANTED_BUGS: dict[str, PlantedBug] = {
     "no-fence": PlantedBug("controllers write without a fence", ("I-09",), writes.no_fence),
     "fence-read-again": PlantedBug(
-        "the term is read again before each write", ("I-08", "I-09"), writes.fence_read_again
+        "a controller reads the current term again before each write",
+        ("I-08", "I-09"),
+        writes.fence_read_again,
     ),
     "no-compare": PlantedBug("the store compares no revisions", ("I-11", "I-12", "I-22"), writes.no_compare),
     "blind-ledger": PlantedBug(
-        "a ledger is read, added to and written blindly", ("I-20", "I-22"), money.blind_ledger
+        "a controller writes a ledger without a revision check", ("I-20", "I-22"), money.blind_ledger
     ),
-    "no-limit": PlantedBug("a hard limit refuses nothing", ("I-20",), money.no_limit),
-    "float-money": PlantedBug("parts of a micro-dollar are rounded away", ("I-22",), money.float_money),
-    "unpaid-machines": PlantedBug("machines are made and no ledger pays", ("I-22",), money.unpaid_machines),
+    "no-limit": PlantedBug("a hard limit rejects no charge", ("I-20",), money.no_limit),
+    "float-money": PlantedBug("fractions of a micro-dollar are rounded away", ("I-22",), money.float_money),
+    "unpaid-machines": PlantedBug(
+        "machines are created and no ledger pays for them", ("I-22",), money.unpaid_machines
+    ),
     "paid-back-too-early": PlantedBug(
-        "money is given back before the machine is gone", ("I-22",), money.paid_back_too_early
+        "the ledger stops paying before the machine is gone", ("I-22",), money.paid_back_too_early
     ),
     "removed-with-work": PlantedBug(
-        "machines are removed with work on them", ("I-27",), money.removed_with_work
+        "machines are deleted while workloads run on them", ("I-27",), money.removed_with_work
     ),
     "stop-before-switch": PlantedBug(
         "old replicas are stopped before new ones are ready", ("I-24",), lifecycle.stop_before_switch
     ),
     "drain-below-least": PlantedBug(
-        "a drain stops replicas that are needed", ("I-24",), lifecycle.drain_below_least
+        "a drain evicts replicas below the minimum of the service", ("I-24",), lifecycle.drain_below_least
     ),
     "prepared-for-ever": PlantedBug(
-        "what a dead attempt prepared is never given up", ("I-16", "I-32"), binding.prepared_for_ever
+        "reservations of a failed attempt never expire", ("I-16", "I-32"), binding.prepared_for_ever
     ),
     "wall-clock-lease": PlantedBug(
         "a lease is measured by the wall clock", ("I-10",), writes.wall_clock_lease
     ),
-    "swallowed-gap": PlantedBug("a gap in a watch is passed over", ("I-06", "I-32"), writes.swallowed_gap),
-    "missed-deletions": PlantedBug(
-        "some deletions do not reach the copies", ("I-06", "I-32"), writes.missed_deletions
+    "swallowed-gap": PlantedBug(
+        "a watch ignores a gap in its changes", ("I-06", "I-32"), writes.swallowed_gap
     ),
-    "started-twice": PlantedBug("an agent starts what runs already", ("I-19",), lifecycle.started_twice),
+    "missed-deletions": PlantedBug(
+        "some deletions do not reach the caches", ("I-06", "I-32"), writes.missed_deletions
+    ),
+    "started-twice": PlantedBug(
+        "an agent starts a workload that already runs", ("I-19",), lifecycle.started_twice
+    ),
     "moved-too-soon": PlantedBug(
-        "what a silent node ran is moved as soon as it is missed", ("I-13",), lifecycle.moved_too_soon
+        "workloads of a silent node fail over as soon as the node is not ready",
+        ("I-13",),
+        lifecycle.moved_too_soon,
     ),
     "certain-too-soon": PlantedBug(
-        "a strict copy is taken to be dead too soon", ("I-13",), lifecycle.certain_too_soon
+        "strict workloads on a silent node count as dead too soon", ("I-13",), lifecycle.certain_too_soon
     ),
     "certain-at-once": PlantedBug(
-        "how long a strict copy may live is not looked at, only how long nodes are waited for",
+        "strict workloads fail over after the timeout of the node, before their copies must have stopped",
         ("I-13",),
         lifecycle.certain_at_once,
     ),
     "contact-too-late": PlantedBug(
-        "a node counts its silence from 12 s after it was answered", ("I-13",), lifecycle.contact_too_late
+        "an agent measures its time without contact from 12 s after the reply of the server",
+        ("I-13",),
+        lifecycle.contact_too_late,
     ),
     "twice-the-room": PlantedBug(
-        "nodes are taken to be twice as large as they are", ("I-12",), binding.twice_the_room
+        "the scheduler counts nodes at twice their capacity", ("I-12",), binding.twice_the_room
     ),
     "no-ready-check": PlantedBug(
-        "readiness and cordons are not looked at", ("I-14",), binding.no_ready_check
+        "the scheduler ignores readiness and cordons of nodes", ("I-14",), binding.no_ready_check
     ),
-    "no-taint-check": PlantedBug("taints are not looked at", ("I-14",), binding.no_taint_check),
-    "no-label-check": PlantedBug("labels of pools are not looked at", ("I-14",), binding.no_label_check),
+    "no-taint-check": PlantedBug("the scheduler ignores taints", ("I-14",), binding.no_taint_check),
+    "no-label-check": PlantedBug("the scheduler ignores labels of pools", ("I-14",), binding.no_label_check),
     "no-compliance-check": PlantedBug(
-        "certificates of pools are not looked at", ("I-14",), binding.no_compliance_check
+        "the scheduler ignores the compliance of pools", ("I-14",), binding.no_compliance_check
     ),
     "no-distance-check": PlantedBug(
-        "who must be far from others is put beside them", ("I-14",), binding.no_distance_check
+        "the scheduler ignores anti-affinity between workloads", ("I-14",), binding.no_anti_affinity_check
     ),
-    "no-spread-check": PlantedBug("replicas are not spread over nodes", ("I-14",), binding.no_spread_check),
-    "broken-gang": PlantedBug("a group is bound one by one", ("I-15",), binding.broken_gang),
-    "no-lock": PlantedBug("nodes are bound to without their lock", ("I-17",), binding.no_lock),
-    "any-lock": PlantedBug("somebody else's lock is taken for one's own", ("I-17",), binding.any_lock),
+    "no-spread-check": PlantedBug(
+        "the scheduler ignores topology spread", ("I-14",), binding.no_spread_check
+    ),
+    "broken-gang": PlantedBug("the members of a gang are bound one by one", ("I-15",), binding.broken_gang),
+    "no-lock": PlantedBug("a scheduler binds to nodes without their lock", ("I-17",), binding.no_lock),
+    "any-lock": PlantedBug(
+        "a scheduler uses the lock of another scheduler as its own", ("I-17",), binding.any_lock
+    ),
     "bound-after-its-time": PlantedBug(
-        "what was prepared is bound however late", ("I-16",), binding.bound_after_its_time
+        "a scheduler binds an expired reservation", ("I-16",), binding.bound_after_its_time
     ),
-    "unjust-room": PlantedBug("the equally important must make room", ("I-18",), binding.unjust_room),
+    "unjust-room": PlantedBug(
+        "preemption evicts workloads of equal priority", ("I-18",), binding.preempts_equal_priority
+    ),
     "dropped-write": PlantedBug(
-        "a change is acknowledged at the revision before it", ("I-01",), writes.dropped_write
+        "the server acknowledges a write with the previous revision and stores nothing",
+        ("I-01",),
+        writes.dropped_write,
     ),
-    "not-found": PlantedBug("what is there is said not to be", ("I-04",), writes.not_found),
+    "not-found": PlantedBug(
+        "the server answers a read of an existing object with NotFound", ("I-04",), writes.not_found
+    ),
     "forgotten-month": PlantedBug(
-        "what a month cost is forgotten when it ends", ("I-22",), money.forgotten_month
+        "the spending of an ended month is not recorded", ("I-22",), money.forgotten_month
     ),
-    "half-price": PlantedBug("machines are paid for at half their price", ("I-22",), money.half_price),
-    "lost-write": PlantedBug("a change is acknowledged and not written", ("I-01",), writes.lost_write),
+    "half-price": PlantedBug("a ledger pays half of the machine price", ("I-22",), money.half_price),
+    "lost-write": PlantedBug(
+        "the server acknowledges a write and never stores it", ("I-01",), writes.lost_write
+    ),
     "written-and-refused": PlantedBug(
-        "a creation is written and refused", ("I-03",), writes.written_and_refused
+        "the server stores a new object and answers with a conflict", ("I-03",), writes.written_and_refused
     ),
-    "stale-reads": PlantedBug("a read is answered from an old copy", ("I-04",), writes.stale_reads),
-    "foreign-node": PlantedBug("a machine that joins writes another's node", ("I-38",), writes.foreign_node),
+    "stale-reads": PlantedBug(
+        "the server answers reads from an outdated copy", ("I-04",), writes.stale_reads
+    ),
+    "foreign-node": PlantedBug(
+        "a joining machine writes the node of another machine", ("I-38",), writes.foreign_node
+    ),
     "trickling-status": PlantedBug(
-        "money that trickles is written each time", ("I-33",), money.trickling_status
+        "every small change of the spending is written to a status", ("I-33",), money.trickling_status
     ),
     "given-up-after-conflict": PlantedBug(
-        "who loses a race is not looked at again, ever", ("I-32",), writes.given_up_after_conflict
+        "a controller never retries a key after a conflict", ("I-32",), writes.given_up_after_conflict
     ),
-    "restless": PlantedBug("replicas that are as they should be are replaced", ("I-25",), lifecycle.restless),
+    "restless": PlantedBug("the controller replaces healthy replicas", ("I-25",), lifecycle.restless),
     "room-below-least": PlantedBug(
-        "replicas that are needed make room for others", ("I-28",), lifecycle.room_below_least
+        "preemption evicts replicas below the minimum of their service", ("I-28",), lifecycle.room_below_least
     ),
-    "same-again": PlantedBug("who loses a race writes the same again, unread", ("I-35",), writes.same_again),
+    "same-again": PlantedBug(
+        "a controller repeats a rejected commit without a new read", ("I-35",), writes.same_again
+    ),
     "forgotten-finalizer": PlantedBug(
-        "the record of a workload goes while a node that nobody hears may still run it",
+        "a workload object is deleted while a silent node may still run the workload",
         ("I-13",),
         lifecycle.forgotten_finalizer,
     ),
     "older-terms": PlantedBug(
-        "orders of an older term reach agents, which obey them", ("I-19",), lifecycle.older_terms
+        "orders of an older term reach agents, and the agents obey them", ("I-19",), lifecycle.older_terms
     ),
     "acts-before-it-is-told": PlantedBug(
-        "an agent that starts anew goes by what its predecessor was told",
+        "a restarted agent acts on the orders of the previous agent process",
         ("I-19",),
         lifecycle.acts_before_it_is_told,
     ),
     "unheard-limit": PlantedBug(
-        "a budget that is lowered while machines are taken is not heard", ("I-20",), money.unheard_limit
+        "a commit of machines ignores a concurrent reduction of the budget", ("I-20",), money.unheard_limit
     ),
-    "no-most-machines": PlantedBug(
-        "how many machines a pool may have is not looked at", ("I-20",), money.no_most_machines
-    ),
+    "no-most-machines": PlantedBug("a pool has no limit of machines", ("I-20",), money.no_most_machines),
     "no-rollout": PlantedBug("replicas of an older revision stay", ("I-32",), lifecycle.no_rollout),
-    "no-back-off": PlantedBug("what fails is started again at once", ("I-35",), lifecycle.no_back_off),
-    "revision-twice": PlantedBug("two commits are of one revision", ("I-05",), writes.revision_twice),
-    "blind-put": PlantedBug("what is put is written over whatever is there", ("I-01",), writes.blind_put),
-    "mute": PlantedBug("who finds no node is not told why", ("I-34",), lifecycle.mute),
-    "surplus-kept": PlantedBug("replicas that are too many stay", ("I-32",), lifecycle.surplus_kept),
+    "no-back-off": PlantedBug(
+        "a failed workload is started again without back-off", ("I-35",), lifecycle.no_back_off
+    ),
+    "revision-twice": PlantedBug("two commits have the same revision", ("I-05",), writes.revision_twice),
+    "blind-put": PlantedBug(
+        "a PUT replaces the stored object whatever the expected revision", ("I-01",), writes.blind_put
+    ),
+    "mute": PlantedBug("an unschedulable workload gets no reason", ("I-34",), lifecycle.mute),
+    "surplus-kept": PlantedBug("surplus replicas are not stopped", ("I-32",), lifecycle.surplus_kept),
 }
