@@ -181,7 +181,9 @@ async def test_unavailable_machine_is_rejected_with_reason(
         with pytest.raises(ProvisioningUnavailable, match="the machine quota is used up"):
             await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
-        with pytest.raises(ProvisioningRejected, match="region there is not available; available regions: here"):
+        with pytest.raises(
+            ProvisioningRejected, match="region there is not available; available regions: here"
+        ):
             await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]
 

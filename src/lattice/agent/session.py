@@ -13,7 +13,7 @@ import structlog
 from lattice import __version__
 from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import Usage
-from lattice.agent.log_server import LogServer
+from lattice.agent.log_streams import LogStreams
 from lattice.agent.transport import Transport
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Denied, LatticeError, Unavailable
@@ -302,7 +302,7 @@ class AgentSession:
         self.unanswered_heartbeats: dict[int, float] = {}  # number -> send time, monotonic
         self.sent_reports: dict[str, pb.Report] | None = None  # None: no heartbeat sent yet
         self.sent_order = 0
-        self.log_server = LogServer(agent.executor, agent.clock, self._send)
+        self.log_streams = LogStreams(agent.executor, agent.clock, self._send)
         self._send_lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -317,7 +317,7 @@ class AgentSession:
         finally:
             for task in tasks:
                 task.cancel()
-            self.log_server.close()
+            self.log_streams.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive_loop(self) -> None:
@@ -329,7 +329,7 @@ class AgentSession:
             elif message_type == "heard":
                 await self._on_heartbeat_ack(message.heard.beat)
             elif message_type == "log":
-                self.log_server.handle_request(message.log)
+                self.log_streams.handle_request(message.log)
 
     def _accept_orders(self, orders: pb.Orders) -> None:
         """Accept orders; raise Unavailable for orders of a term older than the newest known term (I-19)."""

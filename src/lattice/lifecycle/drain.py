@@ -11,7 +11,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraints import Taint, Toleration
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.timestamps import parse_time

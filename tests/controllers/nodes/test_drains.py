@@ -7,7 +7,7 @@ import pytest
 from build.workload_world import BROKEN, DRAIN, World, a_node, a_service, a_workload, obj, running_world
 
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from build.workload_world import World, a_workload, running_world
 
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import RevisionConflict
 

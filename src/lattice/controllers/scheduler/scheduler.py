@@ -29,8 +29,8 @@ from lattice.scheduling.cycle.reservation_record import holder_name
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent as Wakes
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 # Workloads per batch; the next batch is decided while this batch is written. If every workload goes to
 # another node, a batch needs 12 commits.

@@ -30,8 +30,8 @@ from lattice.placement.greedy.orphaned import clusters_in_use
 from lattice.placement.greedy.unschedulable import is_within_limits
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
+from lattice.placement.status.fleet_status import cluster_labels, cluster_object
 from lattice.placement.status.placement_conditions import PlacementStatus
-from lattice.placement.status.service_status import cluster_labels, cluster_object
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 

@@ -32,12 +32,12 @@ from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.costs import paid_machines
 from lattice.placement.model.world import World
+from lattice.placement.status.fleet_status import digest_of, fleet_digest
 from lattice.placement.status.placement_conditions import (
     PlacementStatus,
     decide_with_verdict,
     placement_status,
 )
-from lattice.placement.status.service_status import digest_of, fleet_digest
 from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from lattice.kinds.constraint import Spread, Toleration
+from lattice.kinds.constraints import Spread, Toleration
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.selector import Requirement as LabelDemand
 from lattice.kinds.policy import (

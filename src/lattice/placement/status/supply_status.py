@@ -28,7 +28,7 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import World
-from lattice.placement.status.service_status import (
+from lattice.placement.status.fleet_status import (
     FOUR_DECIMALS,
     cloud_status,
     cluster_status,

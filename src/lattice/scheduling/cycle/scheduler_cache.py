@@ -20,12 +20,12 @@ from lattice.scheduling.cycle.input_checks import capacity_conflicts
 from lattice.scheduling.cycle.reservation_record import allocated_gpus, reservation_record
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo, node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_CACHED_ASKS = 1 << 12
 

@@ -30,11 +30,11 @@ from lattice.scheduling.cycle.tie_break import RandomSource
 from lattice.scheduling.offline.oversized import oversized_warnings
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, WorkloadAsk
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NO_LIMIT, NodeTable
 from lattice.scheduling.table.qos import Qos, qos_of, utilisation
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, WorkloadAsk
 
 FROZEN_CLOCK_S = 0.0  # the clock stands still: no reservation expires, no back-off ends
 BATCH_SIZE = 1000  # workloads scheduled between two progress reports

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Floats
-from lattice.kinds.constraint import Spread
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import Spread
 from lattice.scheduling.table.label_match import matching_any, with_label
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import MATCH_ALL, Counts, TopologyCounts
 
 

@@ -8,7 +8,7 @@ from lattice.engine.table import Flags, Rows, Table
 from lattice.kinds.meta.quantity import format_per_hour
 from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.quotes import Quotes
+from lattice.placement.model.replica_quotes import Quotes
 from lattice.placement.plugins.rejection_reasons import fleet_of, select_rows
 
 

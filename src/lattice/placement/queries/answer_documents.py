@@ -25,7 +25,7 @@ from lattice.placement.queries.plan_document import (
     verdict_document,
 )
 from lattice.placement.queries.why import DecisionStep, PlacementExplanation, Rejection
-from lattice.placement.status.service_status import PLACED, placed_because
+from lattice.placement.status.fleet_status import PLACED, placed_because
 
 
 def why_document(explanation: PlacementExplanation, state: FleetState, pool: str = "") -> Document:
