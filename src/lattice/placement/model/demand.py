@@ -258,7 +258,7 @@ class ReplicaAsk:
     excluded_regions: frozenset[str] = frozenset()
     # Only the regions that this data center overflows to.
     overflow_source: str = ""
-    # Choose the machine type that hosts most of so many replicas; 0: the cheapest type.
+    # Choose the machine type that hosts the most of this number of replicas; 0: the cheapest type.
     capacity_target: int = 0
 
     @property
