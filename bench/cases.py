@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lattice.kinds.constraint import NodeTerm, Spread, WorkloadTerm
+from lattice.kinds.constraints import NodeTerm, Spread, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
-from lattice.scheduling.table.ask import Demands, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands, WorkloadAsk
 
 MIB, GIB = 1 << 20, 1 << 30
 ZONES = ("a", "b", "c")

@@ -23,9 +23,9 @@ from bench.machine import facts as machine
 from bench.report import RESULTS
 from lattice.engine.decide import decide
 from lattice.scheduling.cycle.profile import compile_preset
-from lattice.scheduling.table.ask import Demands, GpuNeed
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed
 
 DATA = (
     Path(os.environ.get("LATTICE_BENCH_DATA", Path(__file__).parent.parent.parent / "shared" / "data"))

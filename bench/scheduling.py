@@ -22,8 +22,8 @@ from lattice.engine.explain import all_rejections, as_json, summarize
 from lattice.engine.plugin import Profile
 from lattice.scheduling.cycle.profile import PRESETS, compile_profile
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import Demands, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands, WorkloadAsk
 
 INCLUDED = """Deciding only, per CPU-second of one process: every filter and every score of the default profile `balanced` on every node,
 no sampling; chosen, runner-up, the scores of both and the reason masks for each decision: of those decided together the masks of the

@@ -3,8 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 # A workload and the name of its node.
 Placed = tuple[WorkloadAsk, str]

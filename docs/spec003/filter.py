@@ -55,9 +55,9 @@ FILTER = (
     ),
     Row(
         "tolerations",
-        "kinds.constraint:Toleration.tolerates",
+        "kinds.constraints:Toleration.tolerates",
         f"{FILTERS}::test_tolerations",
-        ("kinds/constraint.py", 'return self.key in ("", taint.key)', "return self.key == taint.key"),
+        ("kinds/constraints.py", 'return self.key in ("", taint.key)', "return self.key == taint.key"),
     ),
     Row(
         "resource_feasibility_check",

@@ -18,9 +18,9 @@ MISSING = (
     ),
     Row(
         "2. Ephemeral storage and hugepages",
-        "scheduling.table.ask:demands_of",
+        "scheduling.table.workload_ask:demands_of",
         f"{RESOURCES}::test_ephemeral_storage_and_hugepages_are_both_required",
-        ("scheduling/table/ask.py", "if name != GPU and amount > 0", 'if name in ("cpu", "memory")'),
+        ("scheduling/table/workload_ask.py", "if name != GPU and amount > 0", 'if name in ("cpu", "memory")'),
     ),
     Row(
         "3. Pod-level resource aggregation",

@@ -24,7 +24,7 @@ SCHEDULER = (
     ),
     Row(
         "ScheduleRequest",
-        "scheduling.table.ask:WorkloadAsk",
+        "scheduling.table.workload_ask:WorkloadAsk",
         f"{CYCLES}::test_placed_workload_is_not_scheduled_again",
         ("scheduling/cycle/cycle.py", "if ask.name in placements:", "if False:"),
     ),

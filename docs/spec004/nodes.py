@@ -107,10 +107,10 @@ PLACEMENT = (
     ),
     Row(
         "filter: disk",
-        "scheduling.table.ask:demands_of",
+        "scheduling.table.workload_ask:demands_of",
         f"{LOOPS}::test_disk_is_requested_counted_and_released",
         (
-            "scheduling/table/ask.py",
+            "scheduling/table/workload_ask.py",
             "if name != GPU and amount > 0",
             'if name not in (GPU, "storage") and amount > 0',
         ),

@@ -56,13 +56,13 @@ def planned(actions: Iterable[Action]) -> list[str]:
         ),
         pytest.param(
             [an_assignment(desired="Stopped")],
-            [an_instance(state="Exited", asked=True)],
+            [an_instance(state="Exited", was_stopped_on_request=True)],
             [],
             id="a stopped instance keeps its logs",
         ),
         pytest.param(
             [an_assignment()],
-            [an_instance(state="Exited", asked=True)],
+            [an_instance(state="Exited", was_stopped_on_request=True)],
             ["start u1.a1.main #0"],
             id="a stopped instance may run again",
         ),
@@ -98,7 +98,7 @@ def planned(actions: Iterable[Action]) -> list[str]:
         ),
         pytest.param(
             [an_assignment(revision="b2")],
-            [an_instance(state="Exited", asked=True)],
+            [an_instance(state="Exited", was_stopped_on_request=True)],
             ["remove u1.a1.main", "start u1.b2.main #0"],
             id="and starts the new revision once the old one exited",
         ),
@@ -223,7 +223,7 @@ instances = st.builds(
     state=st.sampled_from(["Starting", "Running", "Exited"]),
     attempt=st.integers(0, 2),
     failure=st.sampled_from([None, FAILED]),
-    asked=st.booleans(),
+    was_stopped_on_request=st.booleans(),
 )
 
 
@@ -257,7 +257,7 @@ class Slow:
         elif isinstance(action, Stop):
             assert self.there[action.id].is_live
             self.there[action.id] = msgspec.structs.replace(
-                self.there[action.id], state="Exited", asked=True, failure=None
+                self.there[action.id], state="Exited", was_stopped_on_request=True, failure=None
             )
         else:
             spec = action.spec
@@ -290,7 +290,7 @@ def should_live(wanted: list[Assignment], there: list[Instance]) -> set[Any]:
     spent = {
         instance.id
         for instance in there
-        if not instance.is_live and not instance.asked
+        if not instance.is_live and not instance.was_stopped_on_request
         for order in [best.get(instance.workload)]
         if order and instance.attempt >= order.attempt
     }

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lattice.kinds.constraint import (
+from lattice.kinds.constraints import (
     NodeTerm,
     PreferredNodes,
     PreferredWorkloads,
@@ -14,9 +14,9 @@ from lattice.kinds.constraint import (
 )
 from lattice.kinds.container import parse_amounts
 from lattice.kinds.meta.selector import LabelSelector, Requirement
-from lattice.scheduling.table.ask import MILLI_PER_GPU, Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, Demands, GpuNeed, WorkloadAsk
 
 ROOM = {"cpu": 4, "memory": "16Gi"}
 

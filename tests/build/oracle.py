@@ -5,10 +5,10 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from lattice.kinds.constraint import MachineImage, NodeTerm
+from lattice.kinds.constraints import MachineImage, NodeTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.workload_ask import Demands
 
 
 @dataclass(frozen=True)

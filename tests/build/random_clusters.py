@@ -22,7 +22,7 @@ from build.node_tables import (
 from build.oracle import ClusterOracle
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
-from lattice.kinds.constraint import (
+from lattice.kinds.constraints import (
     MachineImage,
     PreferredNodes,
     PreferredWorkloads,
@@ -31,9 +31,9 @@ from lattice.kinds.constraint import (
     WorkloadTerm,
 )
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed, WorkloadAsk
 
 KEYS = ("zone", "node", "rack") * 4 + ("nowhere",)
 TAINTS = (

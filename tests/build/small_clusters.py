@@ -14,10 +14,10 @@ from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadA
 from lattice.scheduling.plugins.filters.node_selector import NodeSelector
 from lattice.scheduling.plugins.scores.bin_packing import BinPacking
 from lattice.scheduling.plugins.scores.least_allocated import LeastAllocated
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed, WorkloadAsk
 
 FILTERS: Any = (NodeSelector(), Fit(), Gpu(), HostPorts(), WorkloadAntiAffinity())
 EMPTIEST: Any = ((LeastAllocated(), 1.0),)

@@ -21,7 +21,7 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop, Requeue, Source, run_all
 from lattice.controllers.runtime.object_writes import put_new, with_metadata, with_spec, with_status
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.core import Event
 from lattice.kinds.meta.base import Condition, Kind, path_of
 from lattice.kinds.meta.timestamps import format_micro_time

@@ -20,7 +20,7 @@ from lattice.clock import SystemClock
 from lattice.errors import Unavailable
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
-from lattice.providers.protocol import Provider, ProvisioningUnavailable
+from lattice.providers.protocol import Provider, ProvisioningRejected, ProvisioningUnavailable
 
 AGENT = Path(__file__).parents[1] / "build" / "fake_agent.py"
 SOON = 0.02  # seconds
@@ -182,7 +182,7 @@ async def test_unavailable_machine_is_rejected_with_reason(
             await rig.provider.create(a_machine_spec("n2"))
         rig.provider.quota = 9
         with pytest.raises(
-            ProvisioningUnavailable, match="region there is not available; available regions: here"
+            ProvisioningRejected, match="region there is not available; available regions: here"
         ):
             await rig.provider.create(replace(a_machine_spec("n2"), region="there"))
         assert await rig.states() == [("n1", "rack-001", "Running")]

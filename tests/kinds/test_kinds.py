@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lattice.kinds import CORE_KINDS, KINDS, LATTICE_KINDS
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraints import Taint, Toleration
 from lattice.kinds.meta import yaml_manifest as manifest
 from lattice.kinds.meta.base import Kind, Part
 from lattice.kinds.meta.schema import structural_schema

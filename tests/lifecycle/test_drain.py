@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraints import Taint, Toleration
 from lattice.lifecycle.disruption import ServiceAvailability
 from lattice.lifecycle.drain import (
     NodeEviction,

@@ -24,7 +24,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.placement.explain.verdict import judge
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import FleetState, converge
-from lattice.placement.status.service_status import pool_status, spending
+from lattice.placement.status.fleet_status import pool_status, spending
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 GATEWAY = "default/api-gateway"

@@ -13,7 +13,7 @@ import structlog
 from lattice import __version__
 from lattice.agent.executor import Executor
 from lattice.agent.host.runtime_protocol import Usage
-from lattice.agent.log_server import LogServer
+from lattice.agent.log_streams import LogStreams
 from lattice.agent.transport import Transport
 from lattice.clock import Clock, with_timeout
 from lattice.errors import Denied, LatticeError, Unavailable
@@ -26,14 +26,14 @@ REPORT_BATCH_S = 0.05  # changes within this time share one heartbeat
 FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0
 # A connection that lasted longer resets the reconnect back-off.
 STABLE_CONNECTION_S = 10.0
-# Two machines with one key replace each other: the rejected one waits half a minute (decision 0020).
+# Two machines with the same key push each other out; the rejected machine waits this time (decision 0020).
 DENIED_RETRY_DELAY_S = 30.0
 FAILURES_PER_DISCOVERY = 3  # consecutive connect failures before a discovery of servers
 # A larger heartbeat is sent without logs; servers accept twice this size.
 MAX_HEARTBEAT_BYTES = 512 * 1024
 MAX_ADDRESSES = 5
 DISCOVERY_INTERVAL_S = 600.0
-# Redirects to an address that has just not answered are ignored up to this count.
+# Redirects to the address that failed last are ignored up to this count.
 MAX_IGNORED_REDIRECTS = 4
 MAX_REDIRECTS = 5  # consecutive redirects before a reconnect delay
 REJOIN_FIX = "create a token with `lattice tokens create`, then start the agent with --server and --join"
@@ -80,7 +80,8 @@ class Agent:
         self._connect_failures = 0  # consecutive
         self._unresponsive_address = ""  # the last address without an answer
         self._ignored_redirects = 0
-        # At most one heartbeat interval: after a few missed heartbeats the leader marks the node not ready.
+        # After the first handshake at most one heartbeat interval: the leader marks a node not ready after a
+        # few missed heartbeats.
         self._max_reconnect_delay = MAX_RECONNECT_DELAY_S
 
     async def discover_servers(self) -> None:
@@ -93,8 +94,8 @@ class Agent:
                 ]
 
     async def _discover_periodically(self) -> None:
-        """Refresh the server addresses while connected: after the loss of the server no server may be left to
-        query."""
+        """Refresh the server addresses while connected: if the server is lost later, there may be no server
+        to ask."""
         while self.discover_addresses is not None:
             await self.clock.sleep(DISCOVERY_INTERVAL_S * (0.5 + self.rng.random() / 2))
             with suppress(LatticeError):
@@ -186,7 +187,7 @@ class Agent:
         return FIRST_RECONNECT_DELAY_S
 
     def _should_ignore_redirect(self, address: str) -> bool:
-        """Whether to ignore a redirect to the address that has just not answered: the redirecting server will
+        """Whether to ignore a redirect to the address that failed last: the redirecting server will
         soon learn of a new leader."""
         if (
             not address
@@ -207,7 +208,7 @@ class Agent:
             await self.discover_servers()
 
     async def _run_session(self, address: str) -> None:
-        """Run one connection, until an error or the end of the connection by the server."""
+        """Run one connection until an error occurs or the server ends the connection."""
         self.executor.reset_order_numbers()
         async with self.transport.connect(address) as connection:
             # Contact counts from the send time of the hello, not from the answer.
@@ -234,7 +235,8 @@ class Agent:
             self.is_connected.set()
             try:
                 await AgentSession(self, connection, welcome).run()
-            # The server reads the store during a handshake: reconnect once to confirm the removal.
+            # Only a handshake makes the server read the store, so reconnect once: the handshake confirms the
+            # removal.
             except NodeRemoved as error:
                 log.warning("not connected", address=address, reason=str(error))
             finally:
@@ -300,7 +302,7 @@ class AgentSession:
         self.unanswered_heartbeats: dict[int, float] = {}  # number -> send time, monotonic
         self.sent_reports: dict[str, pb.Report] | None = None  # None: no heartbeat sent yet
         self.sent_order = 0
-        self.log_server = LogServer(agent.executor, agent.clock, self._send)
+        self.log_streams = LogStreams(agent.executor, agent.clock, self._send)
         self._send_lock = asyncio.Lock()
 
     async def run(self) -> None:
@@ -315,7 +317,7 @@ class AgentSession:
         finally:
             for task in tasks:
                 task.cancel()
-            self.log_server.close()
+            self.log_streams.close()
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _receive_loop(self) -> None:
@@ -327,7 +329,7 @@ class AgentSession:
             elif message_type == "heard":
                 await self._on_heartbeat_ack(message.heard.beat)
             elif message_type == "log":
-                self.log_server.handle_request(message.log)
+                self.log_streams.handle_request(message.log)
 
     def _accept_orders(self, orders: pb.Orders) -> None:
         """Accept orders; raise Unavailable for orders of a term older than the newest known term (I-19)."""
@@ -407,8 +409,8 @@ class AgentSession:
                 heartbeat.workload_usage[path].CopyFrom(_usage(usage))
 
     async def _send(self, message: pb.FromAgent) -> None:
-        """Send one message; a server that does not read for as long as missed heartbeats allow is treated as
-        lost."""
+        """Send one message; if the server reads nothing for the time of MAX_UNANSWERED_HEARTBEATS, the
+        connection is lost."""
         # The heartbeat loop and the log streams share the connection.
         async with self._send_lock:
             await with_timeout(

@@ -44,7 +44,7 @@ async def _ensure(api: Api, served: ServedKind, obj: Object) -> Entry:
         )
         try:
             return Entry(key, value, await api.store.commit([Put(key, value, ABSENT)]))
-        # A concurrent server created the object first: the stored authority counts for every server.
+        # Another server was first: use its stored object.
         except RevisionConflict:
             entry = await api.store.get(key)
     # Permanent objects cannot be deleted.

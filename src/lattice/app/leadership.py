@@ -52,16 +52,17 @@ from lattice.store.cache import Cache
 from lattice.store.election import Election
 from lattice.store.protocol import ABSENT, Key, Put, Store, Term
 
-# The term that every write of a controller is fenced by.
+# The role whose term fences every write of a controller.
 ELECTION_ROLE = "controllers"
 LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "controllers")
 # Annotations of the lease: the leader's address for agents, and the URL of its API.
 AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
 API_URL_ANNOTATION = "lattice.dev/api"
 CONTROLLER_RESTART_DELAY_S = 5.0
-# After a stop of the controllers, the caller of the stop needs a moment to end the term.
+# Delay before a controller that returned without an error starts again: the code that stopped the controller
+# ends the term within this time.
 TERM_END_DELAY_S = 1.0
-# A new server waits so long for its first term before it reports that it serves.
+# The longest time that a new server waits for its first term before it reports that it serves.
 FIRST_TERM_TIMEOUT_S = 1.0
 # Time for running reconciles to end before the server gives up its role.
 SHUTDOWN_TIMEOUT_S = 0.6
@@ -74,8 +75,8 @@ log = structlog.get_logger()
 def build_providers(
     settings: Settings, folder: Path, clock: Clock, server: Callable[[], str]
 ) -> dict[str, Provider]:
-    """Build the provider adapters of the setting, for example `local,docker=local`, by the provider name of
-    pools.
+    """Build the provider adapters of the setting, for example `local,docker=local`, keyed by the provider
+    name that pools use.
 
     Raises Invalid for an unknown adapter.
     """
@@ -129,7 +130,7 @@ def build_dependencies(
     if profile_name in PRESETS:
         profile = PRESETS[profile_name]
     else:
-        # Imported only when needed: reading a profile file needs more code than a server.
+        # The YAML reader is imported only for a profile file.
         from lattice.app.profile_file import load_profile
 
         profile = load_profile(profile_name, None).profile
@@ -197,7 +198,8 @@ class Leadership:
         self.dependencies = replace(self.dependencies, endpoint=self.api_url)
 
     def leading_context(self) -> ControllerContext | None:
-        """The controller context of the current term; None once the lease has expired by our own clock."""
+        """The controller context of the current term; None once the lease has expired by this server's
+        clock."""
         return self.context if self.context is not None and self.election.term == self.context.term else None
 
     def leader_agents_address(self) -> str | None:
@@ -253,7 +255,7 @@ class Leadership:
         metrics.LEADER.set(0)
         metrics.clear_leader_gauges()
         log.info("no longer leading", role=term.role, term=term.number)
-        # A later term of this server keeps the learned GPU demand of the table.
+        # Keep the node table: a later term of this server reuses its learned GPU demand.
         if self.controller_set is not None:
             self._previous_node_table = self.controller_set.scheduling.table
         # Cleared before the callback: agent sessions must find no leader and close.

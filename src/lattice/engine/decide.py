@@ -66,7 +66,8 @@ class Decision:
         return self.explanation.alive if self.explanation else self.table.column("alive")
 
     def copy(self) -> "Decision":
-        """Copy totals and reasons; explanations of the copy are rendered from the table at that time."""
+        """Copy totals and reasons. Explanations of the copy are rendered later, from the table as it is
+        then."""
         reasons = {reason: mask.copy() for reason, mask in self.reasons.items()}
         return Decision(
             self.ask, self.table, self.profile, self.chosen, self.runner_up, self.totals.copy(), reasons
@@ -196,8 +197,8 @@ class ShapeCache:
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
             fixed = fixed_cache_of(ask, table, self.plugins)
-        # The cached masks are valid row by row only if neither the fixed reasons nor an aggregate has changed
-        # for all rows.
+        # The cached masks are valid row by row only if no evaluation of all rows has replaced the fixed
+        # reasons, and no aggregate has changed.
         is_incremental = (
             fixed is self.fixed
             and fixed.full_evaluations == self._fixed_evaluations
@@ -297,7 +298,7 @@ def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
     cache: ShapeCache | None = table.shape_caches.get(key)
     if cache is not None:
         return cache
-    # A cache entry is kept only for the second decision of a shape: many shapes occur once.
+    # A cache entry is kept from the second decision of a shape on: many shapes occur once.
     plugins: ActivePlugins | None = table.shapes_seen_once.pop(key, None)
     if plugins is None:
         drop_oldest_half(table.shapes_seen_once, MAX_SHAPES_SEEN_ONCE)

@@ -147,8 +147,8 @@ def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: flo
     """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
     be picked by `count` asks.
 
-    Within the margin any two totals may become equal, and then rank decides: rows with a better total do not
-    reduce the number of rows of equal total that must stay.
+    Rounding can make totals within the margin equal, and then rank decides. With a margin, `count` rows of
+    the worst total therefore stay, however many better rows there are.
     """
     if len(rows) <= count:
         return rows
@@ -237,15 +237,15 @@ class _Domains:
     def __init__(self, lookahead: _Lookahead, domain_scores: DomainScores, weight: np.float32) -> None:
         self._lookahead, self._scores, self._weight = lookahead, domain_scores, weight
         self._domains: dict[int, _Domain] = {}
-        # −total, rank, domain, offer number: entries with an older offer number are stale.
+        # −total, rank, domain, bid number: entries with an older bid number are stale.
         self._heap: list[tuple[float, int, int, int]] = []
-        self._offers: dict[int, int] = {}
+        self._bids: dict[int, int] = {}
 
     def run(self, count: int) -> list[Pick]:
         """Pick up to `count` rows."""
         self._build(count + 1)
         picks: list[Pick] = []
-        while self._has_offer() and len(picks) < count:
+        while self._has_bid() and len(picks) < count:
             best, _, code, _ = heappop(self._heap)
             domain = self._domains[code]
             rank, row = domain.pop()
@@ -254,45 +254,45 @@ class _Domains:
             total = self._lookahead.place(row)
             if total != RULED_OUT:
                 domain.push(total, rank, row)
-            self._update_offers(code)
+            self._update_bids(code)
         return picks
 
-    def _has_offer(self) -> bool:
-        """Whether any domain has a feasible row; drops stale entries, so that the best offer is on top of the
+    def _has_bid(self) -> bool:
+        """Whether any domain has a feasible row; drops stale entries, so that the best bid is on top of the
         heap."""
-        heap, offers = self._heap, self._offers
-        while heap and heap[0][3] != offers[heap[0][2]]:
+        heap, bids = self._heap, self._bids
+        while heap and heap[0][3] != bids[heap[0][2]]:
             heappop(heap)
         return bool(heap)
 
     def _next_best(self, domain: _Domain) -> tuple[int, float]:
-        """Row and total of the runner-up: the next row of the same domain or the best offer of another
+        """Row and total of the runner-up: the next row of the same domain or the best bid of another
         domain."""
-        own, rival = domain.best(), self._heap[0] if self._has_offer() else None
+        own, rival = domain.best(), self._heap[0] if self._has_bid() else None
         if own and (rival is None or own < rival[:2]):
             return domain.best_row, -own[0]
         return (self._domains[rival[2]].best_row, -rival[0]) if rival else (NO_ROW, float(RULED_OUT))
 
-    def _update_offers(self, code: int) -> None:
-        """Count a placement in the domain and renew the offers of the domains whose score changed."""
+    def _update_bids(self, code: int) -> None:
+        """Count a placement in the domain and renew the bids of the domains whose score changed."""
         changed = self._scores.place(code)
-        # Every domain gets a new offer below, so that all present offers are stale.
+        # Every domain gets a new bid below, so that all present bids are stale.
         if changed is None:
             self._heap.clear()
             changed = self._domains
         for changed_code in changed:
             if changed_code in self._domains:
                 self._domains[changed_code].domain_score = self._weighted_score(changed_code)
-                self._offer(changed_code)
+                self._bid(changed_code)
 
     def _weighted_score(self, code: int) -> np.float32:
         return np.float32(self._scores.value(code) * self._weight)
 
-    def _offer(self, code: int) -> None:
-        self._offers[code] = offer = self._offers.get(code, 0) + 1
+    def _bid(self, code: int) -> None:
+        self._bids[code] = bid = self._bids.get(code, 0) + 1
         best = self._domains[code].best()
         if best is not None:
-            heappush(self._heap, (*best, code, offer))
+            heappush(self._heap, (*best, code, bid))
 
     def _build(self, count: int) -> None:
         """Build the domains from the rows that `count` asks can reach."""
@@ -321,6 +321,6 @@ class _Domains:
                 strict=True,
             )
             self._domains[code] = _Domain(listed, self._weighted_score(code), margin)
-            self._offer(code)
+            self._bid(code)
         if reachable:
             lookahead.set_expected_order(lookahead.best_first(np.concatenate(reachable)))

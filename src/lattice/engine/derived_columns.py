@@ -40,7 +40,7 @@ class DerivableTable(Protocol[TableT_co, SubsetT_co]):
 
     @property
     def table(self) -> TableT_co:
-        """The table itself, of the type that functions which compute columns take."""
+        """The table, as passed to the functions that compute columns."""
         ...
 
     def subset(self, rows: Sequence[int]) -> SubsetT_co: ...

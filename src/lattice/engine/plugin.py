@@ -130,8 +130,7 @@ class DomainScores(Protocol):
     codes: Rowids
 
     def value(self, code: int) -> np.float32:
-        """The score of the rows of the domain without weight, bit for bit equal to the result of the
-        plugin."""
+        """The unweighted score of the domain's rows, bit for bit equal to the result of the plugin."""
         ...
 
     def values(self) -> Floats:
@@ -151,7 +150,8 @@ class DomainScorePlugin(Score, Protocol):
 
 
 WeightedScores = Sequence[tuple[Score, np.float32]]
-# When an answer is evaluated again: never, when its row changes, or for every decision.
+# When an answer is evaluated again. fixed: when a fixed column of the row changes; moving: when the row
+# changes; wide: for every decision.
 Reach = Literal["fixed", "moving", "wide"]
 REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
 

@@ -25,7 +25,8 @@ Value = TypeVar("Value")
 
 FIRST_CAPACITY = 64
 FIRST_LINES = 8
-# The line that all resources without capacity and allocation share; every value in it is zero.
+# Amounts are stored as arrays [line, row]: one line per resource, one row per candidate. Line 0 is all zero;
+# the resources without capacity and allocation share it.
 EMPTY_LINE = 0
 LINE_ARRAYS = ("_total", "_allocated", "_free", "_inverse", "_share")
 # Buffers in rotation: a score needs a few at a time.
@@ -109,7 +110,7 @@ class Table:
         self._fixed_changes = ChangeLog()
         self._free_rows: list[int] = []
         self._capacity = FIRST_CAPACITY
-        # Each resource has a line in the arrays below; a line is a row of the array.
+        # The line of each resource in the arrays [line, row] below.
         self._line_by_resource: list[int] = []
         self._resource_by_line: list[int] = [EMPTY_LINE]
         self._free_lines: list[int] = []
@@ -177,7 +178,7 @@ class Table:
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
         """Return an array computed from fixed columns, computed again when a fixed column changes.
 
-        Not for answers that are cached by row: the log of changed rows does not cover the array.
+        Do not use it in plugins whose answers are cached by row: a change of the array wakes no row.
         """
         entry = self._memos.get(key)
         if entry is None or entry[0] != self.fixed_version:
@@ -334,7 +335,7 @@ class Table:
         for array in (self._total, self._allocated, self._free, self._inverse, self._share):
             array[:, row] = 0
         self._free_rows.append(row)
-        # The total of a removed row is -inf, so that no decision chooses the row: any rank will do.
+        # No decision picks a removed row; the rank of the row above keeps the ranks sorted.
         self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0
         self._tie_order.add(row)
         # The removed row may have been the only row out of order.
@@ -392,8 +393,8 @@ class Table:
         self.touch(row)
 
     def allocate_many(self, resource: int, rows: Sequence[int], amounts: Sequence[int]) -> None:
-        """Allocate one resource on many rows at once; a row may occur several times. The caller touches the
-        rows."""
+        """Allocate one resource on many rows at once; a row may occur several times. The caller must call
+        `touch` on the rows."""
         line = self._line_of(resource)
         np.add.at(self._allocated[line], rows, amounts)
         self._free[line, rows] = self._total[line, rows] - self._allocated[line, rows]

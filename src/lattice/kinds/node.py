@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 
 # Reason of the condition Ready of a node without an agent.

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, NamedTuple
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.container import amount_problems, parse_amounts
 from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (

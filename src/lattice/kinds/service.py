@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraint import Spread, Toleration
+from lattice.kinds.constraints import Spread, Toleration
 from lattice.kinds.container import (
     Container,
     Disconnect,

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from lattice.errors import Cause
-from lattice.kinds.constraint import Constraints
+from lattice.kinds.constraints import Constraints
 from lattice.kinds.container import (
     Container,
     Disconnect,

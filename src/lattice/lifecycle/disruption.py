@@ -33,7 +33,7 @@ def service_availability(
     *,
     is_surged: bool = False,
 ) -> ServiceAvailability:
-    """Count the available and the evicting replicas of a service; a replica is either, or neither.
+    """Count the available and the evicting replicas of a service; no replica counts as both.
 
     `is_surged`: a surge replica was requested for a drain, and does not count as a replica to remove.
     """
@@ -43,7 +43,7 @@ def service_availability(
         eviction = evictions.eviction_of(replica)
         if not eviction.is_active:
             available += is_available(replica)
-        # A replica that does not run may leave beside others: it disrupts nothing until it is stopped.
+        # A replica that does not run is not counted until its stop is ordered: its eviction disrupts nothing.
         elif not eviction.is_withdrawn_if_available:
             evicting_count += 1
     expected = _expected_replicas(service) if service else None

@@ -11,7 +11,7 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraints import Taint, Toleration
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, without_condition
 from lattice.kinds.meta.quantity import pluralize
@@ -43,7 +43,7 @@ class NodeWorkload:
     tolerations: tuple[Toleration, ...] = ()
     # Running and ready.
     is_available: bool = True
-    # It leaves already, and no plan changes that.
+    # An eviction that no later plan withdraws.
     is_evicting: bool = False
 
 
@@ -63,7 +63,7 @@ class DrainPlan:
     evictions: tuple[NodeEviction, ...]
     # Workloads that must wait, with the reason.
     blocked: Mapping[str, str]
-    # Services that need a surge replica before the drain can evict a replica of theirs.
+    # Services that need a surge replica before the drain can evict one of their replicas.
     surge_services: tuple[str, ...]
     # A surge replica exists and is unschedulable.
     is_surge_unschedulable: bool = False
@@ -126,7 +126,7 @@ def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> di
 
 def node_workload(workload: LatticeWorkload, eviction: Eviction = NOT_EVICTING) -> NodeWorkload:
     """Return the workload as the drain planner sees it."""
-    # Planned again at each reconcile: evictions by taints, which may be gone, and evictions of replicas that
+    # Each reconcile plans two kinds of evictions again: by a taint, which may be gone, and of a replica that
     # may recover.
     is_final = eviction.cause is not EvictionCause.NO_EXECUTE_TAINT and not eviction.is_withdrawn_if_available
     return NodeWorkload(
@@ -228,7 +228,7 @@ def node_evictions(
     """Return the eviction of every workload that must leave the node now, by path.
 
     A workload that a drain has begun to evict stays evicted while the drain lasts. A replica that does not
-    run stays if it recovers, unless a taint evicts it now: a user wants that (I-24).
+    run stays if it recovers, unless a taint evicts it now; the user asked for that by the taint (I-24).
     """
     evictions = {}
     if drain is not None:

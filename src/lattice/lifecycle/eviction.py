@@ -6,12 +6,12 @@
   is withdrawn if its preemptor is gone.
 - Requested: the workload must leave. The workload controller orders the stop, except on a silent node: a
   workload that fails over is released at once.
-- Stopping: the order to stop is stored, and a copy may still run on the node. Without a cause the workload
-  stays: the cause has ended since, or a new leader has not decided yet.
-- Released: the workload is bound to no node any more, and the scheduler may bind it to another. A workload
+- Stopping: the order to stop is stored, and a copy may still run on the node. If no cause is known (the
+  cause ended, or a new leader has not decided yet), the state stays Stopping.
+- Released: the workload is no longer bound, and the scheduler may bind it again. A workload
   whose node was removed is released without an eviction.
 
-A drain, a taint and a failed node end, and a planned victim is spared: Planned and Requested then return to
+If the cause ends before the stop is ordered, or the victim is spared, Planned and Requested return to
 NotEvicting.
 
 | cause | decided by | durable record until the stop is ordered |
@@ -20,8 +20,8 @@ NotEvicting.
 | Drain, NoExecuteTaint | the eviction controller, within the disruption budget | the taints of the node |
 | Preemption | the scheduler, within the disruption budget | the condition `Leaving` of the victim |
 
-`derive_eviction` is the only function that tells the state, from the stored workload and the decisions of this
-leader; `DecidedEvictions` is the only place where this leader remembers these decisions.
+`derive_eviction` is the only function that derives the state, from the stored workload and the decisions of
+this leader; `DecidedEvictions` is the only place where this leader remembers these decisions.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -64,8 +64,8 @@ class DecidedEviction:
     cause: EvictionCause
     # Empty for a planned victim of preemption: the workload is stopped only for a stored preemption.
     reason: str
-    # Until the stop is ordered: a drain evicts a replica that does not run without a replacement, and keeps
-    # the replica if it recovers.
+    # True: the replica does not run, so the drain does not wait for a replacement; if the replica recovers
+    # before the stop is ordered, it stays.
     is_withdrawn_if_available: bool = False
 
 
@@ -74,11 +74,11 @@ PLANNED_PREEMPTION = DecidedEviction(EvictionCause.PREEMPTION, "")
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """The eviction of one workload, as `derive_eviction` tells."""
+    """The eviction of one workload, as `derive_eviction` returns it."""
 
     state: EvictionState = EvictionState.NOT_EVICTING
     cause: EvictionCause | None = None
-    # Empty if nothing requires that the workload leaves: not evicting, planned, or stopping without a cause.
+    # Empty if no cause requires the workload to leave: not evicting, planned, or stopping without a cause.
     reason: str = ""
     # The decision is not final: a replica that becomes available stays.
     is_withdrawn_if_available: bool = False
@@ -223,7 +223,7 @@ class DecidedEvictions:
         return next((node for node, victims in self._victims.items() if path in victims), "")
 
     def mark_stored(self, path: str) -> None:
-        """Note that the preemption of the victim is stored: the victim is not spared any more."""
+        """Note that the preemption of the victim is stored: the victim can no longer be spared."""
         for victims in self._victims.values():
             if path in victims:
                 victims[path] = ""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from lattice.kinds.constraint import Constraints
+from lattice.kinds.constraints import Constraints
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.node import NODE_CLASS_LABEL

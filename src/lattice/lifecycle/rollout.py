@@ -88,7 +88,8 @@ def next_steps(
 ) -> RolloutSteps:
     """Return the next replicas to start and to stop on the way to the desired replicas per node group.
 
-    At least `min_ready` replicas stay ready as long as possible, also where fewer replicas can be placed.
+    At least `min_ready` replicas stay ready as long as possible, even if fewer than `min_ready` can be
+    placed.
     """
     live = [replica for replica in replicas if not replica.is_terminating]
     diff = _diff_replicas(desired, revision, live, limits)
@@ -203,7 +204,7 @@ def _node_groups_to_start(
     """Return the node groups in which replicas start now.
 
     All replicas below `total` start at once. A surge replica starts only when no replica stops or starts
-    meanwhile; unschedulable replicas are not waited for (I-32).
+    meanwhile; the step does not wait for unschedulable replicas (I-32).
     """
     groups: list[NodeGroupKey] = []
     for group in sorted(missing):
@@ -250,7 +251,7 @@ def removals_by_machine(
 
 
 def first_on_machines(items: Iterable[T], machine: Callable[[T], str], counts: Counter[str]) -> list[T]:
-    """Return, in order, the first items on each machine, as many as `counts` says for the machine."""
+    """Return, in order, the first `counts[machine]` items of each machine."""
     remaining, chosen = Counter(counts), []
     for item in items:
         if remaining[machine(item)]:

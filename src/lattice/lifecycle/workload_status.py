@@ -44,7 +44,7 @@ class Observation:
     report: Report = MISSING_REPORT
     ready: bool = False
     log: str = ""
-    # Seconds since the node connected: for so long its agent could receive orders.
+    # Seconds since the node connected, the time in which its agent could receive orders.
     connected_for: float | None = None
     eviction: Eviction = NOT_EVICTING
     # The reason why the node is not Ready.

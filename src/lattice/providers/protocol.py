@@ -60,12 +60,16 @@ class AvailableCapacity:
             )
 
 
-class ProvisioningUnavailable(Unavailable):
+class ProvisioningFailed(Unavailable):
+    """The provider did not create the machine."""
+
+
+class ProvisioningUnavailable(ProvisioningFailed):
     """The provider does not create the machine now: quota, credentials, or no capacity. A later attempt may
     succeed."""
 
 
-class ProvisioningRejected(ProvisioningUnavailable):
+class ProvisioningRejected(ProvisioningFailed):
     """The provider can never create the machine as requested, for example in an unknown region. The user must
     change the request."""
 
@@ -80,7 +84,7 @@ class Provider(Protocol):
     async def create(self, machine: MachineSpec) -> str:
         """Create the machine of a node and return the provider's id.
 
-        A running machine stays as it is; an ended machine is started again. Raises `ProvisioningUnavailable`.
+        A running machine stays as it is; an ended machine is started again. Raises `ProvisioningFailed`.
         """
         ...
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from lattice.scheduling.cycle.tie_break import Selector as Selector
     from lattice.scheduling.cycle.tie_break import TieBreaker as TieBreaker
     from lattice.scheduling.preemption.preemptor import Preemptor as Preemptor
-    from lattice.scheduling.table.ask import WorkloadAsk as WorkloadAsk
     from lattice.scheduling.table.node_table import NodeTable as NodeTable
+    from lattice.scheduling.table.workload_ask import WorkloadAsk as WorkloadAsk
 
 # A module is imported when its first name is used: importing one scheduling module does not import every
 # other.
@@ -45,7 +45,7 @@ _EXPORTS_BY_MODULE = {
     "lattice.engine.decide": ("Decision", "decide"),
     "lattice.engine.explain": ("as_json", "summarize"),
     "lattice.engine.plugin": ("Filter", "Profile", "Reason", "Score"),
-    "lattice.scheduling.table.ask": ("WorkloadAsk",),
+    "lattice.scheduling.table.workload_ask": ("WorkloadAsk",),
     "lattice.scheduling.cycle.binder": ("BindEvent", "BindRequest", "Binder", "BindingMode", "BindingStore"),
     "lattice.scheduling.table.node_table": ("NodeTable",),
     "lattice.scheduling.preemption.preemptor": ("Preemptor",),

@@ -49,7 +49,7 @@ class Cache(Generic[T]):
         self._namespaces: dict[str, dict[str, None]] = {}
         self._indexed: dict[str, dict[str, dict[str, None]]] = {name: {} for name in self.indexes}
         self._listeners: list[ChangeListener] = []
-        # The object that the change under notification replaced.
+        # While listeners run: the object before the change.
         self.previous_object: T | None = None
         self._listed_revision = 0
         self._backoff_s = MIN_BACKOFF_S

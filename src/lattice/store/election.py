@@ -63,9 +63,9 @@ class Election:
             self._stop_leading()
 
     async def run(self) -> None:
-        """Campaign and lead until cancelled. After any exception the server campaigns again.
+        """Campaign and lead until cancelled.
 
-        A server that silently never leads is worse than a server that exits.
+        An exception does not end the task: otherwise the server would run on and never lead.
         """
         try:
             while True:

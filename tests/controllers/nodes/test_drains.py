@@ -8,7 +8,7 @@ from build.objects import a_workload, make_object
 from build.workload_world import BROKEN, DRAIN, World, a_joining_node, a_service_with_minimum, running_world
 
 from lattice.kinds.cluster import LatticeCluster
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.pool import LatticePool

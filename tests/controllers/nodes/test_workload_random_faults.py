@@ -9,7 +9,7 @@ import pytest
 from build.objects import a_workload
 from build.workload_world import World, running_world
 
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.workload import LatticeWorkload
 from lattice.store.protocol import RevisionConflict
 

@@ -16,7 +16,7 @@ from lattice.controllers.nodes.workloads import WorkloadController
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Loop
 from lattice.controllers.services.replicas import ReplicaController
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.container import Container
 from lattice.kinds.meta.base import Condition, Kind, Metadata
 from lattice.kinds.node import LatticeNode, NodeSpec, NodeStatus

@@ -10,7 +10,7 @@ from build.objects import make_object
 from lattice.controllers.services.service_status import ServiceStatusController
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
-from lattice.placement.status.service_status import status_with_health
+from lattice.placement.status.fleet_status import status_with_health
 
 MAIN = {"main": {"command": ["true"]}}
 

@@ -34,7 +34,7 @@ from lattice.placement.model.world import (
     World,
     object_key,
 )
-from lattice.placement.status.service_status import fleet_digest
+from lattice.placement.status.fleet_status import fleet_digest
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 TABLES = PricingTables(PriceBook({}))

@@ -27,8 +27,8 @@ from lattice.scheduling.cycle.binder import Binder, BindingMode
 from lattice.scheduling.cycle.cycle import compose
 from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 def scheduler(

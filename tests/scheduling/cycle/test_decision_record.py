@@ -21,7 +21,7 @@ from lattice.scheduling.cycle.decision_record import (
 )
 from lattice.scheduling.cycle.profile import compile_profile, preset
 from lattice.scheduling.cycle.reservations import Reservations
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 PROFILE = preset("balanced")
 COMPILED = compile_profile(PROFILE)

@@ -23,8 +23,8 @@ from lattice.scheduling.cycle.gang import (
 from lattice.scheduling.cycle.reservations import Reservations
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 def assign(table: NodeTable, sizes: list[int], least: int, profile: Profile | None = None) -> GangAssignment:

@@ -21,11 +21,11 @@ from lattice.scheduling.cycle.binder import Binder, BindingMode
 from lattice.scheduling.cycle.cycle import CompositeScheduler, CycleResult
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from tests.scheduling.test_properties import EVERYTHING, decision_facts
 
 pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)

@@ -9,7 +9,7 @@ import pytest
 from build.objects import a_node, a_workload
 from build.stored_forms import STORED_FORMS
 
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.workload import Binding, LatticeWorkload, ReservationRecord

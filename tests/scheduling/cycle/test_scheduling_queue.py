@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 TABLE = nodes(1000)
 GROWN, GONE = "node grew", "workload gone"

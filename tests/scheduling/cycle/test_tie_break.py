@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lattice.engine.decide import NO_ROW, decide
-from lattice.kinds.constraint import NodeTerm, PreferredNodes, PreferredWorkloads, WorkloadTerm
+from lattice.kinds.constraints import NodeTerm, PreferredNodes, PreferredWorkloads, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector, Requirement
 from lattice.scheduling.cycle.tie_break import Selector, TieBreaker
 

@@ -14,7 +14,7 @@ from build.node_tables import (
     workload_preference,
 )
 
-from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity, WorkloadAntiAffinity
 from lattice.scheduling.plugins.filters.topology_spread import TopologySpread

@@ -25,14 +25,14 @@ from hypothesis import strategies as st
 
 from lattice.engine.decide import decide
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraint import MachineImage, Volume
+from lattice.kinds.constraints import MachineImage, Volume
 from lattice.scheduling.cycle.cycle import wakes_on
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 from lattice.scheduling.cycle.scheduling_queue import UNSCHEDULABLE_RETRY_S, SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands
 
 BALANCED = compile_preset()
 

@@ -23,13 +23,13 @@ from lattice.engine.decide import decide
 from lattice.engine.explain import all_rejections, reason_details
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraint import MachineImage as Image
-from lattice.kinds.constraint import Volume
+from lattice.kinds.constraints import MachineImage as Image
+from lattice.kinds.constraints import Volume
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.label_codes import LabelCodes
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands
 
 PORT = workload_demands(host_ports=((8080, "TCP"),))
 WEB = workload_demands(labels={"app": "web"})

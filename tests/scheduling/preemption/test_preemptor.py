@@ -7,12 +7,12 @@ import pytest
 from build.small_clusters import ask, indifferent, nodes, nodes_by_workload, packing, put
 
 from lattice.engine.decide import decide
-from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.preemption.preemptor import Preemption, Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 WEB = (("app", "web"),)
 NOT_NEAR_WEB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "web"}), topology_key="node"),)

@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 from lattice.engine.decide import decide
 from lattice.engine.plugin import Profile
-from lattice.kinds.constraint import Spread, WorkloadTerm
+from lattice.kinds.constraints import Spread, WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
 from lattice.scheduling.plugins.filters.topology_spread import TopologySpread
 from lattice.scheduling.plugins.reasons import StaticReason
 from lattice.scheduling.preemption import preemptor as preempting
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed, WorkloadAsk
 
 NEAR_DB = (WorkloadTerm(selector=LabelSelector(match_labels={"app": "db"}), topology_key="node"),)
 

@@ -16,7 +16,6 @@ from lattice.scheduling.plugins.filters.fit import Fit
 from lattice.scheduling.plugins.filters.gpu import Gpu
 from lattice.scheduling.plugins.scores.gpu_fragmentation import FragmentationCache, GpuFragmentation
 from lattice.scheduling.preemption.preemptor import fits_on
-from lattice.scheduling.table.ask import Demands, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.gpu_demand import (
     CPU_STARVATION_WEIGHT,
     RELEARN_EACH_CHANGE_UP_TO,
@@ -30,6 +29,7 @@ from lattice.scheduling.table.gpu_demand import (
 )
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed, WorkloadAsk
 
 pytestmark = pytest.mark.timeout(PROPERTY_TIMEOUT_S)
 MODELS = ("T4", "G2")

@@ -10,10 +10,10 @@ from lattice.engine.decide import NO_ROW, decide
 from lattice.engine.explain import all_rejections, rejection_counts
 from lattice.errors import Conflict, Invalid
 from lattice.scheduling.cycle.profile import compile_preset
-from lattice.scheduling.table.ask import Demands, GpuNeed
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.resource_fit import unfit_reason
+from lattice.scheduling.table.workload_ask import Demands, GpuNeed
 
 PROFILE = compile_preset("balanced")
 

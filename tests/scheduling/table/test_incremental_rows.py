@@ -19,12 +19,12 @@ from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.engine.derived_columns import MAX_COLUMNS_KEPT
 from lattice.engine.plugin import Profile
 from lattice.engine.table import RowSubset
-from lattice.kinds.constraint import MachineImage, PreferredNodes
+from lattice.kinds.constraints import MachineImage, PreferredNodes
 from lattice.scheduling.cycle.profile import PRESETS, SCORES, ProfileSpec, compile_profile
 from lattice.scheduling.plugins.scores.service_spread import NodeSpread, ServiceSpread
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import MAX_NUMBERED_SHAPES, NodeTable
+from lattice.scheduling.table.workload_ask import Demands
 from lattice.scheduling.table.workload_index import MAX_IDLE_CLASSES
 
 WITHOUT_LESSONS = {

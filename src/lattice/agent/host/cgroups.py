@@ -44,11 +44,10 @@ def process_cgroups(mounts: str, own: str) -> list[Hierarchy]:
 
 
 def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
-    """The parents of the agent's branches: the agent's own cgroup, so that its limits also apply to
-    instances.
+    """The cgroups in which the agent can create its branch, the folder of the instances' cgroups.
 
-    A v2 cgroup with processes cannot delegate controllers to children: there the branch is a sibling of the
-    agent's cgroup.
+    A branch inside the agent's own cgroup makes the limits of the agent cover the instances. A v2 cgroup with
+    processes cannot delegate controllers to children: there the branch is a sibling of the agent's cgroup.
     """
     mount_points = {Path(line.split()[1]) for line in mounts.splitlines()}
     parents = []
@@ -131,8 +130,8 @@ def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[s
 def make(
     hierarchies: Iterable[Hierarchy], name: str, limits: Limits
 ) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Create the cgroups of an instance; return their paths, and the cgroup version that enforces every
-    limit."""
+    """Create the cgroups of an instance; return their paths and, by resource, the cgroup version that
+    enforces the limit."""
     paths: list[str] = []
     enforced: dict[str, str] = {}
     for hierarchy in hierarchies:
@@ -157,7 +156,7 @@ def make(
 
 
 def _limit(path: Path, contents: dict[str, str]) -> bool:
-    """Write the limit files; return False if the kernel rejects a limit, or without limits."""
+    """Write the limit files; return False if the kernel rejects a limit or there is no limit."""
     for name, value in contents.items():
         # A kernel without swap accounting has no such file.
         if name == "memory.swap.max" and not (path / name).exists():

@@ -89,8 +89,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     signal: str = ""  # such as SIGKILL, if a signal ended the instance
     failure: Failure | None = None
-    # Ended by a stop request: the same attempt may be started again.
-    asked: bool = False
+    # A stop request ended the instance: the same attempt may be started again.
+    was_stopped_on_request: bool = msgspec.field(name="asked", default=False)
     enforced: dict[str, str] = {}  # limit -> cgroup-v1, cgroup-v2, rlimit, container or none
 
     @property
@@ -100,7 +100,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     def covers_attempt(self, attempt: int) -> bool:
         """Whether a start in this attempt would change nothing: the instance is live, or has ended in this
         attempt by itself."""
-        return self.is_live or (self.attempt >= attempt and not self.asked)
+        return self.is_live or (self.attempt >= attempt and not self.was_stopped_on_request)
 
 
 class Handle(msgspec.Struct, frozen=True):

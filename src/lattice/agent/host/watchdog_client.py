@@ -19,7 +19,7 @@ from lattice.clock import Clock
 from lattice.errors import Unavailable
 
 WATCHDOG_TIMEOUT_S = 5.0
-# The notice is this fraction of the time without contact, up to the maximum.
+# Time from SIGTERM to the deadline, as a fraction of `stop_after`; at most MAX_NOTICE_S.
 NOTICE_FRACTION, MAX_NOTICE_S = 0.1, 5.0
 
 
@@ -41,7 +41,7 @@ class GuardRequest:
     command: tuple[str, ...] = ()
 
     def line(self) -> str:
-        """The command line of the request for the watchdog's protocol."""
+        """The request as one line of the watchdog's protocol."""
         fields = (
             self.id,
             self.pid,
@@ -73,8 +73,11 @@ class WatchdogClient:
         self._reader_task: asyncio.Task[None] | None = None
 
     def disconnected_failure(self, stop_after: float | None) -> Failure | None:
-        """The failure that forbids the start of an instance with a limited time without contact: after that
-        time its replacement may run elsewhere (I-13)."""
+        """The reason not to start an instance now, or None.
+
+        If contact was lost for `stop_after` seconds, a replacement may already run elsewhere (I-13). None for
+        `stop_after`: the instance may run without contact for any time.
+        """
         if stop_after is None:
             return None
         last = read_last_contact(str(self.contact_file), self.boot)

@@ -214,7 +214,9 @@ class ContainerRuntime:
         )
         if exit_watch.is_stopping:
             instance = msgspec.structs.replace(
-                instance, failure=exit_watch.stop_failure, asked=exit_watch.stop_failure is None
+                instance,
+                failure=exit_watch.stop_failure,
+                was_stopped_on_request=exit_watch.stop_failure is None,
             )
         self._save_record(InstanceRecord(record.spec, instance, record.handle))
         self._cpu_meter.forget(str(instance_id))

@@ -83,7 +83,11 @@ class ExitWatch:
 
 
 def _reaped(pid: int) -> int | None:
-    """The exit code, if the adopted process is a child of the agent."""
+    """The exit code of an adopted process, or None if the process is not a child of this agent process.
+
+    Usually an earlier agent process started the adopted process, and init reaps it. It is a child if this
+    agent process started it, or is itself the init process to which the kernel gives orphans.
+    """
     try:
         reaped_pid, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -98,7 +102,12 @@ def _exited(
     # 128 plus the signal number, as shells report a signal.
     exit_code = code if code is None or code >= 0 else 128 - code
     return msgspec.structs.replace(
-        record.instance, state="Exited", exit_code=exit_code, signal=name, failure=failure, asked=is_requested
+        record.instance,
+        state="Exited",
+        exit_code=exit_code,
+        signal=name,
+        failure=failure,
+        was_stopped_on_request=is_requested,
     )
 
 

@@ -314,7 +314,7 @@ class FakeRuntime:
             exit_code=code,
             signal=signal,
             failure=failure,
-            asked=is_requested,
+            was_stopped_on_request=is_requested,
         )
         self._records[instance_id] = InstanceRecord(record.spec, instance, record.handle)
         self.record_store.write_record(self._records[instance_id])

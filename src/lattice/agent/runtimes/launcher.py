@@ -1,11 +1,11 @@
 """The launcher of a process: enter the cgroups, apply limits, wait until the agent has recorded the process,
 then exec the command.
 
-Run by path as `python -I -S launch.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so the module must import
-almost nothing. The launcher writes "ready" to STATUS, then closes STATUS when the command starts, or writes
-the error number when the exec fails. If the agent dies, GO closes without data and the command never runs. A
-separate process replaces code between fork and exec, since a fork of a program with threads (gRPC has many)
-is unsafe.
+Run by path as `python -I -S launcher.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so the module must
+import almost nothing. The launcher writes "ready" to STATUS, then closes STATUS when the command starts, or
+writes the error number when the exec fails. If the agent dies, GO closes without data and the command never
+runs. A separate process replaces code between fork and exec, since a fork of a program with threads (gRPC has
+many) is unsafe.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""Start a process that never runs unrecorded: the launcher waits for a release by the agent and exits without
-the release."""
+"""Start a process that never runs unrecorded: the launcher waits until the agent releases it; if the release
+never comes, the launcher exits."""
 
 import asyncio
 import errno

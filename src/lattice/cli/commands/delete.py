@@ -22,7 +22,7 @@ from lattice.cli.client.options import (
     manifests_option,
     with_connection,
 )
-from lattice.cli.fleet.orphan_warning import orphan_warning
+from lattice.cli.fleet.delete_warning import delete_warning
 from lattice.cli.output import messages as say
 from lattice.cli.output import output_format as output
 from lattice.errors import LatticeError, NotFound, Unavailable, UnknownUser, UsageError
@@ -127,7 +127,7 @@ class Deleter:
         deleted = []
         # All targets are selected before the first deletion: a wrong word deletes nothing.
         for target in list(self._select_targets()):
-            orphans = orphan_warning(self.connection, target.target)
+            orphans = delete_warning(self.connection, target.target)
             try:
                 value = self._send_delete(target)
             # Without credentials or without a server every further deletion fails, too.

@@ -87,7 +87,7 @@ async def _run(settings: Settings, options: UpOptions) -> None:
     folder = Path(settings.data_dir)
     # Checked before the server creates the file.
     is_new_state = not settings.store and not (folder / "state.db").exists()
-    # Standard input can be read only once, which the apply does.
+    # Standard input can be read only once, and the apply reads it: `-` is not validated here.
     if sources := [_resolve_seed(seed) for seed in options.seeds if seed != "-"]:
         from lattice.cli.client.manifests import read_manifests
         from lattice.cli.commands.apply import validate_locally

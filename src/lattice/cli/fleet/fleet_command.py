@@ -135,8 +135,7 @@ def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
 
 
 def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") -> None:
-    """Reject namespaces and latency places on the command line that neither the world nor the changed world
-    contains."""
+    """Reject a namespace, or a place in the latency file, that exists neither before nor after the change."""
     from lattice.placement.inputs.latency import validate_latency_csv
     from lattice.placement.queries.dispatch import require_namespace
 
@@ -151,10 +150,11 @@ def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") ->
 
 def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:
     """Hint with the `lattice fit` command for an unplaced service, in the same world and after the same event."""
-    # With -f or --delete, -n also sets the namespace of the changes: only services of that namespace qualify.
+    # The hint must repeat -n. With -f or --delete, -n would move the changes to the namespace of the service,
+    # so only services of the changes' namespace get a hint.
     is_bound = bool(sources.files or sources.deletions)
     declared = {f"{item.get('namespace')}/{item['name']}" for item in document["declared"]}
-    # Services that the change does not touch were unplaced before. Services of the manifests come first.
+    # Skip services that were unplaced without the change. Name services of the manifests first.
     unplaced = [item["name"] for item in document["unplaced"] if not item["isUntouched"]]
     for key in sorted(unplaced, key=lambda name: name not in declared):
         namespace, _, name = key.rpartition("/")

@@ -20,7 +20,7 @@ from lattice.errors import Denied, LatticeError, Unavailable
 
 # The first digit of a successful HTTP status.
 HTTP_SUCCESS_CLASS = 2
-# The client reads at most so many bytes of a response and discards the bytes.
+# The client reads at most this part of a response, in bytes, and discards it.
 MAX_RESPONSE_BYTES = 1 << 20
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

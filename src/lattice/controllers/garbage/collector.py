@@ -35,7 +35,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Delete, Entry,
 EVENT_TTL = timedelta(days=7)
 # Reads of the store that run at the same time.
 MAX_CONCURRENT_READS = 100
-# A namespace that still has content is reconciled again after so many seconds.
+# Delay before a namespace that still has content is reconciled again.
 BLOCKED_NAMESPACE_RECHECK_S = 30.0
 
 # One batch at a time, so that a batch sees the writes of the previous batch. Watches miss no change, so there is

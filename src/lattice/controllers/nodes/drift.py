@@ -26,7 +26,7 @@ class DriftController:
     `/node`."""
 
     context: ControllerContext
-    # A drift is reported after so many seconds; an orphaned workload is reported at once.
+    # Seconds before a drift is reported; an orphaned workload is reported at once.
     grace_s: float = 15.0
     concurrency: Concurrency = field(default_factory=Concurrency)
     name: str = "drifts"

@@ -49,7 +49,7 @@ from lattice.lifecycle.replica_observation import (
 )
 from lattice.store.protocol import Change, Write
 
-# A drained node is reconciled again after so long, so that workloads that need not leave any more stay.
+# Delay before a draining node is checked again after the eviction by a taint was withdrawn.
 SPARED_RECHECK_S = 1.0
 
 
@@ -58,7 +58,7 @@ class EvictionController:
     """Decide which workloads of a node are evicted now; the key is `/node`.
 
     Every decision follows from stored objects, so that a new leader continues a drain. `evictions` holds the
-    decisions.
+    decisions. Flags and metrics name this controller `departures`.
     """
 
     context: ControllerContext
@@ -72,8 +72,8 @@ class EvictionController:
         self._workloads = self.context.cache(LatticeWorkload)
         self._services = self.context.cache(LatticeService)
         self._recorder = self.context.recorder("nodes")
-        # Nodes that needed the check at their last reconcile, and whether the node drained: a change of a
-        # workload wakes these nodes only.
+        # Nodes with a drain or a NoExecute taint at their last reconcile; True for a drain. A change of a
+        # workload wakes only these nodes.
         self._checked_nodes: dict[str, bool] = {}
         self._surge_turns = SurgeTurns(self.context.clock.monotonic)
         self._surge_listeners: list[Callable[[Iterable[str]], None]] = []
@@ -126,7 +126,8 @@ class EvictionController:
         ]
         by_taint = taint_evictions(residents, taint_ages(node, times, now))
         drain = self._drain(residents) if is_draining(node) else None
-        # A change wakes the nodes in the order of their last reconciles.
+        # Pop and add again: the dict stays in the order of the last reconciles, in which a change wakes the
+        # nodes.
         self._checked_nodes.pop(key, None)
         self._checked_nodes[key] = drain is not None
         surges: dict[str, str] = {}
@@ -218,7 +219,7 @@ class EvictionController:
         return any(not node.metadata.deletion_timestamp and not has_joined(node) for node in nodes)
 
     def _blocker(self, service: str) -> str:
-        """The reason why no node accepts a replica of the service, and whether the pool is full; empty if no
+        """Why no node accepts a replica of the service, as text, with a note if the pool is full; empty if no
         replica is stuck.
 
         Placement grows the cluster after the grace period. A replica is stuck after twice the grace period,

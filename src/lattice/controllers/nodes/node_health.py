@@ -49,7 +49,7 @@ MAY_STILL_RUN_MESSAGE = (
     "no failover: the copy was started to keep running without contact, and the current policy forbids "
     "a second copy until the node reports that the copy has ended"
 )
-# Workloads are counted so long after the first workload left: many workloads may leave at once.
+# Delay between the first workload that left and the count of workloads: many workloads may leave at once.
 RECOUNT_DELAY_S = 1.0
 
 log = structlog.get_logger()
@@ -62,7 +62,7 @@ class NodeState(NamedTuple):
     # False: the node is silent only because this server has not received the full report yet.
     is_fully_reported: bool = True
     reason: str = ""
-    # The state may change with time alone after so many seconds.
+    # Seconds until the state may change by time alone.
     recheck_after_s: float | None = None
     # The workload of a silent node may start elsewhere.
     failover: DecidedEviction | None = None

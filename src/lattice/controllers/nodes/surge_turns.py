@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-# A drain that makes no progress gives the surge replica to another drain after so long.
+# A drain without progress loses the surge replica after this time.
 SURGE_TURN_S = 300.0
 
 
 class SurgeTurn(NamedTuple):
-    """The node whose drain gets the surge replica of a service, of several draining nodes."""
+    """Which of several draining nodes may use the service's surge replica now."""
 
     node: str
     ends_at: float
@@ -17,10 +17,10 @@ class SurgeTurn(NamedTuple):
 
 @dataclass
 class SurgeTurns:
-    """Which draining node gets the surge replica of a service.
+    """The drains that wait for the surge replica of a service, and the drain that may use it now.
 
-    This is a queue of drains and no state of an eviction: the workload that waits for the surge replica stays
-    until the drain may evict it.
+    The class only orders the drains and decides no eviction: the workload that waits for the surge replica
+    stays until the drain may evict it.
     """
 
     monotonic: Callable[[], float]
@@ -33,14 +33,13 @@ class SurgeTurns:
         """Services, by path, that need a surge replica before a drain can go on, each with a workload that
         waits for the surge.
 
-        Of several draining nodes, one node keeps the surge until its drain ends, so that the surge is not
-        given up for another node.
+        Of several draining nodes, one node keeps the surge until its drain ends or its turn expires.
         """
         return {service: self._waiting[turn.node][service] for service, turn in self._turns.items()}
 
     def update(self, node: str, surges: Mapping[str, str] | None, *, is_unschedulable: bool) -> set[str]:
         """Replace the surges that the node waits for, and return the services whose surge changes; None: the
-        node waits for nothing any more."""
+        node no longer waits."""
         previous, previous_of_node = self.surges(), self._waiting.pop(node, {})
         if surges is not None:
             self._waiting[node] = surges
@@ -67,7 +66,7 @@ class SurgeTurns:
                 turn = SurgeTurn(turn.node, now + SURGE_TURN_S)
             self._turns[service] = turn
         elif waiting:
-            # The next node by name, then from the first name on: every draining node gets a turn.
+            # The next node by name, and after the last name the first: every draining node gets a turn.
             self._turns[service] = SurgeTurn(
                 next((key for key in waiting if key > turn.node), waiting[0]), now + SURGE_TURN_S
             )

@@ -194,7 +194,8 @@ class Loop:
         self._woken.set()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """Start no more reconciles and give running reconciles so many seconds to end; `run` then returns.
+        """Start no more reconciles and give running reconciles `timeout_s` seconds to end; `run` then
+        returns.
 
         Cancel `run` to end the loop at once.
         """

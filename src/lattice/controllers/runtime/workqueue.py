@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from lattice.clock import Clock
 
-# A key that backs off and changes meanwhile waits at least so long: its own writes must not make the
-# controller spin.
+# The shortest wait of a key that backs off and changes meanwhile: its own writes must not make the controller
+# spin.
 CHANGED_KEY_RETRY_S = 1.0
 # A requeue after 1e-14 s does not move the clock and would make the controller spin.
 MIN_REQUEUE_S = 0.001
-# Of so many keys taken, one comes from the lowest non-empty priority, so that no priority starves.
+# Every eighth key is taken from the lowest non-empty priority, so that no priority starves.
 LOW_PRIORITY_EVERY = 8
 
 
@@ -37,7 +37,7 @@ class Backoff(NamedTuple):
     max_s: float
 
     def delay(self, count: int, rng: random.Random) -> float:
-        """The delay in seconds after so many failures in a row: 50 to 100 % of the exponential value."""
+        """The delay in seconds after `count` failures in a row: 50 to 100 % of the exponential value."""
         # The exponent is limited, because 2.0 ** count overflows after many failures.
         return min(self.max_s, self.initial_s * 2.0 ** min(count - 1, 30)) * (0.5 + rng.random() / 2)
 
@@ -49,7 +49,7 @@ CONFLICT_BACKOFF = Backoff(0.02, 1.0)
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Ask the loop to reconcile the key again after so many seconds; an earlier wake-up replaces the
+    """Ask the loop to reconcile the key again after `after` seconds; an earlier wake-up replaces the
     delay."""
 
     after: float
@@ -168,7 +168,7 @@ class WorkQueue:
         self._ready[priority][key] = None
 
     def _delay(self, key: str, seconds: float) -> None:
-        """Make the key ready after so many seconds, unless the key is due earlier."""
+        """Make the key ready after `seconds`, unless the key is due earlier."""
         due = self._clock.monotonic() + seconds
         if due >= self._due.get(key, math.inf):
             return

@@ -12,7 +12,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS
 # The workload and its event; a node is one more operation, whatever the number of its bindings.
 OPERATIONS_PER_BINDING = 2
 MAX_BINDINGS_PER_UNIT = 32
-# The bytes of the workloads: below the limit of the store, because nodes and events come on top.
+# The bytes of the workloads: below the limit of the store, which also counts the nodes and events.
 MAX_WORKLOAD_BYTES_PER_COMMIT = 900_000
 LIMITS = CommitLimits(MAX_COMMIT_OPERATIONS, MAX_WORKLOAD_BYTES_PER_COMMIT)
 NODE_UNIT_LIMITS = CommitLimits(MAX_BINDINGS_PER_UNIT, MAX_WORKLOAD_BYTES_PER_COMMIT)
@@ -49,7 +49,7 @@ def pack_waves(units: Iterable[BindUnit]) -> list[list[list[BindUnit]]]:
     """Waves of commits. No two commits of a wave write the same node, so the commits of a wave may run
     concurrently; waves run in order."""
     waves: list[list[list[BindUnit]]] = []
-    # By wave: the space of its last commit.
+    # By wave: the capacity left in its last commit.
     spaces: list[CommitSpace] = []
     # By node: the first wave that may write the node.
     next_wave: dict[str, int] = {}

@@ -91,8 +91,8 @@ class BindingRecords:
                 without_condition(workload.status.conditions, EVICTED), [BOUND_CONDITION], now
             ),
         )
-        # In the commit of the binding: without the finalizer the record could go while an agent runs the copy
-        # (I-13).
+        # The finalizer is added in the commit of the binding; otherwise the object could be deleted while an
+        # agent runs the workload (I-13).
         put = with_status(
             entry, status, None if WORKLOAD_FINALIZER in workload.metadata.finalizers else _add_finalizer
         )
@@ -145,12 +145,12 @@ class BindingRecords:
     def mark_unschedulable(
         self, entry: Entry, message: str, kinds: Sequence[str], decision_record: DecisionRecord
     ) -> list[Put]:
-        """Write why no node accepts the workload, with an event; empty if the workload states the same reason
-        kinds."""
+        """Write why no node accepts the workload, with an event; empty if the workload already states the
+        same reason kinds."""
         workload, now = _decode_workload(entry.value), self.context.timestamp
         status, decision = scheduling_status(workload), {**decision_record, "kinds": list(kinds)}
         previous = find_false(status.conditions, SCHEDULED_CONDITION)
-        # A waiting workload is decided again and again: only other kinds of reasons are news (I-33).
+        # A waiting workload is decided many times: only a change of the reason kinds is written (I-33).
         if previous and status.decision.get("kinds") == decision["kinds"]:
             return []
         condition = Condition(type=SCHEDULED_CONDITION, status="False", reason=NO_NODE_FITS, message=message)

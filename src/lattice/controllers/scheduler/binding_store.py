@@ -34,11 +34,11 @@ from lattice.scheduling.cycle.reservation_record import (
     reservation_record,
     term_of,
 )
-from lattice.scheduling.table.ask import GPU
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus
+from lattice.scheduling.table.workload_ask import GPU
 from lattice.store.commit_packing import CommitCost, pack_commits
 from lattice.store.protocol import Delete, Entry, Key, Put, RevisionConflict, Write
 

@@ -13,9 +13,9 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.binder import BindRequest
 from lattice.scheduling.cycle.decision_record import DecisionRecord, chosen_records
 from lattice.scheduling.cycle.profile import ProfileSpec
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.port_allocator import allocated_ports
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass

@@ -29,11 +29,11 @@ from lattice.scheduling.cycle.reservation_record import holder_name
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent as Wakes
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
-# Workloads per batch; the next batch is decided while this batch is written. On distinct nodes a batch fills
-# 12 commits.
+# Workloads per batch; the next batch is decided while this batch is written. If every workload goes to
+# another node, a batch needs 12 commits.
 BATCH_SIZE = 396
 MAX_BATCHES_PER_RECONCILE = 50
 # Batches that are written at the same time.
@@ -145,15 +145,16 @@ class SchedulingController:
         return self._next_requeue()
 
     async def _apply_changes(self) -> None:
-        """Update the table from the caches; the first update takes over the progress of the previous term."""
+        """Update the table from the caches; the first update takes over the learned GPU demand of the
+        previous term."""
         await self.table_updater.update()
         if self.previous_table is not None:
             self.table.gpu_demand.copy_progress_from(self.previous_table.gpu_demand)
             self.previous_table = None
 
     def _decide(self) -> CycleResult | None:
-        """Decide the next batch, and release workloads whose victims have left; None if nothing is to be
-        done."""
+        """Decide the next batch, and release workloads whose victims have left; None if there is no
+        work."""
         now, queue = self.context.clock.monotonic(), self.scheduler_cache.queue
         batch = self._without_unsettled_gangs(queue.pop_batch(now, BATCH_SIZE), now)
         if not batch and not self.awaiting_victims.by_path:
@@ -173,7 +174,7 @@ class SchedulingController:
     def _run_cycle(self, batch: list[list[WorkloadAsk]], now: float) -> CycleResult | None:
         queue = self.scheduler_cache.queue
         revision = self.context.cache(LatticeNode).revision
-        # A budget is spent within one cycle; the next cycle computes the budget anew.
+        # A budget is spent within one cycle; the next cycle computes the budget again.
         self.disruption_budgets.reset()
         for run in batch:
             self.pending_decisions.forget(ask.name for ask in run)

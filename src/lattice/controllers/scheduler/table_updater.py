@@ -19,8 +19,8 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.scheduler_cache import ClockReading, SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent as Wakes
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.store.protocol import Change, Entry
 
 # The single key of the scheduling controller: all nodes share one table.

@@ -31,12 +31,12 @@ from lattice.placement.greedy.orphaned import clusters_in_use
 from lattice.placement.greedy.unschedulable import is_within_limits
 from lattice.placement.inputs.ledger_math import Charge
 from lattice.placement.model.costs import charges_due, paid_machines, releases_due
+from lattice.placement.status.fleet_status import cluster_labels, cluster_object
 from lattice.placement.status.placement_conditions import PlacementStatus
-from lattice.placement.status.service_status import cluster_labels, cluster_object
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
-# With events, ledgers and budget owners, so many clusters stay below a hundred operations.
+# With events, ledgers and budget owners, this number of clusters stays below a hundred operations.
 MAX_CLUSTERS_PER_COMMIT = 30
 MAX_SERVICES_PER_COMMIT = 10
 MAX_NAMES_IN_EVENT = 5

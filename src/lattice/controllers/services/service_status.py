@@ -12,7 +12,7 @@ from lattice.kinds.meta.base import path_of
 from lattice.kinds.meta.conditions import merge_conditions
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload, service_path
-from lattice.placement.status.service_status import status_with_health
+from lattice.placement.status.fleet_status import status_with_health
 from lattice.store.protocol import Change
 
 # The shortest time between two updates of one service: thousands of starting replicas cause few writes.

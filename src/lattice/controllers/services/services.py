@@ -32,21 +32,21 @@ from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.costs import paid_machines
 from lattice.placement.model.world import World
+from lattice.placement.status.fleet_status import digest_of, fleet_digest
 from lattice.placement.status.placement_conditions import (
     PlacementStatus,
     decide_with_verdict,
     placement_status,
 )
-from lattice.placement.status.service_status import digest_of, fleet_digest
 from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"
 OVER_BUDGET = "OverBudget"
-# A workload that no node accepts may wait so long for free capacity before placement remediates.
+# The time that a workload without a feasible node waits for free capacity before placement remediates.
 UNSCHEDULABLE_GRACE_S = 10.0
-# Replicas that have not reached their placement yet are reconciled again after so long ...
+# Delay before replicas that have not reached their placement are reconciled again.
 UNSETTLED_RECHECK_S = 5.0
-# ... and a controller of the whole fleet rests for at least so many times the duration of the last decision, so
+# A controller of the whole fleet rests for at least this multiple of the duration of its last decision, so
 # that a large fleet leaves CPU time.
 MIN_IDLE_RATIO = 20
 _NO_NODE_FITS_BYTES = NO_NODE_FITS.encode()

@@ -228,7 +228,7 @@ def threshold_problems(path: str, value: Decimal | None) -> Iterator[Cause]:
 
 
 def number_problems(value: object, path: str) -> Iterator[Cause]:
-    """A cause for every plain number of the value that is not finite, negative or unrealistically large."""
+    """A cause for every plain number of the value that is infinite, NaN, negative or too large."""
     if isinstance(value, Decimal):
         if not _is_in_range(value):
             yield Cause(path, f"must be a number from 0 to {MAX_PLAIN_NUMBER:,f}, got {_quoted(value)}")

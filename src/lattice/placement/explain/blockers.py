@@ -12,7 +12,7 @@ from lattice.engine.decide import Decision, decide
 from lattice.engine.explain import summarize
 from lattice.engine.plugin import Reason, Shortfall
 from lattice.engine.table import Flags
-from lattice.kinds.constraint import Toleration
+from lattice.kinds.constraints import Toleration
 from lattice.placement.greedy.place import place, place_as_many_as_fit
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.demand import (

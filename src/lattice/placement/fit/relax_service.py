@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
-from lattice.kinds.constraint import Toleration
+from lattice.kinds.constraints import Toleration
 from lattice.kinds.container import Container, parse_amounts
 from lattice.kinds.meta.quantity import MIB, MILLI, Quantity
 from lattice.kinds.meta.selector import LabelSelector

@@ -13,8 +13,8 @@ from lattice.placement.greedy.profile import profile_of
 from lattice.placement.model.demand import CHEAPEST_FIRST, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, MachineType
-from lattice.placement.model.quotes import UNSET, TypeIds
 from lattice.placement.model.replica_index import Assignment
+from lattice.placement.model.replica_quotes import UNSET, TypeIds
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 

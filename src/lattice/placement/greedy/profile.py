@@ -43,14 +43,14 @@ OVERFLOW_ORDER_WEIGHT = 128.0
 PROXIMITY_WEIGHT = 64.0
 SOFT_SPREAD_WEIGHT = 16.0
 PREFERENCES_WEIGHT = 1.0
-# Orders data centers only, since all data centers cost nothing.
+# Breaks ties between data centers, which all cost nothing.
 STATIC_HEADROOM_WEIGHT = 0.125
 
 
 @lru_cache(maxsize=256)
 def profile_of(preferences: Preferences) -> Profile:
-    """Return the profile for the preferences: owned before rented, then near neighbours, then soft spread,
-    then the preferences.
+    """Return the profile for the preferences: owned before rented, then the order of overflow regions, then
+    near neighbours, then soft spread, then the preferences.
 
     Without preferences the cheapest offer wins.
     """

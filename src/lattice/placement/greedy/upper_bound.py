@@ -12,7 +12,7 @@ from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.model.quotes import UNSET
+from lattice.placement.model.replica_quotes import UNSET
 from lattice.placement.plugins.filters.available import Available
 from lattice.placement.plugins.filters.capabilities import Capabilities
 from lattice.placement.plugins.filters.compliance import Compliance

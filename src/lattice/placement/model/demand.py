@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
-from lattice.kinds.constraint import Spread, Toleration
+from lattice.kinds.constraints import Spread, Toleration
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.selector import Requirement as LabelDemand
 from lattice.kinds.policy import (
@@ -258,7 +258,7 @@ class ReplicaAsk:
     excluded_regions: frozenset[str] = frozenset()
     # Only the regions that this data center overflows to.
     overflow_source: str = ""
-    # Choose the machine type that hosts most of so many replicas; 0: the cheapest type.
+    # Choose the machine type that hosts the most of this number of replicas; 0: the cheapest type.
     capacity_target: int = 0
 
     @property

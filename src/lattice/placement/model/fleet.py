@@ -14,8 +14,8 @@ from lattice.placement.model.journal import Attempt, Journal
 from lattice.placement.model.machine_catalog import MachineCatalog
 from lattice.placement.model.offer import Budget, Offer, OfferTable
 from lattice.placement.model.offer_ledgers import OfferLedgers
-from lattice.placement.model.quotes import Quotes
 from lattice.placement.model.replica_index import Assignment, ReplicaIndex
+from lattice.placement.model.replica_quotes import Quotes
 
 
 class FleetTable(OfferTable):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, MachineType, Offer

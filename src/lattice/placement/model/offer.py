@@ -10,7 +10,7 @@ import numpy as np
 
 from lattice.engine.table import Flags, Floats, Integers, Table
 from lattice.engine.tie_order import tie_rank
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.infrastructure import DEFAULT_ALERT_MILLIONTHS, Reservation
 from lattice.kinds.ledger import Account
 from lattice.kinds.overflow import Overflow

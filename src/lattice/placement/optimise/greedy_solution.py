@@ -54,8 +54,7 @@ def _sources(index: ProblemIndex, load: Load) -> set[str]:
 
 
 def _proximate_keys(index: ProblemIndex, load: Load, counts: ReplicaCounts) -> list[ModelKey]:
-    """Models that the proximity rules of the load admit at the present placement of their target loads,
-    cheapest first."""
+    """Models near enough to where the load's target loads are placed now, cheapest first."""
     sources = _sources(index, load)
     for rule in load.proximity_rules:
         target_sources = {source for (source, _), count in counts.get(rule.target_load, {}).items() if count}
@@ -90,7 +89,8 @@ def _unit_price(index: ProblemIndex, load: Load, key: ModelKey) -> float:
 
 
 def _largest_first(index: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
-    """Loads by the largest share of any resource that a replica needs of the largest machine, descending."""
+    """Loads by the part of the largest machine that one replica takes, in its scarcest resource,
+    descending."""
     largest = [
         max((model.size[resource] for model in index.models.values()), default=1) or 1
         for resource in range(len(index.problem.resources))
@@ -103,7 +103,7 @@ def _largest_first(index: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
 
 
 def _trim_hint(index: ProblemIndex, load: Load, hint: Mapping[ModelKey, int]) -> list[tuple[ModelKey, int]]:
-    """The hint without as many replicas as the rules of the load still require elsewhere."""
+    """The hint minus the replicas that must go elsewhere by the spread rules of the load."""
     counts = {key: count for key, count in sorted(hint.items()) if count > 0 and key in index.keys[load.name]}
     regions = {index.sources[source].region for source, _ in counts}
     sources = {source for source, _ in counts}
@@ -126,7 +126,7 @@ class _Used:
 
     bins: dict[ModelKey, Bins] = field(default_factory=dict)
     machines: Counter[ModelKey] = field(default_factory=Counter)
-    # By source: machines, then each resource over the sizes of the machines.
+    # By source: the number of machines, then per resource the sum of their sizes.
     sources: dict[str, tuple[int, ...]] = field(default_factory=dict)
     # Micro-dollars per hour, by ledger.
     spent: Counter[str] = field(default_factory=Counter)
@@ -148,7 +148,7 @@ class _State:
             self.limits[name] = (index.machine_limit(source), *resources)
 
     def openable(self, key: ModelKey) -> int:
-        """Machines of the model that every limit still allows."""
+        """The number of further machines of the model that the limits allow."""
         source, model = self.index.sources[key[0]], self.index.models[key]
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
         most = SOLVER_NO_LIMIT if model.max_machines is None else model.max_machines - self.used.machines[key]
@@ -160,7 +160,7 @@ class _State:
         return max(0, most)
 
     def allowed(self, load: Load, placed: Mapping[ModelKey, int], key: ModelKey) -> int:
-        """Replicas of the load that its own rules still allow on the model."""
+        """The number of further replicas of the load on the model that the rules of the load allow."""
         remaining = load.replicas - sum(placed.values())
         for cap in load.caps:
             if key[0] in cap.sources:

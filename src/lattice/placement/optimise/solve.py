@@ -81,7 +81,7 @@ class _CandidateSolution:
     """A solution in progress."""
 
     counts: ReplicaCounts
-    # Machines that hold replicas, without the minimums of sources.
+    # Machines that hold replicas, without machines that exist only because a source has a minimum.
     machines: Mapping[ModelKey, int]
     unplaced: int
     total: int
@@ -275,8 +275,8 @@ def _undo_moves(index: ProblemIndex, solution: _CandidateSolution) -> _Candidate
 
 
 def _simple_bound(index: ProblemIndex) -> int:
-    """A lower bound without the solver: a replica pays for its share of the cheapest machine, in the resource
-    with the largest sum."""
+    """A lower bound without the solver: per resource, charge every replica its share of the cheapest machine
+    and add up the charges; the largest sum is the bound."""
     sums = [Fraction(0) for _ in index.problem.resources]
     for name, load in index.loads.items():
         for resource, need in enumerate(load.needs if load.replicas else ()):

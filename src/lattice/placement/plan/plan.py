@@ -28,7 +28,7 @@ from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import ObjectKey, World, object_key, placed_counts
 from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
-from lattice.placement.status.service_status import PLACED, PlacementResult, fleet_digest, objects_to_write
+from lattice.placement.status.fleet_status import PLACED, PlacementResult, fleet_digest, objects_to_write
 from lattice.placement.status.supply_conditions import (
     ResourceUsage,
     highest_offer_usage,

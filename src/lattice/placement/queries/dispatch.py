@@ -16,14 +16,14 @@ from lattice.placement.optimise.optimise import MOVE_COST_MICROS, PAYBACK_HOURS,
 from lattice.placement.optimise.solve import Clock, frozen_clock
 from lattice.placement.plan.plan import FleetState, Plan, compare, converge, converge_both, plan
 from lattice.placement.plan.whatif import WhatIfEvent, apply_event, loss_impacts, plan_event
-from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate_document
-from lattice.placement.queries.service_documents import (
+from lattice.placement.queries.answer_documents import (
     drill_document,
     event_document,
     fit_document,
     optimum_document,
     why_document,
 )
+from lattice.placement.queries.plan_document import Document, cost_document, plan_document, rate_document
 from lattice.placement.queries.why import explain_service, unplaced_replicas
 
 Query = Mapping[str, Any]

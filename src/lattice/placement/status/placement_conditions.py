@@ -23,7 +23,7 @@ from lattice.placement.greedy.place_all import find_stale_placement
 from lattice.placement.model.demand import Demand
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
-from lattice.placement.status.service_status import PLACED, PlacementResult, decision_of, with_placement
+from lattice.placement.status.fleet_status import PLACED, PlacementResult, decision_of, with_placement
 
 # Reasons that a condition names.
 MAX_NAMED_REASONS = 3

@@ -22,7 +22,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT, Offer
 from lattice.placement.model.supply import Finding, cloud_account, pool_account
 from lattice.placement.model.world import World
-from lattice.placement.status.service_status import projected_cost
+from lattice.placement.status.fleet_status import projected_cost
 
 # Millionths of a capacity in use from which an offer is under pressure.
 PRESSURE_MILLIONTHS = 800_000

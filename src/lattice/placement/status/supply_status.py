@@ -28,7 +28,7 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.offer import NO_LIMIT
 from lattice.placement.model.world import World
-from lattice.placement.status.service_status import (
+from lattice.placement.status.fleet_status import (
     FOUR_DECIMALS,
     cloud_status,
     cluster_status,
@@ -101,7 +101,7 @@ def supply_statuses(
         match resource:
             case LatticePool() if ("pool", name) in offered:
                 status = pool_status(resource, fleet, world)
-                # Services by cluster are counted from workloads, not from the trial fleet.
+                # Services by cluster are counted from workloads, not from the planned fleet.
                 clusters = (
                     msgspec.structs.replace(
                         pool_cluster, services=usages.get(pool_cluster.name, ClusterUsage()).services

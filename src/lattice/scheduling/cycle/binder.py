@@ -9,8 +9,8 @@ from typing import Literal, Protocol
 from lattice.errors import LatticeError
 from lattice.kinds.container import format_amount
 from lattice.scheduling.cycle.reservations import Reservation, Reservations
-from lattice.scheduling.table.ask import GPU
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import GPU
 
 NODE_LOCK_TTL_S = 10.0  # a lock of a scheduler that died is free after this time
 

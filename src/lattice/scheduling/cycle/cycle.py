@@ -28,9 +28,9 @@ from lattice.scheduling.cycle.reservations import Reservation, ReservationReject
 from lattice.scheduling.cycle.tie_break import RandomSource, Selector, TieBreaker, scaled_score, total_weight
 from lattice.scheduling.plugins.cluster_events import ALL_EVENTS, ClusterEvent
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 # The kind of reason of a gang with too few members so far; no node has this reason.
 GANG_INCOMPLETE = "group incomplete"

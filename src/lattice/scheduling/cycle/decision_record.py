@@ -17,7 +17,7 @@ from lattice.scheduling.cycle.profile import ProfileSpec
 from lattice.scheduling.plugins.filters.gpu import GpuModelMismatch, NoGpu
 from lattice.scheduling.plugins.reasons import LabelMismatch, StaticReason
 from lattice.scheduling.preemption.preemptor import is_resolvable_by_eviction
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_CANDIDATES = 3
 MAX_REASONS = 8  # the most frequent rejection reasons

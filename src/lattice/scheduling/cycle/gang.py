@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from lattice.errors import Conflict
 from lattice.scheduling.plugins.cluster_events import ALL_EVENTS
 from lattice.scheduling.plugins.filters.inter_workload_affinity import WorkloadAffinity
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_START_NODES = 16  # nodes tried for the first member of a cyclic gang
 

@@ -16,11 +16,18 @@ from lattice.kinds.meta.validator import join_path
 from lattice.kinds.node import LatticeNode, NodeStatus
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.plugins.filters.taints import taint_evictions
-from lattice.scheduling.table.ask import GPU, MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_info import PRICE_LABEL, allocatable
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.qos import Qos, eviction_order, is_compressible
 from lattice.scheduling.table.resource_fit import MAX_AMOUNT
+from lattice.scheduling.table.workload_ask import (
+    GPU,
+    MILLI_PER_GPU,
+    PORTS,
+    WORKLOAD_SLOTS,
+    GpuNeed,
+    WorkloadAsk,
+)
 
 MAX_NAMED_EVICTIONS = 3
 MAX_WAITING_KINDS = 200  # distinct workloads checked for cyclic affinity

@@ -38,7 +38,7 @@ from lattice.scheduling.plugins.scores.service_spread import ServiceSpread
 from lattice.scheduling.plugins.scores.soft_spread import SoftSpread
 from lattice.scheduling.plugins.scores.taint_preference import TaintPreference
 from lattice.scheduling.plugins.scores.tightest_fit import TightestFit
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 TieBreakerName = Literal[
     "fixed", "random", "least-loaded", "round-robin", "weighted-random", "affinity-based"

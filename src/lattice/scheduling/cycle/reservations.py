@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from lattice.errors import Conflict
-from lattice.scheduling.table.ask import GPU, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import GPU, WorkloadAsk
 
 RESERVATION_TIMEOUT_S = 30.0  # the default of the profile
 

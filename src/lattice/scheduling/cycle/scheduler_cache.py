@@ -20,12 +20,12 @@ from lattice.scheduling.cycle.input_checks import capacity_conflicts
 from lattice.scheduling.cycle.reservation_record import allocated_gpus, reservation_record
 from lattice.scheduling.cycle.scheduling_queue import SchedulingQueue
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_info import NodeInfo, node_info_of
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import dynamic_ports
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_CACHED_ASKS = 1 << 12
 
@@ -48,7 +48,7 @@ class SchedulerCache:
     node_uids: dict[str, str] = field(default_factory=dict)  # of the nodes in the table
     # Workloads with a reservation record in the store and without binding.
     reservation_records: dict[str, ReservationRecord] = field(default_factory=dict)
-    # Nodes and workloads that the table cannot count, or not as they state, with the reason.
+    # Nodes and workloads that the table leaves out, or counts other than stated, with the reason.
     problems: dict[str, str] = field(default_factory=dict)
     # Workloads that wait for a node, as they were read.
     pending: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)
@@ -123,8 +123,8 @@ class SchedulerCache:
         elif record is not None:
             self._remove_from_node(path, now)
             self.reservation_records[path] = record
-            # The table has the workload already if the record is this scheduler's own. Else a different
-            # scheduler or an earlier process prepared it.
+            # The table already has the workload if this scheduler wrote the record. Otherwise another
+            # scheduler or an earlier process reserved the node.
             if path not in self.table.placements and self.node_uids.get(record.node) == record.uid:
                 self.queue.remove(path)
                 self._admit(path, self.ask_of(workload), record.node, workload)
@@ -133,7 +133,7 @@ class SchedulerCache:
             self._back_off_or_queue(path, workload, now)
 
     def in_doubt_gangs(self) -> set[str]:
-        """Gangs with members that a different scheduler has prepared: the outcome is open, so further members
+        """Gangs with members that another scheduler has reserved: the outcome is open, so further members
         cannot be decided yet."""
         gangs = set()
         for path, record in self.reservation_records.items():
@@ -150,14 +150,14 @@ class SchedulerCache:
         return due
 
     def next_due_at(self) -> float | None:
-        """The monotonic time of the next work if nothing changes: 0 at once, None never."""
+        """The monotonic time of the next work if nothing changes: 0: at once, None: never."""
         times = (self.queue.next_ready_at(), self._retry_heap[0][0] if self._retry_heap else None)
         return min((time for time in times if time is not None), default=None)
 
     def has_placed_ask(self, workload: LatticeWorkload) -> bool:
         """Whether the table has the workload with the ask that the workload has now.
 
-        An unchanged workload object has its ask without a comparison.
+        If the workload is the object that was decided on, its ask is not compared.
         """
         path = path_of(workload)
         placement, pending = self.table.placements.get(path), self.pending.get(path)
@@ -172,7 +172,7 @@ class SchedulerCache:
         self.pending.pop(path, None)
 
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """The ask of a workload. Workloads with equal spec and labels share one reading."""
+        """The ask of a workload. Workloads with equal spec and labels share one WorkloadAsk."""
         metadata = workload.metadata
         # Fields that do not influence scheduling are equalised.
         comparable = msgspec.structs.replace(workload.spec, slot=0, revision="", desired_state="Running")
@@ -196,13 +196,13 @@ class SchedulerCache:
         # The table does not count the resources of workloads being evicted.
         if (victim_node := evictions.node_of_victim(path)) == binding.node:
             return
-        # A different scheduler bound the victim since: it has left the node.
+        # Another scheduler has bound the victim to another node: the victim has left this node.
         if victim_node:
             evictions.remove_victim(path)
         ask, placement = self.ask_of(workload), self.table.placements.get(path)
         if placement and self.table.names[placement.row] == binding.node and placement.ask == ask:
             was_prepared = self.reservation_records.pop(path, None) is not None
-            # A placement without record is bound, or assumed by an attempt that will commit it.
+            # Without a record nothing is to do: the placement is bound, or its attempt commits it.
             if placement.state != "bound" and was_prepared:
                 self.table.commit(path)
             return
@@ -291,7 +291,7 @@ class SchedulerCache:
         if self.queue.current_ask(path) != ask:
             self.queue.add(ask)
             self.pending[path] = (workload, ask)
-            # One more member may complete a waiting gang.
+            # A further member may complete a waiting gang.
             if ask.group:
                 self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
 

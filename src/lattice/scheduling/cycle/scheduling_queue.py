@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 INITIAL_BACKOFF_S = 1.0  # after the first failure; doubles with every failure
 MAX_BACKOFF_S = 30.0

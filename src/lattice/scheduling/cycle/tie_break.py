@@ -11,9 +11,9 @@ from lattice.engine.decide import NO_ROW, RULED_OUT, Decision
 from lattice.engine.explain import MAX_SCORE
 from lattice.engine.plugin import Ask, Profile
 from lattice.engine.table import Floats, Rowids, Table
-from lattice.kinds.constraint import WorkloadTerm
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 WEIGHTED_RANDOM_CANDIDATES = 3
 

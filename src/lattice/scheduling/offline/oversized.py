@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from lattice.kinds.container import format_amount
 from lattice.scheduling.cycle.input_checks import InputWarning
-from lattice.scheduling.table.ask import (
+from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.port_allocator import port_range_of
+from lattice.scheduling.table.workload_ask import (
     GPU,
     MILLI_PER_GPU,
     PORTS,
@@ -15,9 +18,6 @@ from lattice.scheduling.table.ask import (
     GpuNeed,
     WorkloadAsk,
 )
-from lattice.scheduling.table.node_info import NodeInfo
-from lattice.scheduling.table.node_table import NodeTable
-from lattice.scheduling.table.port_allocator import port_range_of
 
 
 class ResourceCheck(NamedTuple):

@@ -30,11 +30,11 @@ from lattice.scheduling.cycle.tie_break import RandomSource
 from lattice.scheduling.offline.oversized import oversized_warnings
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.preemption.preemptor import Preemptor
-from lattice.scheduling.table.ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, WorkloadAsk
 from lattice.scheduling.table.node_info import node_info_of
 from lattice.scheduling.table.node_table import NO_LIMIT, NodeTable
 from lattice.scheduling.table.qos import Qos, qos_of, utilisation
 from lattice.scheduling.table.resource_fit import has_free_gpus, overflow_reason
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, PORTS, WORKLOAD_SLOTS, WorkloadAsk
 
 FROZEN_CLOCK_S = 0.0  # the clock stands still: no reservation expires, no back-off ends
 BATCH_SIZE = 1000  # workloads scheduled between two progress reports
@@ -175,7 +175,7 @@ class _Simulation:
             raise self._no_explanation_error()
 
     def _ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """The ask of a workload. Workloads with the same spec and labels share one reading."""
+        """The ask of a workload. Workloads with the same spec and labels share one WorkloadAsk."""
         metadata, spec = workload.metadata, workload.spec
         key = (id(spec), metadata.namespace, *metadata.labels.items())
         cached = self._ask_by_spec.get(key)
@@ -326,8 +326,8 @@ class _Simulation:
                 explanation.update(beside, chosen=None, summary=rejected.reason + beside.get("summary", ""))
 
     def _explain_beside_gang(self, ask: WorkloadAsk, asks: Iterable[WorkloadAsk]) -> dict[str, Any]:
-        """The explanation of a gang member that would fit alone: the nodes with as many members of its gang
-        as fit."""
+        """The explanation of a gang member that would fit alone: it shows the nodes after as many other
+        members as possible were placed."""
         member_count = 0
         with self.table.what_if():
             for member in asks:

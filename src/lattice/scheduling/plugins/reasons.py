@@ -78,8 +78,8 @@ def workload_names(table: Table, rows: Iterable[int], is_meant: Callable[[Placem
 class StaticReason:
     """A reason that is equal for every node.
 
-    `text` follows the count of nodes. For one node, `subject` is what the reason is about, with `need`, all
-    of which is missing, and `have`.
+    `text` follows the count of nodes. For one node, the shortfall shows `subject`, `need` and `have`; the
+    whole need counts as missing.
     """
 
     plugin: str

@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
-from lattice.kinds.constraint import WorkloadTerm
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import domain_values_per_node, without_topology_key
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import TopologyCounts
 
 TermCounts = dict[WorkloadTerm, TopologyCounts]  # terms with the counts of the workloads in conflict

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from lattice.scheduling.preemption.anti_affinity_conflicts import AntiAffinityConflicts
 from lattice.scheduling.preemption.reclaimable import reclaimable_needs, victim_candidates
 from lattice.scheduling.preemption.victim_search import Deficit, DisruptionLimits, VictimGroup
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,10 @@ from lattice.scheduling.preemption.victim_search import (
     VictimSet,
     VictimSetCheck,
 )
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_STEPS_PER_NODE = 20_000  # search steps on one node
 MAX_STEPS_PER_WORKLOAD = 100_000  # search steps on all nodes together

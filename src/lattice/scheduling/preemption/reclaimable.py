@@ -3,9 +3,9 @@
 import numpy as np
 
 from lattice.engine.table import Flags, Integers
-from lattice.scheduling.table.ask import MILLI_PER_GPU, PORTS, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable, needs_with_ports
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, PORTS, WorkloadAsk
 
 MAX_CACHED_PRIORITIES = 16
 ABOVE_ANY_PRIORITY = 1 << 40

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain
 
-from lattice.scheduling.table.ask import MILLI_PER_GPU
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU
 
 Cost = tuple[int, int, float, int]  # number of victims, sum of priorities, sum of ages, rank of the node
 VictimSet = list["VictimGroup"]

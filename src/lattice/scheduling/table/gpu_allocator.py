@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.table import Table
-from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, GpuNeed
 
 NO_MODEL = -1
 # The free thousandths of an absent GPU: less than any request.

@@ -11,8 +11,8 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
-from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.table_view import GpuDemandView
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -7,7 +7,7 @@ from typing import cast
 import numpy as np
 
 from lattice.engine.table import Flags, Rows
-from lattice.kinds.constraint import NodeTerm
+from lattice.kinds.constraints import NodeTerm
 from lattice.kinds.meta.selector import Requirement
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 
-from lattice.kinds.constraint import Taint
+from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition
 from lattice.kinds.meta.quantity import dollars_to_micros
 from lattice.kinds.node import DRAINING_TAINT, LatticeNode

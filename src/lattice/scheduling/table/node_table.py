@@ -13,18 +13,10 @@ from lattice.engine.derived_columns import drop_oldest_half
 from lattice.engine.table import Table
 from lattice.engine.tie_order import tie_rank
 from lattice.errors import Conflict, Invalid, NotFound
-from lattice.kinds.constraint import Taint, WorkloadTerm
+from lattice.kinds.constraints import Taint, WorkloadTerm
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE
 from lattice.kinds.meta.selector import LabelSelector
 from lattice.kinds.workload import LatticeWorkload
-from lattice.scheduling.table.ask import (
-    PORTS,
-    WORKLOAD_SLOTS,
-    Demands,
-    WorkloadAsk,
-    demands_of,
-    fixed_shape_of,
-)
 from lattice.scheduling.table.gpu_allocator import GpuAllocator
 from lattice.scheduling.table.gpu_demand import GpuDemandLearner
 from lattice.scheduling.table.label_codes import CodeArray, LabelCodes
@@ -32,6 +24,14 @@ from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import PortAllocator, assignable_port_count
 from lattice.scheduling.table.resource_fit import overflow_reason, unfit_reason, validate_amounts
+from lattice.scheduling.table.workload_ask import (
+    PORTS,
+    WORKLOAD_SLOTS,
+    Demands,
+    WorkloadAsk,
+    demands_of,
+    fixed_shape_of,
+)
 from lattice.scheduling.table.workload_index import TopologyCounts, WorkloadIndex
 
 NO_LIMIT = 1 << 62  # the amount of a countable resource on a node that states no limit

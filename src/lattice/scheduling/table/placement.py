@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

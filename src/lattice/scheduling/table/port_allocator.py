@@ -9,9 +9,9 @@ import numpy as np
 from lattice.engine.table import Table
 from lattice.kinds.container import Container
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import Demands
 
 DEFAULT_PORT_RANGE = (30000, 32767)  # for a node without a port range
 PROTOCOLS = ("TCP", "UDP")

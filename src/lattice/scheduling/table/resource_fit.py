@@ -6,8 +6,8 @@ import numpy as np
 
 from lattice.errors import Invalid
 from lattice.kinds.container import format_amount
-from lattice.scheduling.table.ask import GPU, MILLI_PER_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.table_view import ResourceView
+from lattice.scheduling.table.workload_ask import GPU, MILLI_PER_GPU, GpuNeed, WorkloadAsk
 
 # The maximum of any capacity or request: 8 PiB, 10^12 cores. A larger amount is a typing mistake, and
 # amounts up to 2^53 are exact as floats.

@@ -5,11 +5,11 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from lattice.engine.table import Integers
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.gpu_allocator import GpuAllocator
 from lattice.scheduling.table.label_codes import CodeArray, LabelCodes
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.port_allocator import PortAllocator
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 class ResourceView(Protocol):

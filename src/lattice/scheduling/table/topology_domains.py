@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Floats
-from lattice.kinds.constraint import Spread
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import Spread
 from lattice.scheduling.table.label_match import matching_any, with_label
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import MATCH_ALL, Counts, TopologyCounts
 
 
@@ -120,7 +120,8 @@ def evenness(table: NodeTable, ask: WorkloadAsk, key: str, topology_counts: Topo
 
 
 def evenness_score(ahead: NDArray[Any]) -> Floats:
-    """The evenness score of domains that are `ahead` of the emptiest domain by so many workloads."""
+    """The evenness score of domains; `ahead` is how many more workloads a domain has than the emptiest
+    domain."""
     score: Floats = ahead.astype(np.float32)
     score += np.float32(1)
     return np.divide(np.float32(1), score, out=score)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from lattice.engine.table import Floats, Rows
-from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, WorkloadAsk
 
 
 def requested_count(ask: WorkloadAsk) -> int:

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lattice.engine.derived_columns import drop_oldest_half, max_columns, pad_rows
-from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.kinds.meta.selector import LabelSelector
-from lattice.scheduling.table.ask import Labels, WorkloadAsk
 from lattice.scheduling.table.label_codes import LabelCodes
 from lattice.scheduling.table.table_view import TopologyView
+from lattice.scheduling.table.workload_ask import Labels, WorkloadAsk
 
 Counts = NDArray[np.int32]
 

@@ -1,11 +1,11 @@
-"""Apply the manifests of a plan if, and only if, the outcome is still the outcome of the plan.
+"""Apply the manifests of a plan only if the outcome would still be what the plan showed.
 
-The query process computes the plan again on the newest state; another outcome is rejected and the server
-writes nothing. Before the commit, the server reads the changes of every kind that users declare (pools, node
-classes, infrastructure, policies, services): after a change, the query process computes the plan once more.
-Every object is written over the revision that the plan read, up to a hundred objects in one commit. Only the
-few milliseconds of the commit are unguarded: a declaration of another user in that time stands beside the
-plan, and the reply names the declaration.
+The query process computes the plan again on the newest state; if the outcome differs, the server rejects the
+plan and writes nothing. Before the commit, the server reads the changes of every kind that users declare
+(pools, node classes, infrastructure, policies, services): after a change, the query process computes the plan
+once more. Every object is written over the revision that the plan read, up to a hundred objects in one
+commit. Only the few milliseconds of the commit are unguarded: another user's change in that time is not
+noticed before the commit; the reply names it.
 """
 
 import time
@@ -25,7 +25,7 @@ from lattice.server.requests.call import Reply, User
 from lattice.store.commit_packing import CommitCost, cost_of_writes, pack_commits
 from lattice.store.protocol import ABSENT, Check, Key, Put, RevisionConflict
 
-# Plans that the query process computes while other users change declarations.
+# Attempts before apply gives up because other users keep changing declarations.
 MAX_PLAN_ATTEMPTS = 3
 USER_DECLARED_RESOURCES = frozenset(kind.resource.id for kind in DECLARED_KINDS)
 

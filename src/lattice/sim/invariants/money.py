@@ -50,7 +50,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
             ),
             None,
         )
-        # A budget that changes in the same commit counts as changed.
+        # A budget changed in the same commit counts with its new limit.
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
         # Only growth is checked: a limit that is lowered below the commitment takes no machine away.
         if (
@@ -64,11 +64,11 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
 
 
 def _check_spending(name: str, old: LedgerStatus, new: LedgerStatus) -> Findings:
-    """Compare the ledger's spending with price times time, per calendar month: the remainder of an ended
-    month goes into the next month."""
+    """Compare the ledger's spending with price times time, per calendar month; the fraction of a micro-dollar
+    left at the end of a month carries over to the next month."""
     at, until = parse_timestamp(old.as_of), max(parse_timestamp(old.as_of), parse_timestamp(new.as_of))
     spent_parts, past = old.spent_micros * HOUR_US + old.remainder, dict(old.past)
-    # An ended month is closed by itself, and its remainder moves on.
+    # Every ended month is recorded; the fraction of a micro-dollar that is left carries over.
     while (month_end := _month_end(at)) <= until:
         past[f"{at:%Y-%m}"], spent_parts = divmod(
             spent_parts + old.committed_micros * _microseconds(month_end - at), HOUR_US

@@ -16,7 +16,6 @@ from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
 from lattice.sim.invariants.history import ObjectChange
 from lattice.sim.world.store import CommitRecord
 
-# The label that binds a replica to machines of a class.
 # Labels of a pool that a service demands by separate fields.
 DEMANDED_LABELS = ("compliance", "capabilities", "dataResidency")
 

@@ -45,7 +45,7 @@ def no_compliance_check() -> None:
     patch_attribute(compliance.Compliance, "filter", _reject_nothing)
 
 
-def no_distance_check() -> None:
+def no_anti_affinity_check() -> None:
     patch_attribute(inter_workload_affinity.WorkloadAntiAffinity, "filter", _reject_nothing)
 
 
@@ -99,7 +99,7 @@ def bound_after_its_time() -> None:
     patch_attribute(binding_store.PersistentBindingStore, "commit_all", late)
 
 
-def unjust_room() -> None:
+def preempts_equal_priority() -> None:
     """Preemption evicts workloads of equal priority."""
     find = preemptor.Preemptor.find
     patch_attribute(

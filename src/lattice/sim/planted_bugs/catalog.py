@@ -18,17 +18,21 @@ class PlantedBug:
 PLANTED_BUGS: dict[str, PlantedBug] = {
     "no-fence": PlantedBug("controllers write without a fence", ("I-09",), writes.no_fence),
     "fence-read-again": PlantedBug(
-        "the term is read again before each write", ("I-08", "I-09"), writes.fence_read_again
+        "a controller reads the current term again before each write",
+        ("I-08", "I-09"),
+        writes.fence_read_again,
     ),
     "no-compare": PlantedBug("the store compares no revisions", ("I-11", "I-12", "I-22"), writes.no_compare),
     "blind-ledger": PlantedBug(
-        "a ledger is read, added to and written blindly", ("I-20", "I-22"), money.blind_ledger
+        "a controller writes a ledger without a revision check", ("I-20", "I-22"), money.blind_ledger
     ),
     "no-limit": PlantedBug("a hard limit rejects no charge", ("I-20",), money.no_limit),
-    "float-money": PlantedBug("parts of a micro-dollar are rounded away", ("I-22",), money.float_money),
-    "unpaid-machines": PlantedBug("machines are created without a charge", ("I-22",), money.unpaid_machines),
+    "float-money": PlantedBug("fractions of a micro-dollar are rounded away", ("I-22",), money.float_money),
+    "unpaid-machines": PlantedBug(
+        "machines are created and no ledger pays for them", ("I-22",), money.unpaid_machines
+    ),
     "paid-back-too-early": PlantedBug(
-        "a charge is released before its machine is deleted", ("I-22",), money.paid_back_too_early
+        "the ledger stops paying before the machine is gone", ("I-22",), money.paid_back_too_early
     ),
     "removed-with-work": PlantedBug(
         "machines are deleted while workloads run on them", ("I-27",), money.removed_with_work
@@ -37,15 +41,17 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "old replicas are stopped before new ones are ready", ("I-24",), lifecycle.stop_before_switch
     ),
     "drain-below-least": PlantedBug(
-        "a drain stops replicas that are needed", ("I-24",), lifecycle.drain_below_least
+        "a drain evicts replicas below the minimum of the service", ("I-24",), lifecycle.drain_below_least
     ),
     "prepared-for-ever": PlantedBug(
-        "reservations of a crashed attempt are never released", ("I-16", "I-32"), binding.prepared_for_ever
+        "reservations of a failed attempt never expire", ("I-16", "I-32"), binding.prepared_for_ever
     ),
     "wall-clock-lease": PlantedBug(
         "a lease is measured by the wall clock", ("I-10",), writes.wall_clock_lease
     ),
-    "swallowed-gap": PlantedBug("a gap in a watch is ignored", ("I-06", "I-32"), writes.swallowed_gap),
+    "swallowed-gap": PlantedBug(
+        "a watch ignores a gap in its changes", ("I-06", "I-32"), writes.swallowed_gap
+    ),
     "missed-deletions": PlantedBug(
         "some deletions do not reach the caches", ("I-06", "I-32"), writes.missed_deletions
     ),
@@ -53,89 +59,113 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         "an agent starts a workload that already runs", ("I-19",), lifecycle.started_twice
     ),
     "moved-too-soon": PlantedBug(
-        "workloads of a silent node fail over at the first missed heartbeat",
+        "workloads of a silent node fail over as soon as the node is not ready",
         ("I-13",),
         lifecycle.moved_too_soon,
     ),
     "certain-too-soon": PlantedBug(
-        "a strict copy counts as stopped too early", ("I-13",), lifecycle.certain_too_soon
+        "strict workloads on a silent node count as dead too soon", ("I-13",), lifecycle.certain_too_soon
     ),
     "certain-at-once": PlantedBug(
-        "failover ignores stopAfter of a strict copy and waits only for the node timeout",
+        "strict workloads fail over after the timeout of the node, before their copies must have stopped",
         ("I-13",),
         lifecycle.certain_at_once,
     ),
     "contact-too-late": PlantedBug(
-        "a node measures lost contact from 12 s after the last reply", ("I-13",), lifecycle.contact_too_late
+        "an agent measures its time without contact from 12 s after the reply of the server",
+        ("I-13",),
+        lifecycle.contact_too_late,
     ),
     "twice-the-room": PlantedBug(
-        "the scheduler doubles the capacity of nodes", ("I-12",), binding.twice_the_room
+        "the scheduler counts nodes at twice their capacity", ("I-12",), binding.twice_the_room
     ),
     "no-ready-check": PlantedBug(
-        "the scheduler ignores readiness and cordons", ("I-14",), binding.no_ready_check
+        "the scheduler ignores readiness and cordons of nodes", ("I-14",), binding.no_ready_check
     ),
     "no-taint-check": PlantedBug("the scheduler ignores taints", ("I-14",), binding.no_taint_check),
-    "no-label-check": PlantedBug("placement ignores labels of pools", ("I-14",), binding.no_label_check),
+    "no-label-check": PlantedBug("the scheduler ignores labels of pools", ("I-14",), binding.no_label_check),
     "no-compliance-check": PlantedBug(
-        "placement ignores compliance of pools", ("I-14",), binding.no_compliance_check
+        "the scheduler ignores the compliance of pools", ("I-14",), binding.no_compliance_check
     ),
     "no-distance-check": PlantedBug(
-        "the scheduler ignores anti-affinity", ("I-14",), binding.no_distance_check
+        "the scheduler ignores anti-affinity between workloads", ("I-14",), binding.no_anti_affinity_check
     ),
-    "no-spread-check": PlantedBug("replicas are not spread over nodes", ("I-14",), binding.no_spread_check),
-    "broken-gang": PlantedBug("a group is bound one by one", ("I-15",), binding.broken_gang),
-    "no-lock": PlantedBug("nodes are bound to without their lock", ("I-17",), binding.no_lock),
+    "no-spread-check": PlantedBug(
+        "the scheduler ignores topology spread", ("I-14",), binding.no_spread_check
+    ),
+    "broken-gang": PlantedBug("the members of a gang are bound one by one", ("I-15",), binding.broken_gang),
+    "no-lock": PlantedBug("a scheduler binds to nodes without their lock", ("I-17",), binding.no_lock),
     "any-lock": PlantedBug(
-        "a scheduler treats the lock of another scheduler as its own", ("I-17",), binding.any_lock
+        "a scheduler uses the lock of another scheduler as its own", ("I-17",), binding.any_lock
     ),
     "bound-after-its-time": PlantedBug(
-        "an expired reservation is bound", ("I-16",), binding.bound_after_its_time
+        "a scheduler binds an expired reservation", ("I-16",), binding.bound_after_its_time
     ),
-    "unjust-room": PlantedBug("workloads of equal priority are preempted", ("I-18",), binding.unjust_room),
+    "unjust-room": PlantedBug(
+        "preemption evicts workloads of equal priority", ("I-18",), binding.preempts_equal_priority
+    ),
     "dropped-write": PlantedBug(
-        "a change is acknowledged at the revision before it", ("I-01",), writes.dropped_write
+        "the server acknowledges a write with the previous revision and stores nothing",
+        ("I-01",),
+        writes.dropped_write,
     ),
-    "not-found": PlantedBug("an existing object is reported as not found", ("I-04",), writes.not_found),
+    "not-found": PlantedBug(
+        "the server answers a read of an existing object with NotFound", ("I-04",), writes.not_found
+    ),
     "forgotten-month": PlantedBug(
-        "the cost of a month is lost when the month ends", ("I-22",), money.forgotten_month
+        "the spending of an ended month is not recorded", ("I-22",), money.forgotten_month
     ),
-    "half-price": PlantedBug("machines are charged at half their price", ("I-22",), money.half_price),
-    "lost-write": PlantedBug("a change is acknowledged and not written", ("I-01",), writes.lost_write),
+    "half-price": PlantedBug("a ledger pays half of the machine price", ("I-22",), money.half_price),
+    "lost-write": PlantedBug(
+        "the server acknowledges a write and never stores it", ("I-01",), writes.lost_write
+    ),
     "written-and-refused": PlantedBug(
-        "a creation is written and reported as rejected", ("I-03",), writes.written_and_refused
+        "the server stores a new object and answers with a conflict", ("I-03",), writes.written_and_refused
     ),
-    "stale-reads": PlantedBug("a read is answered from a stale cache", ("I-04",), writes.stale_reads),
+    "stale-reads": PlantedBug(
+        "the server answers reads from an outdated copy", ("I-04",), writes.stale_reads
+    ),
     "foreign-node": PlantedBug(
         "a joining machine writes the node of another machine", ("I-38",), writes.foreign_node
     ),
     "trickling-status": PlantedBug(
-        "every small change of spending is written", ("I-33",), money.trickling_status
+        "every small change of the spending is written to a status", ("I-33",), money.trickling_status
     ),
     "given-up-after-conflict": PlantedBug(
-        "a key is never requeued after a conflict", ("I-32",), writes.given_up_after_conflict
+        "a controller never retries a key after a conflict", ("I-32",), writes.given_up_after_conflict
     ),
-    "restless": PlantedBug("healthy replicas are replaced", ("I-25",), lifecycle.restless),
-    "room-below-least": PlantedBug("needed replicas are preempted", ("I-28",), lifecycle.room_below_least),
-    "same-again": PlantedBug("a conflicting write is repeated without a read", ("I-35",), writes.same_again),
+    "restless": PlantedBug("the controller replaces healthy replicas", ("I-25",), lifecycle.restless),
+    "room-below-least": PlantedBug(
+        "preemption evicts replicas below the minimum of their service", ("I-28",), lifecycle.room_below_least
+    ),
+    "same-again": PlantedBug(
+        "a controller repeats a rejected commit without a new read", ("I-35",), writes.same_again
+    ),
     "forgotten-finalizer": PlantedBug(
-        "a workload is deleted while a silent node may still run a copy",
+        "a workload object is deleted while a silent node may still run the workload",
         ("I-13",),
         lifecycle.forgotten_finalizer,
     ),
-    "older-terms": PlantedBug("agents obey orders of an older term", ("I-19",), lifecycle.older_terms),
+    "older-terms": PlantedBug(
+        "orders of an older term reach agents, and the agents obey them", ("I-19",), lifecycle.older_terms
+    ),
     "acts-before-it-is-told": PlantedBug(
-        "a restarted agent acts on the orders of its previous process",
+        "a restarted agent acts on the orders of the previous agent process",
         ("I-19",),
         lifecycle.acts_before_it_is_told,
     ),
     "unheard-limit": PlantedBug(
-        "a budget that is lowered during a charge is ignored", ("I-20",), money.unheard_limit
+        "a commit of machines ignores a concurrent reduction of the budget", ("I-20",), money.unheard_limit
     ),
-    "no-most-machines": PlantedBug("placement ignores maxNodes of pools", ("I-20",), money.no_most_machines),
+    "no-most-machines": PlantedBug("a pool has no limit of machines", ("I-20",), money.no_most_machines),
     "no-rollout": PlantedBug("replicas of an older revision stay", ("I-32",), lifecycle.no_rollout),
-    "no-back-off": PlantedBug("failed workloads restart without back-off", ("I-35",), lifecycle.no_back_off),
-    "revision-twice": PlantedBug("two commits share one revision", ("I-05",), writes.revision_twice),
-    "blind-put": PlantedBug("a put overwrites any stored value", ("I-01",), writes.blind_put),
+    "no-back-off": PlantedBug(
+        "a failed workload is started again without back-off", ("I-35",), lifecycle.no_back_off
+    ),
+    "revision-twice": PlantedBug("two commits have the same revision", ("I-05",), writes.revision_twice),
+    "blind-put": PlantedBug(
+        "a PUT replaces the stored object whatever the expected revision", ("I-01",), writes.blind_put
+    ),
     "mute": PlantedBug("an unschedulable workload gets no reason", ("I-34",), lifecycle.mute),
-    "surplus-kept": PlantedBug("surplus replicas stay", ("I-32",), lifecycle.surplus_kept),
+    "surplus-kept": PlantedBug("surplus replicas are not stopped", ("I-32",), lifecycle.surplus_kept),
 }

@@ -17,7 +17,7 @@ from enum import Enum
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-# Virtual time advances by INSTANT_S after so many rounds without a timer.
+# After MAX_ROUNDS_PER_INSTANT rounds without a timer, virtual time advances by INSTANT_S seconds.
 MAX_ROUNDS_PER_INSTANT, INSTANT_S = (1000, 1e-6)
 
 

@@ -17,7 +17,7 @@ from lattice.wire.connection import MemoryConnection, MessagePipe
 
 T = TypeVar("T")
 
-# A connection breaks after so many seconds without a way through.
+# A connection that cannot deliver for this time breaks.
 KEEPALIVE_S = 8.0
 # Time between messages that arrive together, because events at the same instant run in a random order.
 MESSAGE_SPACING_S = 1e-7

@@ -126,7 +126,7 @@ class HistoryStore(MemoryStore):
         return log.batches[bisect_right(log.revisions, after) : bisect_right(log.revisions, until)]
 
     def term_of(self, role: str) -> Term | None:
-        """The current term of a role; a planted bug reads the term again."""
+        """The current term of a role; used only by the planted bug fence-read-again."""
         lease = self._leases.get(role)
         return lease.term if lease is not None else None
 
@@ -215,13 +215,13 @@ class RejectedWrites(NamedTuple):
 
 
 class StoreClient:
-    """The store as a server process reaches the store over the network."""
+    """The client through which a server process uses the store over the simulated network."""
 
     def __init__(self, store: HistoryStore, net: Network, process: Process, lag: Callable[[], float]) -> None:
         self.store = store
         self.net = net
         self.process = process
-        # Seconds by which watches are behind at present.
+        # The present delay of watches, in seconds.
         self.lag = lag
         # Newest revision that watches have received.
         self.watched_revision = store.latest_revision

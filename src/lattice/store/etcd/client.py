@@ -17,8 +17,7 @@ from lattice.store.etcd import etcd_pb2_grpc as rpc
 # etcd itself gives up after 7 s: without a quorum, a writer would wait that long for an error.
 # The time limit of a write, and of a read over all members together.
 REQUEST_TIMEOUT_S = 1.8
-# The time limit per member of a large request, and of the first answer of a member that may have just
-# started.
+# Per member: the limit for a large request, and for the first answer of a member that may have just started.
 LARGE_REQUEST_TIMEOUT_S = 4.0
 CHANNEL_OPTIONS = [
     ("grpc.max_receive_message_length", -1),

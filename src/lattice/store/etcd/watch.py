@@ -107,9 +107,8 @@ class WatchStream:
     async def _read_events(self, member: Member) -> None:
         stream = member.watch.Watch(metadata=NEED_LEADER)
         try:
-            # Begins at the last published revision, not the next: etcd then also rejects the watch when
-            # exactly this revision is compacted, after which the first deletion or previous value could be
-            # missing silently.
+            # Begin at the last published revision: if it is compacted, etcd reports that. A watch from the
+            # next revision could silently lack the first deletion or previous value.
             create = pb.WatchCreateRequest(
                 key=self.key_range[0],
                 range_end=self.key_range[1],

@@ -102,8 +102,8 @@ def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list
 
 
 def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[Batch], int]:
-    """Return up to LOG_ROWS changes after a revision, and the revision up to which the changes are
-    complete."""
+    """Return up to MAX_LOG_ROWS_PER_READ changes after a revision, and the revision up to which the changes
+    are complete."""
     newest, oldest = bounds(db)
     if after < oldest:
         raise compacted_error(after, oldest)

@@ -16,7 +16,7 @@ from lattice.store.protocol import ABSENT, Change, Entry, Key, Put, Write
 # The id of a log row is revision << 7 | position in the commit; a commit has at most 100 operations.
 LOG_BITS = 7
 MAX_ROWS_PER_STATEMENT = 256
-# Bytes of values; most values are in caches of the process, too.
+# Bytes of cached values; most of them are shared with other caches of the process.
 MAX_CACHED_BYTES = 24 << 20
 
 _FIND = (
@@ -73,7 +73,7 @@ class RowCache:
         return ABSENT if row is None or row.value is None else row.revision
 
     def write(self, write: Write, revision: int, position: int) -> Change:
-        """Apply a write to the cache and queue the log row; `number` is the position of the write in the
+        """Apply a write to the cache and queue the log row; `position` is the place of the write in the
         commit."""
         key, row = write.key, self._rows[write.key]
         value = write.value if isinstance(write, Put) else None

@@ -20,8 +20,8 @@ from lattice.engine.decide import decide
 from lattice.engine.explain import rejections_of
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraint import MachineImage as Image
-from lattice.kinds.constraint import Volume
+from lattice.kinds.constraints import MachineImage as Image
+from lattice.kinds.constraints import Volume
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.plugins.filters.fit import Fit, InsufficientResource
@@ -37,8 +37,8 @@ from lattice.scheduling.plugins.filters.reserved_nodes import ReservedNodes
 from lattice.scheduling.plugins.filters.runtime import Runtime
 from lattice.scheduling.plugins.filters.taints import Taints, taint_evictions
 from lattice.scheduling.plugins.filters.volume_zone import VolumeZone
-from lattice.scheduling.table.ask import Demands
 from lattice.scheduling.table.node_info import NodeInfo
+from lattice.scheduling.table.workload_ask import Demands
 
 
 def reasons_against(plugin: Any, node: NodeInfo, demands: Demands) -> list[str]:

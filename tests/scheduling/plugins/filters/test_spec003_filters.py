@@ -24,10 +24,10 @@ from lattice.engine.decide import decide
 from lattice.engine.explain import rejection_counts, rejections_of, summarize
 from lattice.engine.plugin import Profile, Shortfall
 from lattice.kinds.cluster import RESERVE_LABEL
-from lattice.kinds.constraint import MachineImage, Volume
+from lattice.kinds.constraints import MachineImage, Volume
 from lattice.scheduling.cycle.profile import FILTERS, compile_preset
 from lattice.scheduling.plugins.reasons import StaticReason
-from lattice.scheduling.table.ask import Demands
+from lattice.scheduling.table.workload_ask import Demands
 
 EVERYTHING = compile_preset()
 WEB = {"app": "web"}

@@ -6,11 +6,11 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rows, Table
-from lattice.kinds.constraint import Toleration
+from lattice.kinds.constraints import Toleration
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
 from lattice.placement.model.offer import MachineType, Offer
-from lattice.placement.model.quotes import any_type
+from lattice.placement.model.replica_quotes import any_type
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,

@@ -11,7 +11,7 @@ from lattice.engine.table import Rowids, Rows, Table
 from lattice.kinds.container import format_amount
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_value, single_row
-from lattice.scheduling.table.ask import PORTS, WORKLOAD_SLOTS, WorkloadAsk
+from lattice.scheduling.table.workload_ask import PORTS, WORKLOAD_SLOTS, WorkloadAsk
 
 
 class _InsufficientResource(NamedTuple):

@@ -12,8 +12,8 @@ from lattice.engine.table import Flags, Rowids, Rows, RowSubset, Table
 from lattice.kinds.container import format_amount
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, shortfalls_by_value, single_row
-from lattice.scheduling.table.ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, GpuNeed, WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

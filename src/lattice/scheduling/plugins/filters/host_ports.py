@@ -10,13 +10,13 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Integers, Rows, Table
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.plugins.reasons import workload_names
-from lattice.scheduling.table.ask import PORTS, WorkloadAsk
 from lattice.scheduling.table.port_allocator import (
     FIRST_PORT_COLUMN,
     LAST_PORT_COLUMN,
     port_column,
     port_number_column,
 )
+from lattice.scheduling.table.workload_ask import PORTS, WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

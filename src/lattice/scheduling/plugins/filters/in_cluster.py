@@ -8,8 +8,8 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_label, single_row
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import with_label
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Table
-from lattice.kinds.constraint import WorkloadTerm
+from lattice.kinds.constraints import WorkloadTerm
 from lattice.scheduling.plugins.cluster_events import TOPOLOGY_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import (
     MAX_NAMED_DOMAINS,
@@ -20,10 +20,10 @@ from lattice.scheduling.plugins.reasons import (
     unknown_topology_key,
     workload_names,
 )
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.topology_domains import occupied, rows_by_domain, without_topology_key
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import TopologyCounts
 
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
-from lattice.kinds.constraint import MachineImage as ImageRequirement
+from lattice.kinds.constraints import MachineImage as ImageRequirement
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 _DOTTED_VERSION = re.compile(r"[0-9]+(?:\.[0-9]+)+")
 _NUMBER = re.compile(r"[0-9]+")

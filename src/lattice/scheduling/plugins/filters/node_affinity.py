@@ -7,11 +7,11 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
-from lattice.kinds.constraint import NodeTerm
+from lattice.kinds.constraints import NodeTerm
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import label_text, shortfalls_by_node_info, single_row
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import matching_any
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from lattice.engine.plugin import Rejections, Scope
 from lattice.engine.table import Rows
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 from lattice.scheduling.plugins.reasons import StaticReason
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 OPEN_TO_WORKLOADS = "open to new workloads"
 UNREADY = StaticReason("Ready", "not ready", "node", "ready", "not ready")

@@ -10,8 +10,8 @@ from lattice.engine.table import Flags, Rows
 from lattice.kinds.cluster import RESERVE_LABEL
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import StaticReason
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 RESERVED = StaticReason(
     "Kept",

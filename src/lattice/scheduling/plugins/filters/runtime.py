@@ -11,8 +11,8 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_node_info, single_row
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,14 +9,14 @@ import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Rows, Table
-from lattice.kinds.constraint import Taint, Toleration
+from lattice.kinds.constraints import Taint, Toleration
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import single_row
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import node_infos_on
 from lattice.scheduling.table.node_info import NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.engine.plugin import Reason, Rejections, Scope, Shortfall
 from lattice.engine.table import Flags, Rowids, Table
-from lattice.kinds.constraint import Spread
+from lattice.kinds.constraints import Spread
 from lattice.scheduling.plugins.cluster_events import TOPOLOGY_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import (
     MAX_NAMED_DOMAINS,
@@ -18,7 +18,6 @@ from lattice.scheduling.plugins.reasons import (
     single_row,
     unknown_topology_key,
 )
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import (
     counts_itself,
@@ -27,6 +26,7 @@ from lattice.scheduling.table.topology_domains import (
     spread_counts,
     without_topology_key,
 )
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

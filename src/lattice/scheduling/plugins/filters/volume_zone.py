@@ -7,8 +7,8 @@ from lattice.engine.plugin import Reason, Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import LabelMismatch
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.label_match import with_label
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rowids
-from lattice.scheduling.table.ask import MILLI_PER_GPU, WorkloadAsk
 from lattice.scheduling.table.gpu_demand import (
     CPU_RESOURCE,
     FloatArray,
@@ -22,6 +21,7 @@ from lattice.scheduling.table.gpu_demand import (
     states_after,
 )
 from lattice.scheduling.table.node_table import NodeTable
+from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, WorkloadAsk
 
 # Losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing.
 LOSS_RESOLUTION = 1024.0

@@ -7,9 +7,9 @@ import numpy as np
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
-from lattice.kinds.constraint import PreferredNodes as Preference
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import PreferredNodes as Preference
 from lattice.scheduling.table.label_match import matching_any
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

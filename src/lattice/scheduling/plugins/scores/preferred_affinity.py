@@ -8,9 +8,9 @@ import numpy as np
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import counts_per_node
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ import numpy as np
 
 from lattice.engine.plugin import Scope, Score
 from lattice.engine.table import Floats, Rows
-from lattice.scheduling.table.ask import WorkloadAsk
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import EvenDomainScores
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import MATCH_ALL
 
 ZONE_SHARE = np.float32(0.5)

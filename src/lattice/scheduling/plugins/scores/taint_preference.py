@@ -7,9 +7,9 @@ import numpy as np
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
-from lattice.kinds.constraint import Toleration
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.kinds.constraints import Toleration
 from lattice.scheduling.table.label_match import node_infos_on
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows, Table
-from lattice.scheduling.table.ask import WorkloadAsk
+from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
 @dataclass(frozen=True, slots=True)

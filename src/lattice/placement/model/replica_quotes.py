@@ -182,7 +182,7 @@ class Quotes:
         )
 
     def limit_shortfalls(self, ask: ReplicaAsk, replicas: int) -> dict[str, Integers]:
-        """By offer, the missing amount of every limit for so many replicas on new machines of the cheapest
+        """By offer, the missing amount of every limit for `replicas` on new machines of the cheapest
         feasible type.
 
         `price` is the price of the new machines in micro-dollars per hour. NO_LIMIT marks offers without a

@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
-from lattice.kinds.constraint import (
+from lattice.kinds.constraints import (
     MachineImage,
     NodeTerm,
     PreferredNodes,

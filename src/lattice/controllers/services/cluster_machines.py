@@ -62,14 +62,14 @@ from lattice.providers.protocol import (
     MachineSpec,
     MachineStatus,
     Provider,
+    ProvisioningFailed,
     ProvisioningRejected,
-    ProvisioningUnavailable,
 )
 from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
 
 # Machines that are being created are polled at this interval.
 PROVISIONING_POLL_S = 5.0
-# A provider that rejected a request is asked again after so long.
+# Delay before a request that the provider rejected is sent again.
 PROVIDER_RETRY_S = 15.0
 # The longest time for the provider calls of one reconcile.
 PROVIDER_TIMEOUT_S = 600.0
@@ -301,7 +301,7 @@ class ClusterController:
             return (), [_provider_problem(error)]
         try:
             capacity.check(cluster.spec.region, len(steps.create))
-        except ProvisioningUnavailable as error:
+        except ProvisioningFailed as error:
             return steps.create[:max_machines], [
                 _provider_problem(error, node_class)
                 for node_class in dict.fromkeys(node_class for _, node_class in steps.create[max_machines:])

@@ -1,4 +1,4 @@
-"""The log server of an agent: stream the logs of workloads to the server over the agent's session."""
+"""The log streams of an agent: send the logs of workloads to the server over the agent's session."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ MAX_LOG_STREAMS = 64
 FOLLOW_POLL_INTERVAL_S = 0.5
 
 
-class LogServer:
+class LogStreams:
     """Answers the log requests of one session."""
 
     def __init__(

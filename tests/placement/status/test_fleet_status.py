@@ -12,8 +12,8 @@ from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.plan.plan import FleetState, converge
+from lattice.placement.status.fleet_status import dollar_amount, fleet_digest, placed_because, spending
 from lattice.placement.status.placement_conditions import references_condition
-from lattice.placement.status.service_status import dollar_amount, fleet_digest, placed_because, spending
 from lattice.placement.status.supply_conditions import (
     budget_condition,
     highest_usage,

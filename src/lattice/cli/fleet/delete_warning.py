@@ -26,7 +26,7 @@ _CLUSTER_FIELDS = {
 Object = dict[str, Any]
 
 
-def orphan_warning(connection: Connection, target: Target) -> str:
+def delete_warning(connection: Connection, target: Target) -> str:
     """One sentence about the orphaned machines and replicas; empty if the object has no clusters or the user
     may not list clusters."""
     spec_field = _CLUSTER_FIELDS.get(target.resource.id)

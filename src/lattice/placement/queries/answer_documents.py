@@ -25,7 +25,7 @@ from lattice.placement.queries.plan_document import (
     verdict_document,
 )
 from lattice.placement.queries.why import DecisionStep, PlacementExplanation, Rejection
-from lattice.placement.status.service_status import PLACED, placed_because
+from lattice.placement.status.fleet_status import PLACED, placed_because
 
 
 def why_document(explanation: PlacementExplanation, state: FleetState, pool: str = "") -> Document:
@@ -118,8 +118,8 @@ def fit_document(service: str, suggestions: Sequence[Suggestion], verdict: Verdi
     each of them is necessary.
 
     `serviceCost` is the cost of the service with the changes; `cost` is the additional cost of the whole
-    fleet. `ahead` lists waiting services that use the changed capacity first; where the capacity does not
-    suffice for all of them, `isEnough` is false.
+    fleet. `ahead` lists the waiting services that would take the freed capacity before this service;
+    `isEnough` states whether the capacity suffices for all of them.
     """
     return {
         "ask": "fit",
