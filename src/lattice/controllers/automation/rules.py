@@ -2,8 +2,8 @@
 per crossing.
 
 The state of a rule and its writes are one commit; the webhook queue calls webhooks after the commit, so that
-an unreachable URL blocks no rule. If the server dies in between, the status of the rule and an event record
-the firing, and no other server repeats the call: delivery is at most once and never silent.
+an unreachable URL blocks no rule. If the server dies between the commit and the call, the status of the rule
+and an event show the firing, and no other server repeats the call: a call can be lost, but never silently.
 """
 
 from collections.abc import Iterator
@@ -88,7 +88,8 @@ class AutomationController:
         )
         requeue_after = self.poll_interval_s if rule.spec.when.node_cpu else decision.requeue_after
         status = rule.status
-        # Every firing writes an event and one write per action, and every commit the rule itself.
+        # A commit holds the write of the rule itself and, for every firing, an event and one write per
+        # action.
         max_firings = (MAX_COMMIT_OPERATIONS - 1) // (len(rule.spec.actions) + 1)
         for part in split_decision(decision, max_firings):
             next_status = msgspec.structs.replace(
@@ -146,7 +147,8 @@ class AutomationController:
         min_share, _ = threshold(rule)
         for node in self.context.cache(LatticeNode).objects():
             usage, capacity = self._usage(node), node.status.capacity.get("cpu", 0)
-            # A node without a measurement keeps its start time, and `_unmeasured` keeps its crossing.
+            # Skip a node without a measurement: `_exceeded_since` keeps its start time, and `_unmeasured`
+            # keeps its crossing.
             if (
                 usage is None
                 or capacity <= 0

@@ -15,9 +15,9 @@ from lattice.errors import LatticeError
 from lattice.kinds.automation import AutomationRule
 from lattice.store.protocol import Write
 
-# Seconds before the attempts of a call.
+# Delays in seconds before the first, second and third attempt of a call.
 ATTEMPT_DELAYS_S = (0.0, 1.0, 5.0)
-# A call beyond the limit fails without an attempt.
+# Limit of queued calls per URL; a further call fails without an attempt.
 MAX_QUEUED_PER_URL = 1000
 MAX_CONCURRENT_URLS = 16
 
@@ -104,8 +104,8 @@ class WebhookQueue:
         if not call.is_finished:
             call.due = self.context.clock.monotonic() + ATTEMPT_DELAYS_S[call.attempts]
             return Requeue(ATTEMPT_DELAYS_S[call.attempts])
-        # Report before the call leaves the queue: after a failed commit the next reconcile only reports
-        # again.
+        # Report before the call leaves the queue: if the commit of the report fails, the next reconcile
+        # repeats only the report.
         if call.error:
             await self._report_failure(call)
         calls.popleft()
@@ -118,7 +118,8 @@ class WebhookQueue:
     async def _report_failure(self, call: WebhookCall) -> None:
         """Record the failure as an event and in the status of the rule."""
         path = f"/{call.rule.metadata.name}"
-        # The automation controller has just written this rule: an older cached entry would conflict.
+        # The automation controller has just written this rule, so a write based on an older cached entry
+        # would conflict.
         await self._rules.wait_for(await self.context.store.revision())
         rule, entry = self._rules.get(path), self._rules.entry(path)
         writes: list[Write] = [

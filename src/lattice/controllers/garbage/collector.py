@@ -33,7 +33,7 @@ from lattice.store.cache import Cache
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Change, Delete, Entry, Key, Store, Term, Write
 
 EVENT_TTL = timedelta(days=7)
-# Reads of the store that run at the same time.
+# Limit of concurrent reads of the store.
 MAX_CONCURRENT_READS = 100
 # Delay before a namespace that still has content is reconciled again.
 BLOCKED_NAMESPACE_RECHECK_S = 30.0
@@ -59,7 +59,7 @@ class GarbageCollector:
     event_ttl: timedelta = EVENT_TTL
     rng: random.Random = field(default_factory=random.Random)
     name: ClassVar[str] = "garbage"
-    # A key has at most one write: a batch usually fits into one commit.
+    # A key has at most one write, so a batch usually fits into one commit.
     batch_size: ClassVar[int] = MAX_COMMIT_OPERATIONS
 
     def __post_init__(self) -> None:
@@ -116,7 +116,8 @@ class GarbageCollector:
             if current is not None and self._needs_reconcile(current):
                 keys.append(current.key)
             if previous is not None:
-                # Deleted, or created again under the name: the dependents belong to the previous uid.
+                # The object was deleted, or created again under the same name; the dependents belong to the
+                # previous uid.
                 if current is None or current.uid != previous.uid:
                     keys += [dependent.key for dependent in self._dependents(previous.uid)]
                 # An owner in foreground deletion may have waited for exactly this object.
@@ -132,8 +133,8 @@ class GarbageCollector:
         return list(map(str, keys))
 
     def _needs_reconcile(self, item: GarbageObject) -> bool:
-        """Whether the caches suggest that the object is garbage; ordinary changes cost no read of the
-        store."""
+        """Whether the caches suggest that the object is garbage. For ordinary changes the answer is no, so
+        that they cost no read of the store."""
         if item.is_terminating:
             return item.is_orphaning or item.is_foreground_deleting or item.key.resource == NAMESPACE_RESOURCE
         return any(judge_ownership(item, self._cached))
@@ -215,8 +216,8 @@ class GarbageCollector:
             return _garbage_write(without_owners(resource, entry, verdict.stale_owners), "owner")
         if not verdict.remove:
             return None
-        # An owner in foreground deletion waits for the whole tree: the dependents of this object go first,
-        # too.
+        # An owner in foreground deletion waits for its whole tree of dependents, so the dependents of this
+        # object are deleted before the object.
         finalizers = (FOREGROUND_FINALIZER,) if verdict.is_awaited and self._dependents(item.uid) else ()
         return _garbage_write(
             deletion_write(resource, entry, format_timestamp(self.clock.now()), finalizers),
@@ -244,8 +245,8 @@ class GarbageCollector:
         )
 
     async def _delete_foreground(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:
-        """Delete the dependents first; every change of a dependent wakes the owner, which goes when no
-        dependent blocks it."""
+        """Delete the dependents first. Every change of a dependent wakes the owner, and the owner is deleted
+        once no dependent blocks its deletion."""
         await self._catch_up(entry)
         self._loop.wake(
             str(dependent.key) for dependent in self._dependents(item.uid) if not dependent.is_terminating

@@ -33,8 +33,8 @@ class RemainingContent:
 
 
 def with_remaining_content(namespace: Object, remaining: RemainingContent, now: str) -> Object:
-    """The namespace with conditions about the remaining content; a condition with status False only replaces
-    an existing condition."""
+    """The namespace with conditions about the remaining content; a condition with status False is written
+    only if the namespace already has a condition of that type."""
     status = namespace.get("status", {})
     conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     content = "Remaining objects: " + _format_counts(remaining.resources)
@@ -71,7 +71,7 @@ def _condition(reason: str, message: str = "") -> Object:
 
 @dataclass(frozen=True)
 class NamespaceCleaner:
-    """Empties namespaces from the store, not from a cache.
+    """Empties namespaces; the content is listed from the store, not from a cache.
 
     The commit that creates an object checks that its namespace is not marked, so no object appears after the
     last list.
@@ -96,15 +96,15 @@ class NamespaceCleaner:
                     GarbageWrite(write, "namespace") for write in writes.values() if write is not None
                 )
                 for entry in page.entries:
-                    # A finalizer holds a marked object, and a conflict means that another writer changed the
-                    # object: both remain.
+                    # An object remains if a finalizer holds it (the object is only marked), or if another
+                    # writer has changed it (the write conflicts).
                     if entry.key in conflicts or not isinstance(writes[entry.key], Delete):
                         finalizers = unpack(entry.value, entry.revision)["metadata"].get("finalizers", ())
                         remaining.add(entry, finalizers)
                 if has_more := page.has_more:
                     after = page.entries[-1].key.path
         obj = unpack(namespace.value, namespace.revision)
-        # Finalizers of other controllers hold an empty namespace, too.
+        # Finalizers of other controllers may still hold a namespace without content.
         if not remaining and not obj["metadata"].get("finalizers"):
             return Delete(namespace.key, namespace.revision)
         return replacement_write(

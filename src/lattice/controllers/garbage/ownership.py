@@ -41,7 +41,8 @@ class _Stored(msgspec.Struct, gc=False):
 
 _decode = msgspec.json.Decoder(_Stored).decode
 _references = msgspec.json.Decoder(tuple[_Reference, ...] | None).decode
-# Parsed owner lists are shared by objects with equal lists: replicas of one service, nodes of one cluster.
+# Limit of cached owner lists. Objects with equal owner references share one parsed list: the replicas of a
+# service, the nodes of a cluster.
 MAX_CACHED_OWNER_LISTS = 1024
 
 
@@ -132,8 +133,8 @@ KEEP = OwnershipVerdict()
 
 
 def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict:
-    """Decide about an object from the state of its owners; an owner in foreground deletion does not hold its
-    dependents."""
+    """Decide about an object from the state of its owners; an owner in foreground deletion does not keep its
+    dependents alive."""
     if item.is_terminating or not item.owners:
         return KEEP
     holding: set[str] = set()
@@ -156,8 +157,8 @@ def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict
 
 
 def is_blocked(item: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]) -> bool:
-    """Whether a dependent blocks the deletion of the owner; dependents that wait for the owner in a cycle do
-    not block."""
+    """Whether a dependent blocks the deletion of the owner. A dependent that itself waits for the owner, in a
+    cycle, does not block."""
     return any(
         _blocks(dependent, item) and not _is_waiting_for(dependent, item, dependents)
         for dependent in dependents(item.uid)

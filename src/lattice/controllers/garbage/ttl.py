@@ -22,7 +22,7 @@ PAGE_SIZE = 500
 EVENT_EXPIRY_INTERVAL_S = 600.0
 
 
-# An expired token stays for a while, so that a late agent gets the reason of the rejection.
+# An expired token is kept for this time, so that an agent that uses it late learns that it has expired.
 EXPIRED_TOKEN_RETENTION = timedelta(hours=1)
 
 
@@ -92,7 +92,8 @@ class EventExpiryController:
 
 @dataclass
 class JoinTokenController:
-    """Delete the Secret of a join token some time after the token expires; the key is the Secret."""
+    """Delete the Secret of a join token EXPIRED_TOKEN_RETENTION after the token expires; the key is the
+    Secret."""
 
     context: ControllerContext
     name: str = "jointokens"

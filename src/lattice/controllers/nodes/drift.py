@@ -91,14 +91,14 @@ class DriftController:
         for workload in self._workloads.by_index("node", name):
             run = desired_run(workload)
             path = path_of(workload)
-            # An assignment that the agent has not confirmed yet is on the way, and no drift.
+            # An assignment that the agent has not confirmed yet is on its way to the agent, and is no drift.
             if run is not None and presence.has_applied(name, path, run):
                 assigned[path] = AssignedWorkload(workload.metadata.uid, run.revision, run.state == "Running")
         reported: dict[str, ReportedWorkload] = {}
         for path, report in heartbeat.workloads.items():
             stored = self._workloads.get(path)
             binding = stored.status.binding if stored else None
-            # Bound with the assignment on the way, or unassigned and not stopped yet.
+            # The workload is bound and its assignment is on its way, or it is unassigned and not stopped yet.
             is_in_transition = (binding is not None and binding.node == name) or (
                 presence.was_sent(name, path) and not presence.has_applied(name, path, None)
             )

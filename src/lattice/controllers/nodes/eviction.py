@@ -1,6 +1,7 @@
 """Evict workloads from nodes that are draining or carry a NoExecute taint.
 
-A replica that its service needs is evicted only after a replacement is ready.
+A drain evicts a replica that its service needs only after a replacement is ready; a NoExecute taint does not
+wait.
 """
 
 import dataclasses
@@ -222,8 +223,8 @@ class EvictionController:
         """Why no node accepts a replica of the service, as text, with a note if the pool is full; empty if no
         replica is stuck.
 
-        Placement grows the cluster after the grace period. A replica is stuck after twice the grace period,
-        if no machine is being made.
+        Placement grows the cluster after the grace period. A replica is stuck if it is still unschedulable
+        after twice the grace period and no machine of its cluster is being created.
         """
         timeout = SchedulingTimeout(
             self.context.clock.now(), timedelta(seconds=2 * self.unschedulable_grace_s)

@@ -85,7 +85,8 @@ class NodeHealthController:
         self._workloads = self.context.cache(LatticeWorkload)
         # Nodes that workloads have left: the monotonic time at which to count the remaining workloads.
         self._recount_at: dict[str, float] = {}
-        # By name and uid of removed nodes with bound workloads: the monotonic time of the observation.
+        # By name and uid of a removed node with bound workloads: the monotonic time at which this leader
+        # first observed the removal.
         self._removed_since: dict[tuple[str, str], float] = {}
         # By node: the monotonic time of the last write of usage.
         self._usage_written_at: dict[str, float] = {}
@@ -129,12 +130,13 @@ class NodeHealthController:
         return usage
 
     def note_workload_left(self, name: str) -> None:
-        """Count the workloads of the node again, because a workload has left the node."""
+        """Schedule a new count of the workloads on the node, because a workload has left the node."""
         self._recount_at.setdefault(name, self.context.clock.monotonic() + RECOUNT_DELAY_S)
         self._wake((f"/{name}",))
 
     def taken_port_writes(self, workload: LatticeWorkload) -> list[Write]:
-        """Reserve the dynamic ports of a workload whose port another program uses.
+        """Return the writes that mark the dynamic ports of a workload as taken, because another program uses
+        one of them.
 
         The agent does not report which port is taken, so none of the ports is allocated on this node for a
         while.
@@ -156,7 +158,7 @@ class NodeHealthController:
         return [with_status(entry, replace(node.status, taken_ports=taken_ports))]
 
     def node_state(self, workload: LatticeWorkload) -> NodeState:
-        """The state of the node that the workload is bound to, as far as heartbeats tell."""
+        """The state of the node that the workload is bound to, according to heartbeats."""
         binding = workload.status.binding
         if binding is None:
             return NodeState("None")
@@ -167,8 +169,8 @@ class NodeHealthController:
         # The state is evaluated now: the stored condition of the node may be older than its heartbeat.
         if evaluate_node(observation, self.timeouts).state != "Ready":
             disconnect = effective_disconnect(workload, self.timeouts)
-            # The copy follows a policy without a stop, so silence never proves that the copy has ended
-            # (I-13).
+            # The disconnect policy of this workload never stops its copy, so silence never proves that the
+            # copy has ended (I-13).
             if disconnect is None:
                 return NodeState("Silent", True, MAY_STILL_RUN_MESSAGE)
             failover = decide_failover(disconnect, observation, self._silent_evictions, self.timeouts)
@@ -185,12 +187,12 @@ class NodeHealthController:
         return NodeState("Ready")
 
     def _removed_node_state(self, workload: LatticeWorkload, binding: Binding) -> NodeState:
-        """The state of a removed node: a strict replica may run until the unanswered agent stops the replica
-        (I-13)."""
+        """The state of a removed node. A workload with the disconnect policy `stop` may still run until its
+        agent, which gets no answers from the leader, has stopped it (I-13)."""
         now = self.context.clock.monotonic()
         disconnect = effective_disconnect(workload, self.timeouts) or Disconnect()
-        # Counted on the monotonic clock of this leader from its first observation: no clock of another server
-        # counts.
+        # Count from this leader's first observation, on its own monotonic clock: clocks of other servers are
+        # not trusted.
         since = self._removed_since.setdefault((binding.node, binding.uid), now)
         remaining_s = 0.0
         if disconnect.policy == "stop":
@@ -269,7 +271,7 @@ class NodeHealthController:
             find_condition(node.status.conditions, READY_CONDITION),
             presence.get(name) is not None,
         )
-        # A new leader has no heartbeats yet: the stored condition tells whether an agent ever joined.
+        # A new leader has no heartbeats yet, so the stored condition shows whether an agent ever joined.
         has_joined = has_heartbeat or (ready is not None and ready.reason != NOT_JOINED)
         zone = "/".join(part for part in (node.spec.region, node.spec.zone) if part)
         quarantine = find_condition(node.status.conditions, QUARANTINED)
@@ -320,8 +322,8 @@ class NodeHealthController:
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
         """The number of workloads on the node.
 
-        The scheduler counts up in the commit that binds. Here workloads that left are subtracted, from a
-        cache that holds every binding counted so far.
+        The scheduler raises the count in the commit that binds. This method lowers the count after workloads
+        have left: it counts the workloads in a cache that holds every binding counted so far.
         """
         name = node.metadata.name
         if (
@@ -339,14 +341,16 @@ class NodeHealthController:
         silent node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
             return False
-        # A workload cache older than the node may miss a binding that this revision counts (I-27).
+        # A workload cache that is older than the node may miss a binding that this revision of the node
+        # counts (I-27).
         name, is_current = node.metadata.name, self._workloads.revision >= entry.revision
         is_empty = (
             is_current
             and not self._workloads.by_index("node", name)
             and not self._workloads.by_index("prepared", name)
         )
-        # A silent node reports no stop: `_removed_node_state` waits until the copies have certainly ended.
+        # A silent node reports no stop, so do not wait for its workloads: `_removed_node_state` waits until
+        # their copies have certainly ended.
         return is_empty or verdict.state != "Ready"
 
     def _reconcile_zones(self) -> Requeue:

@@ -44,8 +44,8 @@ class SurgeTurns:
         if surges is not None:
             self._waiting[node] = surges
         for service in {**previous_of_node, **(surges or {})}:
-            # A drain whose surge replica fits nowhere makes no progress, so the turn is not extended and
-            # passes on.
+            # A drain whose surge replica fits nowhere makes no progress: its turn is not extended, and
+            # another drain gets the next turn.
             self._assign(service, "" if is_unschedulable else node)
         reassigned = {service for service, path in self.surges().items() if previous.get(service) != path}
         return ({*previous_of_node} ^ {*(surges or {})}) | reassigned

@@ -76,7 +76,8 @@ class StampAges:
     def age(self, name: str, stamp: str | None, now: datetime) -> float | None:
         """The age of a stored timestamp in seconds; None without a timestamp.
 
-        The wall clock counts only for a timestamp that was stored before this server observed the name.
+        The wall clock is used only for a timestamp that was stored before this server observed the name. A
+        later timestamp has age zero when this server observes it first.
         """
         if not stamp:
             self._observed.pop(name, None)
@@ -197,8 +198,8 @@ class WorkloadController:
         return () if workload is not None and awaits_node(workload) else (change.key.path,)
 
     def _on_presence_change(self, change: PresenceChange) -> None:
-        """Wake the workloads of a report, and unsettled workloads of the node, whose assignment the agent may
-        have confirmed."""
+        """Wake the workloads of a report, and the unsettled workloads of its node, because the agent may have
+        confirmed their assignments."""
         unsettled = (
             path_of(workload)
             for workload in self._workloads.by_index("node", change.node)

@@ -33,9 +33,9 @@ from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Store, Term, Write
 
 K = TypeVar("K", bound=Kind)
-# Commits of one large write that run at the same time.
+# Limit of concurrent commits of one large write.
 MAX_CONCURRENT_COMMITS = 4
-# The random bits of a version 4 UUID, and the bits that state version and variant.
+# Mask of the random bits of a version 4 UUID, and the bits that state its version and variant.
 UUID4_RANDOM_BITS = ~(0xF << 76 | 0b11 << 62) & (1 << 128) - 1
 UUID4_VERSION_BITS = 4 << 76 | 0b10 << 62
 

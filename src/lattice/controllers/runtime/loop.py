@@ -33,9 +33,10 @@ __all__ = ["BatchController", "Concurrency", "Controller", "Loop", "Priority", "
 WORKERS = 8
 # The interval at which every key is reconciled, changed or not.
 RESYNC_INTERVAL_S = 30.0
-# A reconcile of one key that takes longer is cancelled and counts as a failure.
+# Time limit of a reconcile of one key; a longer reconcile is cancelled and counts as a failure.
 RECONCILE_TIMEOUT_S = 60.0
-# Time for running reconciles to end after a stop; a server that stops must release its role within a second.
+# Time that running reconciles have to end after a stop; a server that stops must release its role within a
+# second.
 STOP_TIMEOUT_S = 0.5
 
 log = structlog.get_logger()
@@ -71,7 +72,7 @@ class BatchController(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _SingleKeyController:
-    """A controller of single keys as a controller of batches of one key."""
+    """Adapts a controller of single keys to BatchController: every batch has one key."""
 
     controller: Controller
     batch_size: int = 1
@@ -143,7 +144,8 @@ class _InFlight(NamedTuple):
 
 @dataclass
 class Loop:
-    """Run one controller: reconcile keys as changes wake the keys, and every key at start and at each resync.
+    """Run one controller: reconcile a key when a change wakes it, and every key at the start and at each
+    resync.
 
     `list_keys` lists every key. `run_all` runs the caches of the sources.
     """
@@ -167,7 +169,8 @@ class Loop:
         self._woken = asyncio.Event()
         self._timer = _Timer(self.clock, self._woken.set)
         self._resync_at = math.inf
-        # Set by `stop`: the loop starts no reconcile any more and cancels running reconciles at this time.
+        # Set by `stop`: the loop starts no more reconciles, and cancels the running reconciles at this
+        # monotonic time.
         self._stop_at: float | None = None
         self._fenced: Fenced | None = None
         self._unsubscribers: list[Callable[[], None]] = []
@@ -263,7 +266,7 @@ class Loop:
         return self._stop_at is not None and (not self._in_flight or self.clock.monotonic() >= self._stop_at)
 
     def _next_wakeup(self) -> float:
-        # Reconciles start with the same timeout: the first to start is the first to time out.
+        # All reconciles have the same timeout, so the first to start is the first to time out.
         deadline = next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
         if self._stop_at is not None:
             return min(self._stop_at, deadline)

@@ -125,7 +125,8 @@ class WorkQueue:
         return tuple(keys)
 
     def done(self, key: str, requeue: Requeue | None = None) -> None:
-        """End a successful reconcile of the key: reset the failure count, then requeue the key as asked."""
+        """End a successful reconcile of the key: reset the failure count, then requeue the key if `requeue`
+        is set."""
         self._failure_counts.pop(key, None)
         priority = self._processing.pop(key)
         # Something changed during the reconcile: the requested delay was computed from older state.
@@ -140,7 +141,7 @@ class WorkQueue:
         count = self._failure_counts[key] = self._failure_counts.get(key, 0) + 1
         priority = self._processing.pop(key)
         seconds = backoff.delay(count, self._rng)
-        # The object changed during the failed reconcile: the change may be the remedy.
+        # The object changed during the failed reconcile, so the next attempt may succeed.
         if priority is Priority.NORMAL:
             seconds = min(seconds, CHANGED_KEY_RETRY_S)
         if priority is Priority.URGENT:

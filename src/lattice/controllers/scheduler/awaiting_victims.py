@@ -25,7 +25,7 @@ class AwaitingVictims:
         self.by_path.update((workload.ask.name, workload) for workload in scheduled)
 
     def awaited_victims(self) -> set[str]:
-        """The workloads that must leave first."""
+        """The victims that must leave their nodes before these workloads are bound."""
         victims: set[str] = set()
         for scheduled in self.by_path.values():
             victims.update(scheduled.waits_for)
@@ -59,21 +59,21 @@ class AwaitingVictims:
     def release(self, path: str) -> None:
         """Release the reservation of a workload, and wake workloads that found no capacity because of it."""
         self.scheduler.reservations.release(self.by_path.pop(path).reservation.id)
-        # Otherwise a new workload of the same name would wait for this workload to be done.
+        # End the attempt in the queue; otherwise a new workload of the same name would wait for its end.
         self.queue.done(path)
         self.queue.wake(ClusterEvent.WORKLOAD_GONE, self.monotonic())
 
     def release_on(self, node: str) -> list[str]:
-        """Release the workloads on a changed node, and return their paths: smaller, fuller, cordoned or
-        tainted, the node may not fit."""
+        """Release the workloads on a changed node, and return their paths: a node that is smaller, fuller,
+        cordoned or tainted may no longer fit them."""
         released = [path for path, scheduled in self.by_path.items() if scheduled.node == node]
         for path in released:
             self.release(path)
         return released
 
     def release_evicted(self) -> list[str]:
-        """Release the workloads that became victims themselves, and return their paths: an unbound workload
-        need not be evicted."""
+        """Release the workloads that were themselves chosen as victims, and return their paths: they are not
+        bound, so there is nothing to evict."""
         evictions = self.scheduler.evictions
         released = [
             path for path, scheduled in self.by_path.items() if path in evictions.victims_on(scheduled.node)

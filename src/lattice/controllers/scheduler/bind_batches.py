@@ -46,7 +46,7 @@ class BatchBinder:
     on_bound: Callable[[ScheduledWorkload], None]
     # Called with nodes whose write has ended.
     on_nodes_written: Callable[[Iterable[str]], None]
-    # Workloads that an immediate retry would not help.
+    # Workloads to requeue with back-off, because an immediate retry would fail again.
     needs_backoff: set[str] = field(default_factory=set)
     # Workloads that were not bound, with the reason.
     bind_failures: dict[str, str] = field(default_factory=dict)
@@ -75,7 +75,8 @@ class BatchBinder:
                     raise result
 
     async def write_counts(self, bound: Mapping[str, int]) -> None:
-        """Write the workload counts of nodes; on a conflict the other writer has counted."""
+        """Write the workload counts of nodes. If a write conflicts, the other writer has set the count
+        already."""
         nodes = [(self._node(name), count) for name, count in bound.items()]
         puts = [
             put
@@ -105,7 +106,7 @@ class BatchBinder:
     async def _commit(self, units: Iterable[BindUnit], min_members: Mapping[str, int]) -> None:
         """Commit a batch of units; a node is written by one commit at a time, because the next commit builds
         on its revision."""
-        # Two loops in one comprehension: this runs once per binding.
+        # A comprehension with two loops, for speed: this code runs once per binding.
         batch = [scheduled for unit in units for scheduled in unit.scheduled]
         nodes = dict.fromkeys(scheduled.node for scheduled in batch).keys()
         while self.writing_nodes & nodes:
@@ -140,7 +141,7 @@ class BatchBinder:
                 for name, entry in nodes.items()
                 if entry
             ]
-            # Two loops in one comprehension: this runs once per binding.
+            # A comprehension with two loops, for speed: this code runs once per binding.
             puts = [put for scheduled in remaining for put in self._bind_writes(scheduled)]
             reservation_ids = {scheduled.reservation.id for scheduled in remaining}
             # A reservation in a running commit must not expire: the commit may still succeed.
@@ -162,8 +163,8 @@ class BatchBinder:
                 self.reservations.in_flight -= reservation_ids
 
     async def _bind_in_halves(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
-        """Bind in two smaller commits after the store rejected the size; a gang or a single workload
-        fails."""
+        """Bind in two smaller commits after the store rejected a commit as too large. A gang or a single
+        workload cannot be split, and fails."""
         # A gang is bound in one commit or not at all (I-15).
         if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
             log.warning("binding exceeds the commit size limit", workload=batch[0].ask.name, of=len(batch))
@@ -237,8 +238,8 @@ class BatchBinder:
         return self.binding_store.records.bind(entry, binding, self.binding_store.details_for(request))
 
     def _node(self, name: str) -> Entry | None:
-        """The entry of the node at the revision that the table reflects; None if the node has changed
-        since."""
+        """The entry of the node at the revision that the table reflects; None if the node has another
+        revision now."""
         reflected_revision = self.node_revisions.get(name)
         for entry in (
             self._written_nodes.get(name),
@@ -260,8 +261,7 @@ class BatchBinder:
         """Take over the new revisions of the nodes and report the bound workloads."""
         cache = self.binding_store.context.cache(LatticeNode)
         for put in counts:
-            # Another revision means that the table has taken up a newer change, which this write is older
-            # than.
+            # Another revision means that the table already reflects a newer change than this write.
             if self.node_revisions.get(put.key.name) == put.expect:
                 self.node_revisions[put.key.name] = revision
             cached = cache.entry(put.key.path)

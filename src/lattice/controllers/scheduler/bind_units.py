@@ -9,7 +9,7 @@ from lattice.scheduling.cycle.cycle import ScheduledWorkload
 from lattice.store.commit_packing import CommitCost, CommitLimits, CommitSpace, pack_commits
 from lattice.store.protocol import MAX_COMMIT_OPERATIONS
 
-# The workload and its event; a node is one more operation, whatever the number of its bindings.
+# Writes per binding: the workload and its event. A node adds one write, whatever the number of its bindings.
 OPERATIONS_PER_BINDING = 2
 MAX_BINDINGS_PER_UNIT = 32
 # The bytes of the workloads: below the limit of the store, which also counts the nodes and events.

@@ -18,7 +18,7 @@ from lattice.scheduling.cycle.cycle import ScheduledWorkload
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 
-# Bindings of several steps that run at the same time.
+# Limit of nodes on which bindings of several steps run at the same time.
 MAX_CONCURRENT_BINDINGS = 16
 
 
@@ -26,8 +26,8 @@ MAX_CONCURRENT_BINDINGS = 16
 class BindingCycle:
     """Bind decided workloads in batches or step by step, as the binding mode demands.
 
-    A bound workload leaves the queue; the reservation of an unbound workload is released. Objects that need
-    another look are added to `changes`.
+    A bound workload leaves the queue; the reservation of an unbound workload is released. Nodes and workloads
+    that the table must read again are added to `changes`.
     """
 
     scheduler_cache: SchedulerCache
@@ -36,7 +36,7 @@ class BindingCycle:
     changes: ChangedObjects
     pending_decisions: PendingDecisions
     failure_reporter: BindFailureReporter
-    # Decided, and in a running commit.
+    # Decided workloads by path, from `begin` until the workload is bound or requeued.
     being_bound: dict[str, ScheduledWorkload] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -58,7 +58,7 @@ class BindingCycle:
         self.being_bound.update((workload.ask.name, workload) for workload in scheduled)
 
     async def bind(self, placed: Sequence[ScheduledWorkload]) -> None:
-        """Bind workloads; a workload that could not be bound stays noted as being bound."""
+        """Bind workloads; a workload that is not bound stays in `being_bound` until `requeue_unbound`."""
         alone: list[ScheduledWorkload] = []
         by_group: dict[str, list[ScheduledWorkload]] = {}
         for scheduled in placed:
@@ -106,14 +106,15 @@ class BindingCycle:
             self.changes.workloads[name] = None
             self.changes.nodes[scheduled.node] = None
             if self.is_ahead_of_cache(name):
-                # A lost commit may have bound the workload: trust the caches for this node, not our revision.
+                # The commit may have succeeded although its reply was lost: trust the caches for this node,
+                # not our revision.
                 self.binder.node_revisions[scheduled.node] = 0
         if unbound:
             queue.wake(ClusterEvent.WORKLOAD_GONE, self.context.clock.monotonic())
 
     def withdraw_stale(self, nodes: set[str]) -> None:
-        """Withdraw unwritten reservations on nodes that another writer changed, because the decision did not
-        know the change."""
+        """Withdraw unwritten reservations on nodes that another writer changed, because the decision was made
+        without the change."""
         for scheduled in self.being_bound.values() if nodes else ():
             if scheduled.node in nodes and scheduled.ask.name not in self.binding_store.written_revisions:
                 self.scheduler.reservations.withdraw(scheduled.reservation.id)
@@ -137,8 +138,8 @@ class BindingCycle:
                 self.changes.nodes[record.node] = None
 
     async def _bind_by_steps(self, alone: Iterable[ScheduledWorkload]) -> None:
-        """Bind several nodes at a time; the bindings of one node follow each other, because each moves the
-        node's revision."""
+        """Bind on several nodes at the same time; the bindings of one node run one after another, because
+        each binding moves the node's revision."""
         semaphore = asyncio.Semaphore(MAX_CONCURRENT_BINDINGS)
         by_node: dict[str, list[ScheduledWorkload]] = {}
         for scheduled in alone:
@@ -157,7 +158,8 @@ class BindingCycle:
         for event in events:
             if event.outcome == "bound":
                 self._on_bound(self.being_bound[event.workload])
-                # The reply of an earlier commit may be lost: the workload may have changed since.
+                # The reply of an earlier commit may be lost, so the stored workload may differ from the
+                # table.
                 self.changes.workloads[event.workload] = None
             else:
                 self.batch_binder.needs_backoff.add(event.workload)

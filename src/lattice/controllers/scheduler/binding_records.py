@@ -175,7 +175,7 @@ class BindingRecords:
         return [with_status(entry, status), self._event(workload, "Preempted", message, warning=True)]
 
     def wall_time(self, seconds: float) -> str:
-        """The wall time of a monotonic time: other processes have other monotonic clocks."""
+        """Convert a monotonic time to wall time, because other processes have other monotonic clocks."""
         clock = self.context.clock
         return format_exact_time(clock.now() + timedelta(seconds=seconds - clock.monotonic()))
 

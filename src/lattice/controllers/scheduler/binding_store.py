@@ -1,10 +1,10 @@
 """The durable side of binding: nodes, locks and reservations in the store, one commit per step.
 
 A gang that fits into one commit is bound by that commit, all members or none (I-15). A larger gang is bound
-in several commits: first every reservation gets the name of the attempt and of its lead, then the commit that
-binds the lead decides. After that commit, any leader that finds remaining reservations binds the members.
-Before that commit, any leader that finds expired reservations cancels the members, the lead first. No crash
-leaves a gang half bound.
+in several commits. First every reservation gets the name of the attempt and of its lead, the member that is
+bound first. The commit that binds the lead decides for the gang. After that commit, any leader that finds
+remaining reservations binds their members. Before that commit, any leader that finds expired reservations
+cancels them, the lead's first. No crash leaves a gang half bound.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ from lattice.scheduling.table.workload_ask import GPU
 from lattice.store.commit_packing import CommitCost, pack_commits
 from lattice.store.protocol import Delete, Entry, Key, Put, RevisionConflict, Write
 
-# Attempts of a write that conflicts with rivals; a lost attempt means that a rival has committed.
+# Limit of attempts of a write that conflicts with rivals; a conflict means that a rival has committed.
 MAX_WRITE_ATTEMPTS = 16
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
@@ -67,9 +67,9 @@ def workload_key(path: str) -> Key:
 class PersistentBindingStore:
     """The binding store of `scheduling.cycle.binder` on the object store.
 
-    `details_for` returns ports and decision record of a binding. `is_workload_unchanged` tells whether a
-    workload still asks for the resources that were reserved; `is_node_unchanged` tells whether a node is as
-    it was chosen.
+    `details_for` returns ports and decision record of a binding. `is_workload_unchanged` states whether a
+    workload still asks for the resources that were reserved; `is_node_unchanged` states whether a node is the
+    same as when it was chosen.
     """
 
     context: ControllerContext
@@ -78,7 +78,8 @@ class PersistentBindingStore:
     is_node_unchanged: Callable[[LatticeNode], bool] = _always
     # By workload: the revision of our last write.
     written_revisions: dict[str, int] = field(default_factory=dict)
-    # Set when the term is over: no commit can succeed any more, whatever a binder makes of the failure.
+    # Set when the store has fenced a write: the term is over, and no commit can succeed, however the binder
+    # handles the failure.
     fenced: Fenced | None = None
 
     @cached_property
@@ -87,8 +88,8 @@ class PersistentBindingStore:
         return BindingRecords(self.context)
 
     async def read(self, node: str) -> StoredNodeState | None:
-        """The revision and free capacity of a node, beside bound and reserved workloads; a later binding
-        moves the revision."""
+        """The revision of a node, and the capacity that neither bound nor reserved workloads use; a later
+        binding moves the revision."""
         entry = await self.context.store.get(node_key(node))
         if entry is None:
             return None
@@ -108,8 +109,8 @@ class PersistentBindingStore:
             or not self.is_bindable(_decode_workload(workload.value))
         ):
             return None
-        # Cordoned, tainted or decommissioned since: free capacity alone does not make the node feasible
-        # (I-14).
+        # The node may be cordoned, tainted or decommissioned by now: free capacity alone does not make it
+        # feasible (I-14).
         if not self.is_node_unchanged(_decode_node(node.value)):
             return None
         binding = Binding(
@@ -243,7 +244,7 @@ class PersistentBindingStore:
             return await self._try_write(self.records.bind_reserved(entry, reservation)) is not None
         if not self._is_from_earlier_term(reservation.id) and not reservation.is_expired(now):
             return False
-        # The lead first: a cancelled lead can no longer decide for the gang (I-15).
+        # Cancel the lead first: a cancelled lead can no longer decide for the gang (I-15).
         if reservation.gang and reservation.lead != path and not await self._cancel_lead(reservation):
             return False
         request = BindRequest(path, reservation.node, reservation.id, (), 0.0)
@@ -335,8 +336,8 @@ class PersistentBindingStore:
         return reserved, missing
 
     async def _bound_reservations(self, requests: Sequence[BindRequest]) -> list[str]:
-        """The reservations that are bound, although the reply of the commit may be lost; older state in the
-        cache is ignored."""
+        """The reservations that are bound, also if the reply of their commit was lost. Records the revisions,
+        so that an older state in the cache is ignored."""
         entries = await asyncio.gather(
             *(self.context.store.get(workload_key(request.workload)) for request in requests)
         )
@@ -429,7 +430,7 @@ def _is_unbound(workload: LatticeWorkload, reservation: str = "") -> bool:
 
 
 def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> dict[str, int]:
-    """The free capacity of the node by resource, beside the assigned workloads."""
+    """The part of the node's capacity that the assigned workloads do not use, by resource."""
     table = NodeTable()
     row = table.put_node(node_info_of(node))
     # A workload that is bound after its reservation may be in both indexes: count it once.
@@ -459,8 +460,8 @@ def _lock_lease(node: str, spec: LeaseSpec) -> Lease:
 
 
 def _is_lease_expired(lease: Entry, now: datetime) -> bool:
-    """Whether the lock has expired by wall time, because the holder may be another process; a Lease without
-    renew time has."""
+    """Whether the lock has expired by wall time, because the holder may be another process. A Lease without
+    renew time counts as expired."""
     spec = _decode_lease(lease.value).spec
     seconds = timedelta(seconds=spec.lease_duration_seconds or 0)
     return spec.renew_time is None or now >= parse_timestamp(spec.renew_time) + seconds

@@ -14,14 +14,14 @@ from lattice.lifecycle.eviction import DecidedEvictions
 class DisruptionBudgets:
     """The allowed disruptions of services, from caches and from evictions that are not stored yet.
 
-    The remembered services and their numbers are no state of an eviction: they tell which workloads to wake
-    once a service allows more.
+    The remembered services and their numbers only determine which workloads wake once a service allows more
+    disruptions. They are no part of an eviction.
     """
 
     context: ControllerContext
     evictions: DecidedEvictions
-    # Services that preemption asked about, with the disruptions that were allowed: a workload may wait for
-    # more.
+    # Services that preemption asked about, with the disruptions that were allowed then: a workload may wait
+    # for further disruptions.
     _queried: dict[str, int] = field(default_factory=dict)
     _changed_services: set[str] = field(default_factory=set)
 

@@ -43,8 +43,8 @@ class PendingDecisions:
         placement = self.table.placements.get(request.workload)
         workload = self.context.cache(LatticeWorkload).get(request.workload)
         record = self._records.get(request.workload, {})
-        # A node outside the best nodes comes from a gang or a preemption: the record does not explain the
-        # node.
+        # A node outside the record's best nodes was chosen for a gang or by a preemption: the record does not
+        # explain that choice.
         if request.node not in record.get("best", (request.node,)):
             record = {}
         if placement is None or workload is None:

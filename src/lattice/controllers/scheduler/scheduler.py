@@ -36,7 +36,7 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 # another node, a batch needs 12 commits.
 BATCH_SIZE = 396
 MAX_BATCHES_PER_RECONCILE = 50
-# Batches that are written at the same time.
+# Limit of batches that are written at the same time.
 MAX_BATCHES_IN_FLIGHT = 3
 # The poll interval of reservations whose attempt has ended.
 ORPHANED_RESERVATION_POLL_S = 1.0
@@ -121,8 +121,8 @@ class SchedulingController:
         )
 
     async def reconcile(self, key: str) -> Requeue | None:
-        """Decide batches on top of each other while earlier batches are written, then write reports and
-        counts."""
+        """Decide every batch on the table as the previous batch left it, while earlier batches are being
+        written; then write reports and counts."""
         in_flight: set[asyncio.Task[None]] = set()
         async with asyncio.TaskGroup() as group:
             for _ in range(MAX_BATCHES_PER_RECONCILE):

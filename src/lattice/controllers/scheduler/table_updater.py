@@ -40,14 +40,14 @@ class TableUpdater:
     awaiting_victims: AwaitingVictims
     disruption_budgets: DisruptionBudgets
     unschedulable_reporter: UnschedulableReporter
-    # Workloads that changed while our own write was missing in the cache: update the table when the write
-    # arrives.
+    # Workloads that changed while the cache did not hold our own newer write; the table is updated when that
+    # write arrives.
     _ahead_of_cache: set[str] = field(default_factory=set)
     # Nodes that a workload has left.
     _nodes_to_recount: set[str] = field(default_factory=set)
     # Nodes with a workload whose ask has changed.
     _nodes_with_changed_asks: set[str] = field(default_factory=set)
-    # Problems of the scheduler cache that are in the log.
+    # Problems of the scheduler cache that are already logged.
     _logged_anomalies: dict[str, str] = field(default_factory=dict)
     _is_filled: bool = False
 
@@ -97,8 +97,8 @@ class TableUpdater:
             self._apply_node_change(name, entry, objects[name], now)
         self.changes.add_workloads(self.scheduler_cache.pop_due_retries(now.monotonic))
         self._apply_workload_changes(now)
-        # A spared victim gets its place in the table back before another workload gets the capacity. Between
-        # two updates: restoring a victim marks further workloads as changed.
+        # A spared victim gets its place in the table back before another workload gets the capacity. The
+        # changes are applied again afterwards, because restoring a victim marks further workloads as changed.
         awaited = self.awaiting_victims.awaited_victims()
         for name in self.unschedulable_reporter.spared_victims(queue, awaited):
             self.scheduler_cache.scheduler.evictions.remove_victim(name)
@@ -110,8 +110,8 @@ class TableUpdater:
         self._is_filled = True
 
     def pop_recounts(self) -> dict[str, int]:
-        """The number of workloads on the nodes that a workload has left; a concurrent binding counts by
-        itself."""
+        """The number of workloads on the nodes that a workload has left; a concurrent binding updates the
+        count itself."""
         names = [name for name in sorted(self._nodes_to_recount) if name in self.table.row_of]
         self._nodes_to_recount.clear()
         return {name: len(self.table.placements_by_row[self.table.row_of[name]]) for name in names}

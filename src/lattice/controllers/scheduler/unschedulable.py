@@ -22,7 +22,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS, Put, RevisionConflict
 EVENT_INTERVAL_S = 60.0
 # The shortest time between two commits of such events.
 EVENT_COMMIT_INTERVAL_S = 1.0
-# Workloads that wait for an event; failures of further workloads are only counted.
+# Limit of workloads that wait for an event; failures of further workloads are only counted.
 MAX_PENDING_EVENTS = 1000
 
 

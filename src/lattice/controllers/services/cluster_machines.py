@@ -89,7 +89,7 @@ class ClusterController:
     endpoint: Callable[[], str] = lambda: ""
     resync_s: float = 30.0
     name: str = "clusters"
-    # Nodes whose machine a provider call is creating, not listed by the provider yet.
+    # Nodes whose machine a running provider call is creating; the provider may not list the machine yet.
     _creating: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -157,7 +157,8 @@ class ClusterController:
         cluster, nodes = self._clusters.get(key), self._nodes.by_index("cluster", name)
         if cluster is None and not nodes:
             return None
-        # The ledgers must be as fresh as the clusters: desired machines are paid, removed machines are not.
+        # The ledger cache must be as fresh as the cluster and node caches: only then does it show the desired
+        # machines as paid, and the removed machines as no longer paid.
         await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))
         if cluster is not None:
             await self._relabel(cluster, nodes)
@@ -220,7 +221,8 @@ class ClusterController:
         name = node.metadata.name
         workloads = [*self._workloads.by_index("node", name), *self._workloads.by_index("prepared", name)]
         entry = self._nodes.entry(f"/{name}")
-        # I-27: a workload may have been bound before the decommission and not be in the cache yet.
+        # A workload cache older than the node may miss a workload that was bound before the decommission:
+        # count one workload more until the cache has caught up (I-27).
         is_current = entry is None or self._workloads.revision >= entry.revision
         return ClusterNode(
             node.metadata.name,
@@ -287,8 +289,8 @@ class ClusterController:
     async def _obtainable_machines(
         self, cluster: LatticeCluster | None, provider: Provider, steps: MachineSteps
     ) -> tuple[Sequence[tuple[str, str]], list[ProviderProblem]]:
-        """The machines to create that the provider has capacity for; other machines get no node, which would
-        wait in vain."""
+        """The machines to create that the provider has capacity for. A node for any other machine would wait
+        in vain, so none is created."""
         if cluster is None or not steps.create:
             return (), []
         try:
@@ -394,7 +396,7 @@ class ClusterController:
         """Delete the machine, then the node and its charge in one commit: a machine is paid until the machine
         is gone (I-22).
 
-        Every ledger that pays for a machine of the class is refunded, at the price that was charged.
+        The ledgers that pay the highest price for a machine of the class are refunded at that price.
         """
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
@@ -410,7 +412,7 @@ class ClusterController:
             if lot.node_class == node.spec.node_class:
                 ledgers_by_price.setdefault(lot.micros, []).append(ledger)
         if is_paid_back and ledgers_by_price:
-            # The most expensive lot goes first, so that the cheapest machines stay.
+            # Release the lot with the highest price first, so that the cheapest machines stay.
             micros = max(ledgers_by_price)
             accounts = tuple(ledger.spec.budget for ledger in ledgers_by_price[micros])
             released = Lot(node_class=node.spec.node_class, count=1, micros=micros)
@@ -427,7 +429,7 @@ class ClusterController:
     ) -> Requeue | None:
         """Write the status of the cluster and return when to poll again.
 
-        `observed` are the nodes of the plan, if no step changed the nodes since.
+        `observed` holds the nodes that the plan saw; None if a step has changed the nodes.
         """
         path = f"/{cluster.metadata.name}"
         nodes = observed
@@ -467,8 +469,8 @@ class ClusterController:
         await self.context.commit(writes)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
-        """Delete a cluster without placements, workloads and paid machines, once its number is recorded and
-        not reused."""
+        """Delete a cluster without placements, workloads, paid machines and a minimum size, once its number
+        is recorded, so that no later cluster gets the number."""
         name = cluster.metadata.name
         # Two loops with an early end: a large fleet has many services.
         is_placed = any(
@@ -495,8 +497,8 @@ class ClusterController:
         await self.context.commit([Delete(entry.key, entry.revision), event, *self._sequence_writes(cluster)])
 
     def _sequence_writes(self, cluster: LatticeCluster) -> list[Write]:
-        """Record the number of a data-center cluster, which no ledger pays for, in a ledger before the
-        cluster is deleted."""
+        """The writes that record the number of a deleted data-center cluster. No ledger pays for such a
+        cluster, but a ledger keeps the last number."""
         if cluster.spec.pool != cluster.spec.infrastructure:
             return []
         account = static_account(cluster.spec.pool)

@@ -22,7 +22,7 @@ from lattice.placement.inputs.ledger_math import budget_status
 METRICS_KEY = "figures"
 # The shortest time between two exports.
 METRICS_INTERVAL_S = 2.0
-# Spending grows without a change of any object, so the export repeats.
+# Interval of the export while no object changes, because spending grows all the time.
 SPEND_REFRESH_S = 30.0
 UNDECIDED = "Undecided"
 
@@ -42,7 +42,7 @@ class FleetMetricsController:
     context: ControllerContext
     name: str = "figures"
     _last_run_at: float = field(default=float("-inf"))
-    # The exported series: a series without an object any more is removed from the gauge.
+    # The exported series: a series whose object no longer exists is removed from the gauge.
     _exported: set[tuple[Gauge, tuple[str, ...]]] = field(default_factory=set)
 
     def loop(self) -> Loop:

@@ -139,7 +139,7 @@ class LedgerCommitter:
             except RevisionConflict as conflict:
                 if conflict.key in payment.keys:
                     raise
-                # A rival changed a ledger or a limit: read both again and settle anew.
+                # A rival changed a ledger or a limit: read both again and settle the payment again.
                 await self.clock.sleep(_backoff_s(payment, attempt))
                 continue
             return CommittedPayment(
@@ -157,7 +157,7 @@ class LedgerCommitter:
         unique: set[Key] = set()
         for account in payment.accounts:
             unique |= {_ledger_key(account), _owner_key(account)}
-        # Sorted: in the order of a set, one seed would give several histories (I-36).
+        # Sorted, because the order of a set would give one seed several histories (I-36).
         keys = sorted(unique)
         entries = await asyncio.gather(*map(self.store.get, keys))
         return dict(zip(keys, entries, strict=True))
@@ -171,7 +171,7 @@ class LedgerCommitter:
             previous: LatticeLedger | None = None
             if entry is not None:
                 previous = _ledger_decoder.decode(entry.value)
-                # Amounts that do not add up would let a limit pass (I-22).
+                # A ledger whose amounts do not add up could admit charges beyond its limit (I-22).
                 if causes := tuple(previous.problems()):
                     fix = "restore the ledger from a backup"
                     raise Invalid(
@@ -185,8 +185,8 @@ class LedgerCommitter:
             ledger = _with_current_terms(account, entries[_owner_key(account)], previous, bool(charges), now)
             settled, result = settle_charges(ledger, releases, charges, now)
             updates.results.append(result)
-            # The expected revision makes concurrent payments conflict: no charge is lost, no limit passed
-            # (I-20, I-22).
+            # The expected revision makes concurrent payments conflict, so that no charge is lost and no limit
+            # is exceeded (I-20, I-22).
             updates.puts.append(
                 self._put(previous, with_status_message(settled), ABSENT if entry is None else entry.revision)
             )

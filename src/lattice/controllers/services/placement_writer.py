@@ -97,7 +97,7 @@ class PlacementWriter:
                 return rejection
             for stage in stages:
                 written.update(stage.services)
-        # Shrink first: a machine that is given up at once is not charged.
+        # Shrink first, so that a machine that is given up now is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
         # Reserve labels depend on the services in the cluster and on the reserve of the data center.
@@ -149,8 +149,8 @@ class PlacementWriter:
     def _machine_writes(
         self, decided: StagedDecision, desired: Mapping[str, Mapping[str, int]]
     ) -> _MachineWrites:
-        """Create or grow clusters to the desired counts; counts never shrink here, because nodes may still
-        run workloads."""
+        """The writes and charges that create or grow clusters to the desired counts. Counts never shrink
+        here, because nodes may still run workloads."""
         paid, fleet = paid_machines(self._ledgers.objects()), decided.fleet
         writes: list[Write] = []
         charges: list[Charge] = []
@@ -186,7 +186,8 @@ class PlacementWriter:
         return _MachineWrites(tuple(writes), tuple(charges), tuple(created), tuple(grown))
 
     def _status_writes(self, decided: StagedDecision, name: str, report: PlacementStatus) -> list[Write]:
-        """Write the placement status of a service with events for changes; empty if the status is unchanged.
+        """The write of a service's placement status, with events for changes; empty if the status is
+        unchanged.
 
         Raises Conflict if the service changed since the decision.
         """
@@ -207,7 +208,8 @@ class PlacementWriter:
         previous, now = current.status, self._context.timestamp
         placements = report.status.placements
         if any(placement.cluster in decided.unsettled_clusters for placement in placements):
-            # Until replicas are bound, their machines are a guess: no reason to state new shares of the cost.
+            # Until replicas are bound, the choice of their machines is a guess, so a different guess is no
+            # reason to write other shares of the cost.
             stated = {_placement_key(placement): placement for placement in previous.placements}
             placements = tuple(stated.get(_placement_key(placement), placement) for placement in placements)
         status: ServiceStatus = msgspec.structs.replace(
@@ -248,8 +250,8 @@ class PlacementWriter:
     def _stage_events(
         self, decided: StagedDecision, stages: Sequence[CommitStage], machines: _MachineWrites
     ) -> Iterator[Write]:
-        """Report every created or grown cluster on the first service that uses the cluster, and every
-        remediation."""
+        """Yield the events that report every created or grown cluster, on the first service that uses the
+        cluster, and every remediation."""
         reported: set[str] = set()
         for stage in stages:
             if not stage.services:
@@ -276,7 +278,8 @@ class PlacementWriter:
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.
 
-        The release of another machine crossed the decision, or a leaving machine still takes the paid slot.
+        A desired machine is unpaid if the release of another machine was committed during the decision, or if
+        a leaving machine still uses the payment.
         """
         paid, fleet = paid_machines(self._ledgers.objects()), decided.fleet
         classes_by_cluster: dict[str, list[str]] = {}
@@ -358,18 +361,20 @@ class PlacementWriter:
             await self._refund_unmade_machines(name)
 
     async def _refund_unmade_machines(self, name: str) -> None:
-        """Release the charges of machines that were never made.
+        """Release the charges of machines that were never created.
 
-        The cluster controller creates a node only under a check of the cluster's revision, so no unknown node
-        follows.
+        The cluster controller creates a node only under a check of the cluster's revision, so no further node
+        can appear during the release.
         """
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
-        # Most clusters have nothing to refund, even by older caches: these clusters wait for no cache.
+        # Most clusters have nothing to refund, even by older caches. Do not wait for newer caches for these
+        # clusters.
         if entry is None or cluster is None or not self._unmade_machine_charges(name, cluster.spec.nodes):
             return
         # Every node that the cluster controller created for this cluster must be in the cache.
         await self._nodes.wait_for(entry.revision)
-        # A node that leaves is refunded with the deletion of the node: wait for both.
+        # The charge of a leaving node is released in the commit that deletes the node, so the ledger cache
+        # must be as fresh as the node cache.
         await self._ledgers.wait_for(self._nodes.revision)
         if releases := self._unmade_machine_charges(name, cluster.spec.nodes):
             result = await self._ledger_committer.commit_with_charges(

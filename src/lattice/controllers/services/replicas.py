@@ -59,7 +59,7 @@ class ReplicaController:
     evictions: DecidedEvictions = field(default_factory=DecidedEvictions)
     # Services whose rollout waits for a replica to become ready.
     _awaiting_ready: set[str] = field(default_factory=set)
-    # Replicas whose deletion is in a running commit and not in the cache yet: deleted, not evicted.
+    # Replicas whose deletion is in a running commit and not in the cache yet; they are deleted, not evicted.
     _being_stopped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -136,8 +136,8 @@ class ReplicaController:
         groups = [
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
-            # Slots of all workloads of the name count, owned or not: the slot makes the name of the new
-            # workload.
+            # The slots of all workloads of the service's name count, owned or not, because the slot is part
+            # of the new workload's name.
             *self._start_writes(service, spec, steps.start, [workload.spec.slot for workload in workloads]),
             *self._update_writes(service, spec, owned, steps.stop),
         ]
@@ -157,16 +157,16 @@ class ReplicaController:
         node_groups = desired_node_groups(service)
         waiting = self._workloads.get(self.surges().get(path_of(service), ""))
         if waiting is not None and node_groups:
-            # Also while the waiting replica moves to another node group: drain and rollout need a surge each.
+            # Add the surge also while the waiting replica moves to another node group: the drain and the
+            # rollout need one surge replica each.
             node_group = node_group_of(waiting)
             node_groups[node_group if node_group in node_groups else min(node_groups)] += 1
         return node_groups
 
     def _rollout_environment(self, key: str) -> ScaleDownLimits:
-        """Limits of scale-down in terms of shared nodes and minimum cluster sizes.
+        """Limits of scale-down by shared nodes and minimum cluster sizes.
 
-        A replica that a running commit deletes does not share its node any more; `plan` counts in the same
-        way.
+        A replica that a running commit deletes no longer shares its node; `plan` counts in the same way.
         """
         clusters, services, workloads = self.context.cache(LatticeCluster), self._services, self._workloads
 
@@ -253,7 +253,8 @@ class ReplicaController:
     def _progress_writes(
         self, service: LatticeService, revision: str, steps: RolloutSteps, owned: Sequence[LatticeWorkload]
     ) -> list[Write]:
-        """Write the condition Progressing with its events; only the events if the condition is unchanged."""
+        """The writes of the condition Progressing and of its events; only the events of scaling if the
+        condition is unchanged."""
         previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
         condition = _progress(previous, revision, steps)
         entry = self._services.entry(path_of(service))

@@ -17,7 +17,7 @@ from lattice.store.protocol import Change
 
 # The shortest time between two updates of one service: thousands of starting replicas cause few writes.
 STATUS_INTERVAL_S = 0.5
-# Additional seconds per replica, because counting many replicas takes longer.
+# Added to the shortest time, in seconds per replica, because counting many replicas takes longer.
 INTERVAL_PER_REPLICA_S = 0.0001
 
 

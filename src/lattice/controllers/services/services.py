@@ -176,7 +176,8 @@ class PlacementController:
 
         started_at = context.clock.monotonic()
         outcome: PlacementOutcome = await self.run_in_background(decide)
-        # Only the decision counts: after one slow commit the next intervals would be long for minutes (I-33).
+        # Measure the decision only: one slow commit would otherwise lengthen the next intervals for minutes
+        # (I-33).
         self._last_duration_s = context.clock.monotonic() - started_at
         return outcome
 
@@ -223,7 +224,8 @@ class PlacementController:
         if cached is None or cached[0] != inputs:
             fresh = decide_with_verdict(placement, decided.fleet, decided.world.services, fleet_state)
             cached = (inputs, fresh)
-            # The same text on another fleet: the stored decision stays, and nothing is written (I-33).
+            # If the fleet differs but the text is the same, the stored decision stays and nothing is written
+            # (I-33).
             if previous is not None and _text_of(previous) == _text_of(fresh):
                 cached = (inputs, previous)
         self._decision_cache[name] = cached

@@ -33,7 +33,7 @@ from lattice.store.protocol import Write
 SUPPLY_KEY = "supply"
 # The shortest time between two reconciles.
 SUPPLY_INTERVAL_S = 2.0
-# Spending grows without a change of any object, so a resync updates the status.
+# Interval of the resync, because spending grows without a change of any object.
 SPEND_RESYNC_S = 3600.0
 SUPPLY_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
@@ -54,7 +54,7 @@ class SupplyStatusController:
     adapters: frozenset[str]
     price_book: Callable[[], PriceBook] = PriceBook.builtin
     min_interval_s: float = SUPPLY_INTERVAL_S
-    # Thousands of machines take a while: the fleet is built off the event loop.
+    # Building a fleet of thousands of machines takes long, so it runs off the event loop.
     run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = run_in_background
     name: str = "supply"
     _last_run_at: float = field(default=float("-inf"))
@@ -103,7 +103,7 @@ class SupplyStatusController:
             status = without_minor_spend(previous, status)
             if entry is not None and status != previous:
                 groups.append([with_status(entry, status)])
-        # Only the decision is measured: one slow commit is no reason for longer intervals.
+        # Measure the decision only: one slow commit is no reason for longer intervals.
         self._last_duration_s = self.context.clock.monotonic() - now
         await self.context.commit_groups(groups)
         return None
