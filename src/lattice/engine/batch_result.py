@@ -128,7 +128,7 @@ class BatchResult:
 
     def rejection_counts(self) -> Iterator[list[tuple[Reason, int]]]:
         """Yield for every ask the rejection counts as of its turn, as `explain.rejection_counts` returns
-        them; the same list until a count changes."""
+        them. The same list object is yielded until a count changes."""
         counts = dict(rejection_counts(self.decision(0))) if self.picks else {}
         newly_rejected, ordered = self._newly_rejected(), sort_by_count(counts)
         for place in range(len(self.picks)):

@@ -12,11 +12,12 @@ from lattice.engine.plugin import Ask, DomainScorePlugin, Filter, Profile, Reaso
 from lattice.engine.table import Flags, Floats, Rows, Table
 
 NO_ROW = -1
-# Approximate memory of one cache entry with its reasons, in columns.
+# Approximate size of one cache entry with its reasons, as a number of table columns.
 COLUMNS_PER_FIXED_CACHE = 16
 COLUMNS_PER_SHAPE_CACHE = 4
 RULED_OUT = np.float32(-np.inf)
-# A shape earns a cache entry when it is decided a second time; until then only its plugins are remembered.
+# Limit of shapes that were decided only once. A shape gets a cache entry at its second decision; until then
+# only its plugins are remembered.
 MAX_SHAPES_SEEN_ONCE = 4096
 
 

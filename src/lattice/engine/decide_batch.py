@@ -12,13 +12,13 @@ from lattice.engine.decide import NO_ROW, RULED_OUT, ActivePlugins, ShapeCache, 
 from lattice.engine.plugin import Ask, DomainScores, Profile
 from lattice.engine.table import Floats, Rowids, RowSubset, Table
 
-# Further placements on a row that are evaluated together the first time; doubled from then on.
+# The number of further placements on a row that are evaluated together the first time; doubled from then on.
 INITIAL_LOOKAHEAD_LEVELS = 2
 MAX_LOOKAHEAD_LEVELS = 64
-# Rows that are evaluated together the first time; doubled from then on.
+# The number of rows that are evaluated together the first time; doubled from then on.
 INITIAL_LOOKAHEAD_ROWS = 32
 MAX_LOOKAHEAD_ROWS = 512
-# (−total, rank, row)
+# An entry (−total, rank, row) that stands for no row.
 NO_RUNNER_UP = (-float(RULED_OUT), 0, NO_ROW)
 # Share of the highest possible total: totals that differ by less may become equal in 32-bit floats once the
 # score of a domain is added.
@@ -29,8 +29,8 @@ def can_batch(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     """Whether equal asks can be decided in a batch: the answer for a row depends on the row alone, apart from
     one score per domain.
 
-    With the table, wide filters that reject no row now are ignored: placing an additive ask does not make
-    such a filter reject.
+    If `table` is given, a wide filter that rejects no row now is no obstacle: placing an additive ask does
+    not make such a filter reject.
     """
     plugins = ActivePlugins(ask, profile)
     if not ask.is_additive or (plugins.wide_scores and not plugins.domain_score):

@@ -7,11 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = TypeVar("Value")
-# A reader that is further behind evaluates all rows again.
+# Limit of changes in a log; a reader that is further behind evaluates all rows again.
 MAX_CHANGES_KEPT = 1 << 16
-# Derived columns, and also aggregates.
+# Limit of cached derived columns, and of cached aggregates.
 MAX_COLUMNS_KEPT = 4096
-# Cells of all derived columns together.
+# Limit of the cells of all derived columns together.
 MAX_CACHED_CELLS = 1 << 25
 MIN_CACHED_COLUMNS = 64
 
@@ -51,8 +51,8 @@ class DerivableTable(Protocol[TableT_co, SubsetT_co]):
         ...
 
     def fixed_since(self, version: int) -> list[int] | None:
-        """Return the rows that changed in a fixed column after the fixed version; None: the log no longer
-        reaches back so far."""
+        """Return the rows that changed in a fixed column after the fixed version; None if the log no longer
+        holds all changes after that version."""
         ...
 
 
@@ -76,8 +76,8 @@ class ChangeLog:
             self._start += drop
 
     def since(self, version: int) -> list[int] | None:
-        """Return the rows that changed after `version`, without repeats; None: the log no longer reaches back
-        so far."""
+        """Return the rows that changed after `version`, without repeats; None if the log no longer holds all
+        changes after that version."""
         if version < self._start:
             return None
         return list(dict.fromkeys(self._rows[version - self._start :]))

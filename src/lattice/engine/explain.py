@@ -12,7 +12,7 @@ from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
 DEFAULT_TOP_COUNT = 3
-# Reasons that fit into one 64-bit code before the codes are renumbered.
+# After this number of reasons, one bit each, the codes are renumbered to free bits.
 MAX_CODED_REASONS = 60
 # Scores are 0..1 in the engine and 0..100 in explanations.
 MAX_SCORE = 100.0

@@ -27,8 +27,8 @@ class Ask(Protocol):
 
     @property
     def fixed_shape(self) -> Hashable:
-        """Every property that plugins of scope "fixed" read, which many shapes may share. The shape itself is
-        always a valid value."""
+        """Every property that plugins of scope "fixed" read; many shapes may have the same value. The shape
+        itself is always a valid value."""
         ...
 
     @property
@@ -158,8 +158,8 @@ REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "dom
 
 @dataclass(frozen=True)
 class Profile:
-    """Plugins with their weights. Compared by identity: caches are keyed by profile, so that a profile is
-    built once and kept."""
+    """Plugins with their weights. Compared by identity: caches are keyed by profile, so that a profile must
+    be built once and reused."""
 
     name: str
     filters: tuple[Filter, ...]

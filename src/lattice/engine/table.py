@@ -102,7 +102,7 @@ class Table:
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        # Rows stand in tie order: the first row with the best total is the choice.
+        # True: rows stand in tie order, so the first row with the best total is the choice.
         self.is_in_tie_order = True
         self._tie_order = TieOrder()
         self._changes = ChangeLog()
@@ -427,13 +427,13 @@ class Table:
         self._changes.add(row)
 
     def changed_since(self, version: int) -> list[int] | None:
-        """Return the rows that changed after `version`, without repeats; None: the log no longer reaches back
-        so far."""
+        """Return the rows that changed after `version`, without repeats; None if the log no longer holds all
+        changes after that version."""
         return self._changes.since(version)
 
     def fixed_since(self, version: int) -> list[int] | None:
-        """Return the rows that changed in a fixed column after the fixed version; None: the log no longer
-        reaches back so far."""
+        """Return the rows that changed in a fixed column after the fixed version; None if the log no longer
+        holds all changes after that version."""
         return self._fixed_changes.since(version)
 
 
