@@ -110,8 +110,8 @@ def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
 def split_decision(decision: RuleDecision, most: int) -> list[RuleDecision]:
     """Split a decision into decisions with at most `most` firings.
 
-    The status of a part covers the firings of that part and of the parts before. The controller can therefore
-    commit the parts in order: a part that is not committed is decided again.
+    The status of a part covers the firings of that part and of all earlier parts. The controller can
+    therefore commit the parts in order: a part that is not committed is decided again.
     """
     # A decision without firings still has a status to commit.
     starts = range(0, len(decision.firings) or 1, most)

@@ -54,8 +54,8 @@ def service_availability(
 
 
 def _expected_replicas(service: LatticeService) -> int | None:
-    """The number of replicas that stay after the placement of the service; None for a service without
-    placement decisions.
+    """The number of replicas that remain once the placement of the service is carried out; None for a service
+    without placement decisions.
 
     If the service changed since its placement was decided, the lower of the placed and the desired count
     stays, because the choice of removed replicas is still open (I-28). An unplaced service keeps its desired

@@ -92,8 +92,8 @@ def no_execute_taints(node: LatticeNode) -> list[Taint]:
 
 
 def needs_eviction_check(node: LatticeNode) -> bool:
-    """Whether the eviction controller has work on the node, which includes clearing the status of a former
-    taint or drain."""
+    """Whether the eviction controller must reconcile the node, also to clear the status of a former taint or
+    drain."""
     has_drained_condition = find_condition(node.status.conditions, DRAINED_CONDITION) is not None
     return (
         is_draining(node)

@@ -72,8 +72,8 @@ def plan_machines(cluster: str, state: ClusterMachines) -> MachineSteps:
         is_lost = node.has_joined and not node.is_ready and node.name not in state.running
         if is_lost and not has_machine:
             gone.add(node.name)
-        # A decommissioned machine that ended by itself is not started again: its agent never reports the end
-        # of the workloads, so that waiting for them would never finish (I-32).
+        # A decommissioned machine that ended by itself is not started again. Its agent never reports the end
+        # of its workloads, so do not wait for them (I-32).
         elif node.is_decommissioned and (not node.workloads or is_lost):
             remove.add(node.name)
     staying = [node for node in state.nodes if not node.is_decommissioned]
@@ -126,7 +126,7 @@ def fails_over(workload: LatticeWorkload) -> bool:
 def _creatable_count(node_class: str, state: ClusterMachines) -> int:
     """The number of machines that the ledgers pay for and that do not exist yet.
 
-    A decommissioned machine is paid for until it is gone, so that no other machine uses its payment before
+    A decommissioned machine is paid for until it is gone; no other machine may use its payment earlier
     (I-22).
     """
     if state.paid_counts is None:
@@ -136,8 +136,8 @@ def _creatable_count(node_class: str, state: ClusterMachines) -> int:
 
 
 def machines_to_refund(remove: Collection[str], state: ClusterMachines) -> frozenset[str]:
-    """Return the removed machines whose payment ends; the payment of the remaining removed machines passes to
-    successors.
+    """Return the removed machines whose payment ends. For the other removed machines the ledgers keep paying,
+    and the replacements use that payment.
 
     `remove` holds machines that the provider has confirmed to be gone. The ledgers keep paying for the
     desired count of a class (I-22).

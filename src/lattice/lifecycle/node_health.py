@@ -19,7 +19,8 @@ from lattice.kinds.workload import LatticeWorkload
 SHARE_TOLERANCE = 1e-9
 
 
-# Share of the node's capacity; smaller changes are ordinary fluctuation, and an idle system writes no status.
+# Share of the node's capacity. A smaller change of usage is ordinary fluctuation and is not written, so that
+# an idle system writes no status.
 USAGE_CHANGE_SHARE = 0.2
 # The shortest time between two writes of the usage.
 USAGE_WRITE_INTERVAL_S = 60.0
@@ -32,15 +33,16 @@ class NodeTimeouts:
     heartbeat_interval: float = 10.0
     not_ready_after: float = 40.0
     replace_after: float = 120.0
-    # Share of the nodes of a zone: above it the fault is likely in the network between leader and zone.
+    # If more than this share of the nodes of a zone is silent, the fault is likely in the network between
+    # leader and zone.
     outage_share: float = 0.55
-    # The fewest silent nodes that can be an outage: in a zone of one or two nodes, nodes are lost singly.
+    # The fewest silent nodes that count as an outage, so that a zone of one or two nodes never has an outage.
     outage_min_nodes: int = 3
-    # Nodes of one zone.
+    # Limit of nodes whose workloads fail over, per zone and second.
     evictions_per_second: float = 0.1
-    # Share by which the rate of a clock may be wrong, for the clock of the leader and of a node alike.
+    # The largest error of the rate of a clock, as a share; the same for the clocks of leaders and of nodes.
     clock_error: float = 0.05
-    # From the deadline of a node until the node has certainly killed its copies.
+    # Seconds from the time at which a node must stop its copies until the node has certainly killed them.
     kill_grace: float = 10.0
     # The longest valid `stopAfter`, even where `replace_after` is shorter.
     max_stop_after: float = REPLACE_AFTER_MS / 1000
@@ -54,8 +56,9 @@ class NodeTimeouts:
         surely killed its copies (I-13).
 
         The node counts from the time at which it sent the last heartbeat that a leader answered; the leader
-        never received that heartbeat earlier. The node's clock may run slow and the leader's clock fast, both
-        by `clock_error`; hence the square. With 90 s: (90 + 10) · 1.05² = 110.25 s.
+        counts from the time at which it received that heartbeat, which is never earlier. The node's clock may
+        run slow and the leader's clock fast, both by `clock_error`; hence the square. With 90 s: (90 + 10) ·
+        1.05² = 110.25 s.
         """
         return (stop_after + self.kill_grace) * (1 + self.clock_error) ** 2
 
@@ -180,8 +183,8 @@ class SilentNodeEvictions:
     """Silent nodes whose workloads may fail over, as the disconnect policy of a workload allows, and the
     reasons that block failover for other nodes.
 
-    This is the health of nodes. The eviction of one workload with the cause NodeLost follows from it by
-    `decide_failover`.
+    The result concerns nodes. `decide_failover` derives from it whether one workload is evicted with the
+    cause NodeLost.
     """
 
     rate_limiter: EvictionRateLimiter
@@ -244,7 +247,7 @@ def effective_disconnect(
     running without contact, although the present policy forbids that.
     """
     desired, status, metadata = workload.spec.disconnect, workload.status, workload.metadata
-    # The generation is 1 after creation, and 2 after the mark for deletion: the spec never changed.
+    # The spec never changed if the generation is still 1, or 2 for an object that is marked for deletion.
     is_unchanged = metadata.generation == (2 if metadata.deletion_timestamp else 1)
     if (
         desired.policy != "stop"
@@ -313,7 +316,7 @@ def is_usage_change_significant(
         return True
     if age < USAGE_WRITE_INTERVAL_S:
         return False
-    # Without a known capacity the larger of the two amounts stands for it.
+    # Without a known capacity the larger of the two amounts stands for the capacity.
     for old, new, size in (
         (previous.cpu, now.cpu, capacity.get("cpu")),
         (previous.memory, now.memory, capacity.get("memory")),

@@ -18,8 +18,8 @@ from lattice.kinds.workload import (
     compute_revision,
 )
 
-# The label of a node with its node class.
-# Placement spreads over these keys when it chooses clusters; the scheduler only sees nodes of one cluster.
+# Placement spreads replicas over these keys when it chooses clusters; the scheduler sees the nodes of one
+# cluster only.
 FLEET_TOPOLOGY_KEYS = ("region", "provider", "pool", "cluster")
 # Resources that a service counts in thousandths.
 MILLI_RESOURCES = ("cpu", "gpu")
@@ -53,7 +53,7 @@ def template(service: LatticeService) -> WorkloadSpec:
         constraints=Constraints(
             node_selector=dict(sorted(spec.placement.node_selector.items())),
             tolerations=spec.placement.tolerations,
-            # Spread over fleet topology keys is settled by placement.
+            # Placement has already spread the replicas over the fleet topology keys.
             spread=tuple(entry for entry in spec.spread if entry.topology_key not in FLEET_TOPOLOGY_KEYS),
             gpu_models=(spec.placement.resources.gpu_model,) if spec.placement.resources.gpu_model else (),
         ),

@@ -17,7 +17,7 @@ from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, Retry
 class RetryPolicy:
     """Back-off and number of attempts; durations are in seconds."""
 
-    # After the first failure; doubles with every further failure.
+    # Delay after the first failure; doubles with every further failure.
     initial_backoff: float = 5.0
     max_backoff: float = 120.0
     # Failures after which the workload has failed for good.

@@ -45,7 +45,8 @@ NODE_FAULTS = {
     "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
     PORT_TAKEN: "rescheduling with other ports",
 }
-# The node was cut off and stopped the workload, as its disconnect policy demands: no attempt is lost.
+# The node was cut off and stopped the workload, as its disconnect policy demands: the failure does not count
+# as an attempt.
 UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
 
 
