@@ -34,7 +34,7 @@ from lattice.kinds.meta.selector import label_problems, label_value_problem, sub
 from lattice.kinds.meta.validator import join_path
 from lattice.kinds.overflow import Overflow
 
-# Millionths of the budget.
+# By default an alert is raised when spending reaches this part of the budget, in millionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
 # Conditions of clouds, data centers and pools.
@@ -200,7 +200,7 @@ class CloudSpec(Part):
 
     def compliance_of(self, region: str) -> tuple[str, ...]:
         own = self.regions[region].compliance
-        # An empty list of a region is a statement of its own: only an absent list means the defaults.
+        # A region may state an empty list on purpose, so only an absent list means the defaults.
         return self.defaults.compliance if own is None else own
 
     def capabilities_of(self, region: str) -> tuple[str, ...]:

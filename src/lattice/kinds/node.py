@@ -14,7 +14,7 @@ from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Stat
 NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
 
-# Label of a node, and node selector of a replica: the LatticeNodeClass.
+# Label of a node, and key in the node selector of a replica; the value is the name of the LatticeNodeClass.
 NODE_CLASS_LABEL = "lattice.dev/node-class"
 # Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.
 NODE_FINALIZER = "lattice.dev/node"

@@ -14,7 +14,7 @@ from lattice.kinds.meta.quantity import (
     threshold_problems,
 )
 
-# Millionths of the capacity.
+# By default overflow begins when this part of the capacity is in use, in millionths.
 OVERFLOW_TRIGGER_MILLIONTHS = 900_000
 
 

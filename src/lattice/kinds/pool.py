@@ -20,8 +20,10 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
 
-# Millionths of the budget. msgspec omits a field whose value is the very object of the default: with the constant
-# of clouds, which is the default of a ledger, the ledgers of pools would be stored without alertMillionths.
+# By default an alert is raised when spending reaches this part of the budget, in millionths. This is a
+# separate object from the default of clouds, which is also the default of a ledger: msgspec omits a field
+# whose value is the identical object as its default, so with the object of clouds the ledgers of pools would
+# be stored without alertMillionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
 
@@ -255,7 +257,7 @@ class LatticePool(Kind):
 
     def problems(self) -> Iterator[Cause]:
         yield from number_problems(self.spec.capacity, "spec.capacity")
-        # Only the name is free: credentials are in one namespace (decision 0022).
+        # Only the name needs a check: the credentials of all pools are in one namespace (decision 0022).
         if login := self.spec.provider.credentials:
             yield from secret_name_problems("spec.provider.credentials.secretRef", login.secret_ref)
         if self.spec.budget:

@@ -33,7 +33,7 @@ SERVICE_LABEL = "lattice.dev/service"
 DesiredState = Literal["Running", "Stopped", "Deleted"]
 ActualState = Literal["Pending", "Starting", "Running", "Stopped", "Failed", "Unknown"]
 Count = Annotated[int, Meta(ge=0)]
-# The record stays until the node has released the workload.
+# Finalizer of a workload: the object stays until the node has released the workload.
 WORKLOAD_FINALIZER = "lattice.dev/workload"
 # Condition of a workload: whether the scheduler has bound it to a node.
 SCHEDULED_CONDITION = "Scheduled"

@@ -139,7 +139,7 @@ LIST_MAP_BY_NAME = Meta(
 
 
 class Status(Part):
-    """What every status says, next to what the kind adds."""
+    """The fields that every status has, besides the fields of the kind."""
 
     phase: Annotated[
         str, Meta(description="Summary as one word, for people; programs read the conditions.")

@@ -20,7 +20,7 @@ Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
 MILLI = 1000
 MICRO = 1_000_000  # micro-dollars of one dollar
-MILLIONTHS = 1_000_000  # the whole, where shares, utilisation and factors are counted in millionths
+MILLIONTHS = 1_000_000  # one as a number of millionths, in which shares, utilisation and factors are counted
 CENT_MICROS = 10_000  # micro-dollars of one cent
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and API clients hold int64
@@ -59,7 +59,7 @@ _DIGITS = 28  # the default precision of decimal arithmetic
 _NUMBER = re.compile(
     r"([0-9]{1,19}(?:\.[0-9]{0,9})?|\.[0-9]{1,9})([eE][+-]?[0-9]{1,2})?([A-Za-z]*)", re.ASCII
 )
-# 10^19 and more, with any unit.
+# A number that is too long for _NUMBER, with any unit.
 _OVERSIZED_NUMBER = re.compile(r"0*[1-9][0-9]{19,}(?:\.[0-9]*)?([A-Za-z]*)", re.ASCII)
 _DURATION_PART = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?)(ns|us|ms|s|m|h|d)", re.ASCII)
 
@@ -121,15 +121,15 @@ def gib_to_bytes(amount: Decimal) -> int:
     return int((_checked_range(amount) * GIB).to_integral_value(rounding=ROUND_CEILING))
 
 
-def share_as_fraction(threshold: Decimal) -> Decimal:
+def share_as_fraction(share: Decimal) -> Decimal:
     """A share between 0 and 1, written as the fraction 0.8 or as 80 percent."""
-    return threshold if threshold <= 1 else threshold / 100
+    return share if share <= 1 else share / 100
 
 
-def share_to_millionths(threshold: Decimal) -> int:
+def share_to_millionths(share: Decimal) -> int:
     """Millionths of a share that is written as the fraction 0.8 or as 80 percent."""
-    # A share times a million is in millionths, as dollars times a million are micro-dollars.
-    return dollars_to_micros(share_as_fraction(threshold))
+    # The conversion of dollars fits: it also multiplies by a million and rounds half up.
+    return dollars_to_micros(share_as_fraction(share))
 
 
 def format_cores(milli: int) -> str:

@@ -133,7 +133,7 @@ class LabelSelector(Part):
 
 def parse_selector(text: str) -> LabelSelector:
     """Parse the string form of query parameters and `-l`: `a=b,c!=d,x in (a,b),y notin (z),k,!k,n>5`."""
-    # Every character belongs to a word, a sign or the blanks around one, so no character is skipped.
+    # _TOKEN matches every character that is not a blank, so findall drops only blanks.
     tokens = _TOKEN.findall(text)
     if not tokens:
         return LabelSelector()

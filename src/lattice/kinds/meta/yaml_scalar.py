@@ -18,11 +18,11 @@ NUMBER = re.compile(
       | (?P<endless>[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))""",
     re.VERBOSE,
 )
-# PyYAML calls match() from the start.
+# PyYAML calls match(), which is anchored at the start, so only the end needs an anchor.
 NUMBER_LIKE = re.compile(f"(?:{NUMBER.pattern})$", re.VERBOSE)
 _NUMBER_FIRST_CHARS = frozenset("+-.0123456789")
 _MAX_SHOWN_CHARS = 24  # of a rejected number in a message
-_MAX_DECIMAL_CHARS = 64  # far beyond any quantity, and cheap to add
+_MAX_DECIMAL_CHARS = 64  # longer than any quantity, and short enough for fast arithmetic
 _MAX_EXPONENT = 307  # every JSON reader can hold the number as a double
 
 
