@@ -57,7 +57,7 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "taints": "untolerated taints",
     "perNode": "the limit of replicas per machine",
 }
-# Replicas that a feasibility check places first; see is_feasible.
+# Number of replicas that a feasibility check places first; see is_feasible.
 PROBE_REPLICAS = 256
 
 
@@ -125,7 +125,8 @@ def _masked_shortfalls(
 
 
 def _lacks_prices(ask: ReplicaAsk, fleet: Fleet, row: int) -> bool:
-    """Report whether a budget applies and no machine type that fits the replica has a price."""
+    """Report whether a budget rejects the replica for an unknown price: no machine type that fits has a
+    price, or the budget already pays for a machine without a known price."""
     quotes = fleet.quotes
     can_host = quotes.machine_fit(ask.demand).can_host[:, row]
     has_no_priced_type = (
@@ -278,7 +279,7 @@ class PlacementFailure:
 
 @contextmanager
 def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterator[PlacementFailure | None]:
-    """Enter the fleet at the moment of the placement failure; the exit of the context undoes all changes.
+    """A context in which the fleet is as it was at the placement failure; the exit undoes all changes.
 
     Yields None if all replicas fit, or if the demand has a rule conflict, since no offer could explain the
     conflict.
@@ -314,7 +315,8 @@ def _with_overflow(first: Decision, fleet: Fleet) -> Decision:
     """Replace the reasons of overflow targets by the reasons that apply with the overflow of their data
     center.
 
-    Where a data center may overflow, the closed overflow is not the reason; the reasons of its targets count.
+    If a data center may overflow, its overflow targets get the reasons that reject them under that overflow,
+    instead of the reason that the overflow is closed.
     """
     ask, reasons = cast("ReplicaAsk", first.ask), dict(first.reasons)
     for data_center in overflow_sources(ask, fleet):

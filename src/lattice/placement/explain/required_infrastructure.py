@@ -35,7 +35,7 @@ class RequiredInfrastructure:
     """
 
     place_count: int
-    # Empty machines, sized for one replica.
+    # The number of empty machines, sized for one replica.
     machines: int
     # By resource: milli-cores, bytes, milli-GPUs and counts.
     machine_size: Mapping[str, int]

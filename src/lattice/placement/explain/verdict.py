@@ -39,11 +39,11 @@ Services = Mapping[str, LatticeService]
 # Requirement kinds that a pool meets on its own, without regard to replicas.
 POOL_REQUIREMENT_KINDS = ("label", "compliance", "capability", "residency", "region")
 VerdictKind = Literal["NotHere", "NoPrice", "OverBudget", "NotNow", "Never"]
-# Blockers dropped together; larger sets are not searched.
+# Limit of blockers that are dropped together; larger sets are not searched.
 MAX_BLOCKERS_PER_SET = 6
-# Starting sets extended by the search for blocker sets.
+# Limit of starting sets that the search for blocker sets extends.
 MAX_STARTING_SETS = 6
-# Offers named in one sentence.
+# Limit of offers named in one sentence.
 MAX_NAMED_OFFERS = 3
 # A minimal set of blockers: the service fits without the set, but not with any blocker of the set.
 BlockerSet = tuple[Blocker, ...]

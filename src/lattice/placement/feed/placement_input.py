@@ -25,7 +25,7 @@ from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import ObjectKey, World, object_key
 
-# Written by users, apart from the status.
+# Kinds that users write, apart from the status.
 CONFIG_KINDS: tuple[type[Kind], ...] = (
     LatticePool,
     LatticeNodeClass,
@@ -34,7 +34,7 @@ CONFIG_KINDS: tuple[type[Kind], ...] = (
     LatticePlacementPolicy,
 )
 DECLARED_KINDS: tuple[type[Kind], ...] = (*CONFIG_KINDS, LatticeService)
-# Written only by Lattice and its agents.
+# Kinds that only Lattice and its agents write.
 SYSTEM_KINDS: tuple[type[Kind], ...] = (LatticeCluster, LatticeLedger, LatticeNode)
 # Workloads are written by Lattice and by users.
 PLACEMENT_KINDS: tuple[type[Kind], ...] = (*DECLARED_KINDS, *SYSTEM_KINDS, LatticeWorkload)
@@ -81,8 +81,8 @@ class PlacementInput:
         """Add the object, or replace the object of the same key."""
         kind, key = type(obj), object_key(obj)
         objects = self._objects[kind]
-        # Only derived values of declared kinds ignore the status; comparing the specs of all workloads would
-        # cost time for nothing.
+        # Compare only kinds that users declare: only values derived from them ignore the status. For
+        # workloads the comparison would be wasted time.
         previous = objects.get(key) if kind in DECLARED_KINDS else None
         if previous is not None and _is_same_declaration(previous, obj):
             # Demands are cached by the identity of the spec.
@@ -120,8 +120,8 @@ class PlacementInput:
 
 
 def _is_same_declaration(previous: Kind, current: Kind) -> bool:
-    """Whether two versions of an object differ in the status and in bookkeeping fields of the metadata at
-    most."""
+    """Whether two versions of an object are equal apart from the status and the bookkeeping fields of the
+    metadata."""
     old, new = previous.metadata, current.metadata
     return (
         (old.uid, old.labels, old.creation_timestamp, old.deletion_timestamp)

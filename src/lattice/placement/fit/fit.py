@@ -31,19 +31,20 @@ from lattice.placement.model.object_changes import (
 )
 from lattice.placement.model.world import World, object_key
 
-# Suggestions that `fit` returns by default.
+# Limit of suggestions that `fit` returns by default.
 MAX_SUGGESTIONS = 8
-# Edits in one suggestion.
+# Limit of edits in one suggestion.
 MAX_EDITS = 4
-# Rounds of the search; every round adds options to insufficient option sets.
+# Limit of rounds of the search; every round adds options to insufficient option sets.
 MAX_ROUNDS = 4
-# Option sets tried in one round.
+# Limit of option sets tried in one round.
 MAX_TRIALS_PER_ROUND = 40
-# Waiting services; with more, suggestions are not tuned again and only name the services ahead.
+# Limit of waiting services. If more services wait, suggestions are not tuned again and only name the services
+# ahead.
 MAX_TUNED_WAITING_SERVICES = 100
-# Insufficient option sets that the next round extends.
+# Limit of insufficient option sets that the next round extends.
 MAX_FOLLOWED = 6
-# Lower limits for the search of platform-only suggestions beside suggestions for the team.
+# MAX_TRIALS_PER_ROUND and MAX_FOLLOWED have these lower values in the search of platform-only suggestions.
 MAX_PLATFORM_TRIALS = 8
 MAX_PLATFORM_FOLLOWED = 2
 
@@ -221,7 +222,8 @@ def _platform_suggestions(trial: ServiceTrial, first_round: "SearchRound") -> Su
 
 
 def _indispensable_options(trial: ServiceTrial, candidate: OptionSet) -> OptionSet:
-    """Return the options without which the upper bound proves that the other options do not suffice.
+    """Return the options that the upper bound proves indispensable: without any one of them, the other
+    options do not suffice.
 
     The result is empty if all options together do not suffice.
     """
@@ -541,8 +543,8 @@ def _limit_option_sets(scope: WhatIfScope, failure: PlacementFailure, row: int) 
 def _openings(
     scope: WhatIfScope, unplaced: UnplacedService, failure: PlacementFailure, row: int
 ) -> Iterator[OptionSet]:
-    """Yield option sets that open the offer: platform options first with team options where the platform has
-    none, then vice versa."""
+    """Yield option sets that open the offer: first platform options, with team options for reasons that the
+    platform cannot remove; then the reverse."""
     reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
     platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
     team_options = [_team(scope, unplaced, failure, reason, row) for reason in reasons]

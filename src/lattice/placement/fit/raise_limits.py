@@ -37,11 +37,11 @@ from lattice.placement.model.supply import cloud_account, pool_account
 from lattice.placement.model.world import World
 from lattice.placement.plugins.filters.budget import unpriced_classes
 
-# Machines or clusters: an upper end for the search, above all real needs.
+# Upper end of the search for an increase in machines or clusters, above all real needs.
 MAX_COUNT_INCREASE = 1 << 20
-# Micro-dollars per month: an upper end for the search.
+# Upper end of the search for an increase of a budget, in micro-dollars per month.
 MAX_BUDGET_INCREASE_MICROS = 10**8 * MICRO
-# GPUs of one model: an upper end for the search.
+# Upper end of the search for an increase in GPUs of one model.
 MAX_GPU_INCREASE = 4096
 
 

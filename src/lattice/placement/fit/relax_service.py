@@ -24,7 +24,7 @@ from lattice.placement.model.object_changes import (
 from lattice.placement.model.world import object_key
 from lattice.placement.plugins.rejection_reasons import format_amount
 
-# Taints that the search offers to tolerate.
+# Limit of taints that the search offers to tolerate.
 MAX_TAINTS_OFFERED = 4
 # By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
@@ -153,7 +153,7 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
             service, "team", path, sentence, lambda kind: _with_amount(kind, resource, lowered)
         )
 
-    # Cpu and memory keep one step.
+    # A replica keeps at least one step of cpu and of memory.
     max_strength = steps - 1 if resource in ("cpu", "memory") else steps
     return (
         ChangeOption((*object_key(service), "less", resource), build, max_strength)

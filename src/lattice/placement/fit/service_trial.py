@@ -31,8 +31,8 @@ _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 class TrialResult:
     """The result of a trial in which the service fits.
 
-    `rate_increase` is in micro-dollars per hour. `strengths` are the measured strengths of the change
-    options.
+    `rate_increase` is in micro-dollars per hour. `strengths` holds, for every gauge of `measure`, the
+    strength of a change option that the trial really used, such as the increase of a limit.
     """
 
     rate_increase: int
@@ -95,7 +95,7 @@ class ServiceTrial:
 
     def may_fit(self, changes: Iterable[ObjectChange]) -> bool:
         """Return False if the upper bound proves that the service does not fit; the check places nothing."""
-        # The upper bound knows one service only.
+        # The upper bound covers one service only.
         if self.waiting_services:
             return True
         with self._what_if(list(changes)) as scope:
@@ -103,8 +103,11 @@ class ServiceTrial:
 
     def measure(self, changes: Iterable[ObjectChange], gauges: Sequence[object]) -> TrialResult | None:
         """Place the service with these changes and call the gauges on the fleet; None if the service does not
-        fit."""
-        # The inner `what_if` undoes the placement before `_what_if` restores offers and budgets.
+        fit.
+
+        A gauge is the `measure_strength` of a change option: it returns the strength that the fleet used.
+        """
+        # `fleet.what_if` undoes the placement first; then `_what_if` restores offers and budgets.
         with self._what_if(list(changes)) as scope, self.fleet.what_if():
             (previous_rate, previous_unpriced), previous_counts = self._total_rate(), self._counts()
             if not scope.may_be_placed() or not scope.try_place():
@@ -127,7 +130,7 @@ class ServiceTrial:
         return sum(map(_rate, machine_types)), len(machine_types) - sum(map(_is_priced, machine_types))
 
     def services_ahead(self, changes: Iterable[ObjectChange]) -> tuple[str, ...]:
-        """Return the services ahead as a result does, even if the service does not fit."""
+        """Return the services ahead, as `TrialResult.services_ahead`, also if the service does not fit."""
         change_list = list(changes)
         result = self.run(change_list)
         if result is not None:
@@ -321,8 +324,8 @@ class WhatIfScope:
 
 @dataclass(frozen=True, slots=True)
 class TrialRounds:
-    """The rounds of a trial of one service: surplus replicas stay, since the changes are for services that lack
-    replicas, and the loop ends as soon as the service is complete."""
+    """The round policy of a trial of one service (see RoundPolicy). Surplus replicas stay, since the changes
+    are for services that lack replicas; the loop ends as soon as the service is complete."""
 
     fleet: Fleet
     service: str

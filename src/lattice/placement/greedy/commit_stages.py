@@ -82,8 +82,8 @@ class StagedDecision:
 
 @dataclass(frozen=True, slots=True)
 class StagedRounds:
-    """The rounds of the controller: every service that changes gets a commit stage, and capacity that running
-    replicas still use is not counted on.
+    """The round policy of the controller (see RoundPolicy): every service that changes gets a commit stage,
+    and no placement counts on capacity that running replicas still use.
 
     A surplus replica runs until its stop is committed, so its cluster becomes unsettled; only settled clusters
     shrink.

@@ -18,7 +18,8 @@ from lattice.placement.model.replica_quotes import UNSET, TypeIds
 from lattice.placement.plugins.filters.overflow import overflow_sources
 from lattice.placement.plugins.scores.cost import cost_scores
 
-# Bits of precision of a score: costs that differ by less than the largest cost >> 22 may get equal scores.
+# Bits of precision of a score. If costs differ by less than the largest cost >> 22, their scores may be
+# equal.
 SCORE_PRECISION_BITS = 22
 
 
@@ -74,8 +75,8 @@ class PriceOrder:
         if has_free_capacity:
             cheapest = int(self._rate_per_replica.min())
             self._rate_per_replica[row] = 0
-            # Below this difference the scores would be equal, and the tie order decides: compute the scores
-            # then.
+            # If the difference is smaller, the scores may be equal and the tie order decides, so compute the
+            # scores then.
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
@@ -116,8 +117,7 @@ class IncrementalPlacer:
         # The offer that was chosen last, and the data center that overflows to the offer.
         self._current_offer: tuple[int, str] | None = None
         self._fillers: dict[tuple[int, str], OfferFiller] = {}
-        # Decisions for the current offer that would be the same now, by whether its machines have free
-        # capacity.
+        # Decisions for the current offer that may be reused, by whether its machines have free capacity.
         self._reusable_decisions: dict[bool, Decision] = {}
         # The machine type that the current offer adds next; None: not computed.
         self._next_type: MachineType | None = None

@@ -156,7 +156,7 @@ def subtract_orphans(demand: Demand, orphans: OrphanedReplicas) -> Demand:
 
 
 def _service_shares(replicas: OrphanedReplicas, rates: Mapping[str, int]) -> dict[str, dict[str, int]]:
-    """Split the offer rates by service, as the last status says; the sum never exceeds the rate of the
+    """Split the offer rates by service, according to the last status; the sum never exceeds the rate of the
     machines."""
     remaining, shares_by_service = Counter(rates), dict[str, dict[str, int]]()
     for service, placements in sorted(replicas.items()):

@@ -16,10 +16,10 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.spread import domain_of
 
-# Replicas. From this count on, placing takes longer than computing the upper bound of the free capacity
-# first.
+# From this number of missing replicas on, placing takes longer than computing the upper bound of the free
+# capacity, so the bound is computed first.
 BOUND_CHECK_MIN_REPLICAS = 32
-# Micro-dollars per hour; a commit cap of this size or more is no cap.
+# A commit cap of this size or more, in micro-dollars per hour, is no cap.
 UNCAPPED_RATE = 1 << 60
 
 
@@ -38,8 +38,8 @@ class Placement:
 
     @property
     def is_short_of_capacity(self) -> bool:
-        """Report whether the failed replica was allowed in all regions, so that capacity, not a rule over all
-        replicas, was missing."""
+        """Report whether the failed replica was allowed in all regions: then it lacked capacity, and no rule
+        over all replicas failed."""
         ask = self.failed_ask
         return ask is not None and not ask.region and not ask.excluded_regions
 
@@ -125,8 +125,8 @@ def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> P
 def _place_on_largest(
     demand: Demand, fleet: Fleet, keep_decisions: int, min_exceeded: int
 ) -> Placement | None:
-    """Place replicas on the machine types that hold the most replicas; None, with the attempt undone, unless
-    over `min_exceeded` are placed."""
+    """Place replicas on the machine types that hold the most replicas. Unless more than `min_exceeded`
+    replicas are placed, undo the attempt and return None."""
     with fleet.attempt() as attempt:
         placement = place_replicas(demand, fleet, keep_decisions, on_largest_types=True)
         attempt.succeeded = len(placement.assignments) > min_exceeded

@@ -19,7 +19,7 @@ from lattice.placement.model.replica_index import Assignment
 from lattice.placement.plugins.filters.eligibility import ELIGIBILITY_FILTERS, eligible_offers
 from lattice.placement.plugins.filters.spread import domain_of
 
-# Offers that place_group tries as the site of the first service of a group.
+# Limit of offers that place_group tries as the site of the first service of a group.
 MAX_STARTING_OFFERS = 32
 # The source of the requirement that ties a group to an offer.
 GROUP_SOURCE = "placed together"
@@ -36,7 +36,7 @@ class StalePlacement:
 
 
 class RoundPolicy(Protocol):
-    """What plan, controller and fit decide differently about the rounds of `place_in_rounds`.
+    """The decisions about the rounds of `place_in_rounds` in which plan, controller and fit differ.
 
     `PlanRounds`, `StagedRounds` (commit_stages) and `TrialRounds` (fit) are the implementations.
     """
@@ -53,11 +53,11 @@ class RoundPolicy(Protocol):
         ...
 
     def surplus_removed(self, demand: Demand, clusters: Sequence[str]) -> None:
-        """Surplus replicas of the service were unassigned from the clusters."""
+        """Called after surplus replicas of the service were unassigned from the clusters."""
         ...
 
     def group_placed(self, group: Sequence[Demand]) -> None:
-        """The missing replicas of the group were placed, as far as they fit."""
+        """Called after the missing replicas of the group were placed, as far as they fit."""
         ...
 
     def shrinkable_clusters(self) -> Sequence[str]:
@@ -71,7 +71,8 @@ class RoundPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PlanRounds:
-    """The rounds of a plan: what leaves the fleet is gone at once, and the loop ends when nothing changes."""
+    """The round policy of a plan: removed replicas and machines leave the fleet at once, and the loop ends
+    when nothing changes."""
 
     fleet: Fleet
     removes_surplus: bool = True
@@ -108,7 +109,8 @@ def place_in_rounds(
     placements: dict[str, Placement] = {}
     previous_replica_count = -1
     while previous_replica_count != fleet.replicas.total:
-        # A first round that also removes replicas may end with the count of its start by chance.
+        # A first round that also removes replicas may by chance end with the count that it started with, so
+        # its count proves nothing.
         is_comparable = bool(placements) or not policy.removes_surplus
         previous_replica_count = fleet.replicas.total if is_comparable else -1
         placements |= place_one_round(pending.values(), fleet, policy, keep_decisions)
@@ -195,8 +197,8 @@ def by_priority(demands: Iterable[Demand]) -> list[Demand]:
 
 
 def latency_groups(demands: dict[str, Demand]) -> Iterator[list[Demand]]:
-    """Yield groups of services that wait for each other because of latency limits, dependencies first. Most
-    groups have one service."""
+    """Yield groups of services that latency limits tie to each other, dependencies first. Most groups have
+    one service."""
     dependencies = {
         name: [target for _, target in demand.latency_to if target in demands and target != name]
         for name, demand in demands.items()
@@ -244,7 +246,7 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
     """
     if len(group) == 1:
         return [place(group[0], fleet, keep_decisions=keep_decisions)]
-    # The first service may start in every offer that fits without regard to its dependencies.
+    # The first service may start in every offer that fits it, regardless of its dependencies.
     first = group[0]
     ask = ReplicaAsk(replace(first, ignored_limits=first.ignored_limits | {"dependencies"}))
     decision = decide(ask, fleet.table, profile_of(first.preferences))

@@ -37,7 +37,7 @@ FILTERS = (
     Capacity(),
     BudgetFilter(),
 )
-# The scores form a ranking: every weight exceeds the sum of the weights below.
+# The scores form a ranking: every weight exceeds the sum of all lower weights.
 OWNED_FIRST_WEIGHT = 256.0
 OVERFLOW_ORDER_WEIGHT = 128.0
 PROXIMITY_WEIGHT = 64.0

@@ -38,7 +38,8 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
         )
         # The sort is stable: rows that put equally many dependants out of range keep the order by cost.
         rows.sort(key=lambda row: dependants_out_of_range(demand, fleet, remaining, row))
-        # The first pass also counts empty offers for the skew; the second pass is less strict.
+        # First look for a row whose loss violates no rule if empty eligible offers count for the skew. If
+        # every row violates a rule, look again with occupied offers only.
         row = rows[0]
         for counted_offers, candidate in itertools.product((eligible, None), rows):
             if not violated_rules(demand, fleet, remaining - Counter([candidate]), counted_offers):
@@ -108,7 +109,7 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
             lambda assignment: machines.names[assignment.machine],
             removals,
         )
-    # Callers unassign in reverse order.
+    # Reversed, because callers unassign from the last entry to the first.
     return chosen[::-1]
 
 

@@ -58,8 +58,8 @@ def remediate(
 
 
 def payable_in_advance(fleet: Fleet, observation: ReplicaObservation) -> frozenset[NodeGroupKey]:
-    """Return blocked node groups with unschedulable replicas whose missing machines the budget can pay for at
-    once.
+    """Return blocked node groups with unschedulable replicas, if the budget can pay now for the missing
+    machines of the group.
 
     An example is the successor of a machine that leaves only after its replicas have moved.
     """

@@ -21,7 +21,7 @@ from lattice.placement.plugins.filters.residency import Residency
 
 # Filters whose rejections no placement can change.
 PERMANENT_FILTERS = (Available(), PoolSelector(), Compliance(), Capabilities(), Residency())
-# Replicas (or micro-dollars per hour): a value of this size is no bound.
+# Stands for "no limit", in replicas or in micro-dollars per hour.
 UNBOUNDED_COUNT = 1 << 40
 
 
@@ -43,8 +43,8 @@ def max_additional_replicas(demand: Demand, fleet: Fleet) -> int:
 
 
 def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
-    """Return the upper bound as `max_additional_replicas` does, with the cheapest machine type in offers that
-    can add one more machine."""
+    """Return the upper bound as `max_additional_replicas` does, but assume the cheapest machine type in
+    offers that can add exactly one more machine."""
     rows, table, quotes = _eligible_offers(demand, fleet), fleet.table, fleet.quotes
     capacity = _capacity_on_new(demand, fleet)
     if rows.any() and len(quotes.catalog.type_names):
@@ -54,7 +54,8 @@ def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
         )
         # An offer with one machine left gets the cheapest type, so its replicas are bounded by that type.
         is_last = table.free(table.resource_index["nodes"]) == 1
-        # An idle machine can be removed: then the offer can add more than the last machine.
+        # An offer with an idle machine is excepted: once that machine is removed, the offer can add more than
+        # one machine.
         is_last[fleet.machines.column("offer")[_idle(fleet)]] = False
         np.minimum(capacity, np.where(is_last, replicas_on_type, UNBOUNDED_COUNT), out=capacity)
     return _capacity_on_existing(demand, fleet, rows) + int(capacity[rows].sum())

@@ -16,7 +16,8 @@ from lattice.errors import Invalid
 from lattice.placement.inputs.price_book import read_csv
 from lattice.placement.inputs.region_coordinates import Site, is_cloud_region, site_of
 
-# Milliseconds: above any limit, and the sum of a million of them still fits in 64 bits.
+# Stands for an unknown round trip, in milliseconds: above any limit, and the sum of a million of them still
+# fits in 64 bits.
 UNKNOWN_RTT_MS = 1 << 40
 
 SAME_ZONE_RTT_MS, SAME_REGION_RTT_MS = 1, 2
@@ -27,7 +28,7 @@ SAME_ZONE_RTT_MS, SAME_REGION_RTT_MS = 1, 2
 _BASE_RTT_MS, _RTT_NS_PER_KM = 2, 16_000
 _EARTH_RADIUS_KM = 6371
 
-# A day: larger figures are rejected.
+# One day in milliseconds; a larger round trip in a latency file is rejected.
 _MAX_RTT_MS = Decimal(86_400_000)
 _COLUMNS = (("from", "to", "ms"),)
 
@@ -118,8 +119,9 @@ class Latencies:
 
     def _rtt_matrix(self, rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int64]:
         ms = _estimate_matrix(rows, columns)
-        # Declarations overwrite the latency file. The numbers say how many aliases count on the two sides: an
-        # offer declares under its own name, to names that are not plain regions.
+        # Declarations overwrite the latency file. The two numbers are how many aliases may name the place
+        # that states a round trip, and the other place. An offer declares under its own name only (1), to
+        # names that are not plain regions (3).
         for table, by, to in ((self.measured, 4, 4), (self.declared, 1, 3)):
             if table:
                 forward = _lookup_rtt_matrix(table, (rows, by), (columns, to))

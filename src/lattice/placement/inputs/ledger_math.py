@@ -30,7 +30,7 @@ from lattice.kinds.meta.timestamps import format_micro_time, parse_timestamp
 HOURS_PER_MONTH = 720
 # Headroom of a budget that rejects no commitment; the sum of two still fits in 64 bits.
 UNLIMITED_HEADROOM = 1 << 61
-# Past months that a ledger keeps.
+# Number of past months that a ledger keeps.
 RETAINED_MONTHS = 13
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -61,7 +61,7 @@ class BudgetStatus:
     # Spent so far, plus the current rate until the end of the month.
     projected: int
     limit: int | None
-    # Projected in millionths of the limit; None without a limit.
+    # The projected spending in millionths of the limit; None without a limit.
     utilisation: int | None
     state: BudgetState
     is_hard: bool
@@ -73,8 +73,8 @@ class BudgetStatus:
 
 @dataclass(frozen=True, slots=True)
 class BudgetApproval:
-    """A budget may commit the rate; `is_over_soft_limit`: the soft limit is exceeded, by the commitment or
-    before."""
+    """A budget may commit the rate. `is_over_soft_limit` states that the soft limit is exceeded, with this
+    commitment or even without it."""
 
     ledger: str
     resulting_status: BudgetStatus
@@ -167,8 +167,7 @@ def time_left_in_month(now: datetime) -> timedelta:
 
 
 def charge(ledger: LatticeLedger, cluster: str, lot: Lot, now: datetime) -> LatticeLedger:
-    """The ledger that pays for the lot from `now` on; `may_commit` decides before whether the budget allows
-    the lot."""
+    """The ledger that pays for the lot from `now` on. The function checks no limit: `may_commit` does."""
     if lot.count < 1 or lot.micros < 0 or not cluster:
         raise Invalid(
             f'cannot pay for {lot.count} machines at {lot.micros} micro-dollars in cluster "{cluster}"',

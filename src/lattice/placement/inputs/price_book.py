@@ -15,9 +15,9 @@ from lattice.kinds.meta.quantity import MAX_PLAIN_NUMBER, MICRO, dollars_to_micr
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.placement.inputs import price_catalog as listed
 
-# Characters of a price or latency file.
+# Limit of characters of a price or latency file.
 MAX_TABLE_CHARS = 64 << 20
-# Millionths: a price times 1000 still fits in 64 bits.
+# Limit of the scale, in millionths: a price times 1000 still fits in 64 bits.
 MAX_SCALE_MILLIONTHS = 1000 * MICRO
 
 _CLOUDS = ("aws", "gcp", "azure")

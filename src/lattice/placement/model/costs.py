@@ -88,8 +88,8 @@ def split_price(price: int, shares: Mapping[str, int]) -> dict[str, int]:
 def dominant_shares(machine: BilledMachine) -> dict[str, int]:
     """The largest share of any resource by workload, as integers over one common denominator.
 
-    A request for a resource that the machine does not have, as after the machine shrank, counts as the whole
-    machine.
+    A request for a resource that the machine does not have, such as after the machine shrank, counts as the
+    whole machine.
     """
     denominator = lcm(*(amount for amount in machine.allocatable.values() if amount > 0))
     shares: dict[str, int] = {}

@@ -33,8 +33,8 @@ ReportedSize = tuple[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True)
 class LedgerPrices:
-    """Prices of existing machines from the ledgers, valid for one build of a fleet: every lookup uses up one
-    machine of a lot."""
+    """Prices of existing machines from the ledgers, valid for one build of a fleet: every lookup takes one
+    paid machine of the cluster and class off the list."""
 
     classes: NodeClasses
     # Micro-dollars per hour of every paid machine by cluster and class, the most expensive last.
@@ -68,7 +68,8 @@ class LedgerPrices:
         return replace(catalog_type, rate=micros, price=Price(micros, "ledger"))
 
     def next_rate(self, lot: tuple[str, str], provider: str, region: str) -> int:
-        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted."""
+        """Micro-dollars per hour of the next machine of a cluster and class whose offer is deleted; `lot` is
+        the cluster and the class."""
         lots = self.rates.get(lot)
         return lots.pop() if lots else self._catalog_type(lot[1], provider, region).rate
 
@@ -109,8 +110,8 @@ EMPTY_LAYOUT = PlannedLayout({}, {})
 class CurrentState:
     """Nodes by cluster, and bound workloads by service; bare workloads are under "".
 
-    Terminating replicas and nodes that are not there are left out: the spec of the cluster counts the
-    machines to come.
+    Terminating replicas are left out, and so are nodes that are being deleted or have not joined yet. The
+    spec of the cluster counts the machines that are still to come.
     """
 
     nodes: Mapping[str, list[LatticeNode]]
@@ -158,11 +159,11 @@ class CurrentState:
 
 
 def restore_cluster_numbers(fleet: Fleet, objects: Iterable[Kind], layout: PlannedLayout) -> None:
-    """Skip the cluster numbers that were given before, so that no number is given twice, even if clusters or
+    """Skip the cluster numbers that were used before, so that no number is used twice, even if clusters or
     the pool were deleted.
 
-    The ledger of a pool, region or data center outlives the object. A ledger written before ledgers stored
-    the number knows less than the status of the pool.
+    The ledger of a pool, region or data center outlives the object. A ledger that was written before ledgers
+    stored the number may have a lower number than the status of the pool; the higher number counts.
     """
     offer_of_ledger = {
         offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger_name: offer.name

@@ -37,11 +37,11 @@ class Requirement:
     service."""
 
     kind: RequirementKind
-    # gdpr, us-east, region; the dependency of a latency; the name of a resource.
+    # For example gdpr, us-east or region; the dependency of a latency; the name of a resource.
     value: str
     # service/api or policy/production.
     source: str
-    # Regions, skew, milliseconds, or an amount of the resource.
+    # By kind: regions, skew, milliseconds, or an amount of the resource.
     amount: int = 0
     label: LabelDemand | None = None
 
@@ -250,7 +250,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaAsk:
-    """One replica of a demand, as the engine is asked to place the replica: in any offer, or within a region
+    """One replica of a demand, for which the engine chooses an offer: any offer, or only offers of a region
     or an overflow."""
 
     demand: Demand
@@ -283,7 +283,8 @@ class ReplicaAsk:
 
 
 def group_name(rules: str, overflow: str, reserve: str) -> str:
-    """The name of a cluster group: equal rules, the overflow of one data center, or the reserve of one offer."""
+    """The name of a cluster group: clusters with equal rules, for the overflow of one data center or on the
+    reserve of one offer, if any."""
     return f"{rules}/{overflow}/{reserve}"
 
 
@@ -318,7 +319,7 @@ def resolve_demand(
     demand = Demand(
         name=service_key(service),
         replicas=0,
-        # A manifest may state a requirement twice; the order of the rest stays.
+        # A manifest may state a requirement twice; the order stays.
         requirements=tuple(dict.fromkeys(requirements)),
         requests=tuple(sorted(requests.items())),
         gpu_model=spec.placement.resources.gpu_model,

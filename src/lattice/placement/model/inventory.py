@@ -20,11 +20,12 @@ class Cluster:
 
     name: str
     offer_row: int
-    # Hash of the rules, the data center whose overflow the cluster is, and the offer whose reserve the cluster is on.
+    # Key of the services that may share the cluster: a hash of the rules, of the data center whose overflow
+    # the cluster takes, and of the offer whose reserve it uses.
     group: str
     min_nodes: int
     max_nodes: int
-    # Millionths of utilisation: above, the cluster gets another machine before it is filled further.
+    # Above this utilisation, in millionths, the cluster gets another machine before it is filled further.
     packing_threshold: int
     overflow_source: str = ""
     # The cluster is on the reserve of the offer: only services that may use the reserve are in the cluster.
@@ -98,13 +99,13 @@ class ClusterInventory:
         self._table, self._ledgers, self._journal = table, ledgers, journal
         self.machines = MachineTable()
         self.clusters: dict[str, Cluster] = {}
-        # The next four by row of the offer. The number of a deleted cluster is not given again.
+        # The next four fields are by row of the offer. The number of a deleted cluster is not used again.
         self.clusters_by_offer: list[dict[str, Cluster]] = [{} for _ in table.offers]
         self.machines_by_offer: list[set[int]] = [set() for _ in table.offers]
         self.next_cluster_number: dict[int, int] = {}
         # Machines of clusters that are not on the reserve.
         self.unreserved_nodes_used: list[int] = [0] * len(table.offers)
-        # By data center that overflows.
+        # Overflow clusters by the data center that overflows.
         self.overflow_clusters: Counter[str] = Counter()
 
     def add_cluster(self, cluster: Cluster, number: int) -> None:
@@ -123,7 +124,7 @@ class ClusterInventory:
             self.next_cluster_number[row] = max(self.next_cluster_number.get(row, 1), number)
 
     def drop_cluster(self, name: str) -> None:
-        """Remove an empty cluster; the number of the cluster is not given again."""
+        """Remove an empty cluster; the number of the cluster is not used again."""
         cluster = self.clusters[name]
         self._remove_cluster(name)
         # Number 0 leaves the next number of the offer as it is.

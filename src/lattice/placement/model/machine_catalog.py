@@ -13,7 +13,7 @@ from lattice.placement.model.offer import NO_LIMIT, STATIC_MACHINE_TYPE, Machine
 
 # A machine without a known price is not free: such a machine is bought only where no priced type is feasible.
 UNPRICED_COST = 1 << 60
-# Machines: a quotient this little below an integer counts as the integer.
+# A number of machines that is below an integer by less than this counts as the integer.
 ROUNDING_TOLERANCE = 1e-9
 
 
@@ -33,7 +33,7 @@ class MachineCatalog:
         self.types: list[dict[str, MachineType]] = [
             {machine_type.name: machine_type for machine_type in offer.types} for offer in offers
         ]
-        # Not empty where the offer counts GPUs in total.
+        # By offer: the GPU models that the offer counts in total; empty if the offer counts no GPUs in total.
         self.gpu_models = [frozenset(offer.limits.gpus) for offer in offers]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)

@@ -35,7 +35,8 @@ class ObjectChange:
     sentence: str
     # None: the change is advice only, no object is written.
     rewrite: Callable[[Any], Kind] | None = field(default=None, compare=False, repr=False)
-    # The change adds a certificate, a label or the like: no requirement is relaxed, no machine is bought.
+    # The change only adds a property, such as a compliance standard or a label: no requirement is relaxed,
+    # and no machine is bought.
     adds_property: bool = False
 
     @property
@@ -51,7 +52,7 @@ class ChangeOption:
     name: tuple[str, ...]  # identity: options of equal names are equal
     build: Callable[[int], ObjectChange] = field(compare=False, repr=False)
     max_strength: int = 1
-    # The strength that a trial fleet really used.
+    # Measures the strength that the trial fleet really used.
     measure_strength: Callable[[Fleet], int] | None = field(default=None, compare=False, repr=False)
 
 

@@ -105,7 +105,7 @@ class Offer:
 
     @property
     def region(self) -> str:
-        """The region for spreading; an offer without a region is a region by name."""
+        """The region for spreading; an offer without a region counts as a region of its own."""
         return self.place.region or self.name
 
     @property
@@ -168,7 +168,8 @@ class OfferTable(Table):
         # The cached masks would still describe the previous offer.
         for holds, mask in self.masks.values():
             mask[row] = holds(offer)
-        # Only static offers have a reserve or an overflow: any other offer changes at most the hints.
+        # Only static offers have a reserve or an overflow; a replacement of any other offer can only change
+        # the hints.
         if offer.is_static or offer.reopen_hint != previous.reopen_hint:
             self._index_offers()
         return affected

@@ -21,7 +21,7 @@ class Assignment:
     service: str
     machine: int
     needs: tuple[tuple[str, int], ...]
-    # The GPU count of the offer that the replica is counted against.
+    # The resource of the offer that counts the GPUs of the replica, if the offer counts GPUs in total.
     gpu_resource: str = ""
 
 
@@ -125,7 +125,7 @@ class ReplicaIndex:
             assignments.pop()
         else:
             assignments.reverse()
-            # The latest of equal assignments goes: the list is searched from its end.
+            # The latest of equal assignments is removed: the list is searched from its end.
             assignments.remove(assignment)
             assignments.reverse()
         if assignments:

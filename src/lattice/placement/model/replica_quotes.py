@@ -1,4 +1,4 @@
-"""Quotes: what one more replica takes in every offer, free capacity on a machine or new machines, at what
+"""Quotes: for every offer, whether one more replica uses free capacity or needs new machines, and at what
 price."""
 
 from dataclasses import dataclass
@@ -19,9 +19,9 @@ TypeIds = NDArray[np.int16]
 UNSET = -1
 
 
-# Demand shapes whose quotes are cached; a full cache is cleared.
+# Limit of demand shapes whose quotes are cached; a full cache is cleared.
 MAX_CACHED_SHAPES = 2048
-# Machines or clusters: a count without a limit, small enough to multiply within 64 bits.
+# Stands for an unlimited number of machines or clusters; small enough to multiply within 64 bits.
 UNBOUNDED_COUNT = 1 << 20
 # The columns of a quote that are recomputed when an offer changes.
 _QUOTE_COLUMNS = (
@@ -45,7 +45,7 @@ class Quote:
     """
 
     version: int
-    # Some machine type is feasible, were there no limits.
+    # Some machine type would be feasible if there were no limits.
     can_host: Flags
     has_free_capacity: Flags
     # Within the limits on machines, cores, memory and clusters.
@@ -125,7 +125,8 @@ class Quotes:
         count, feasible_types, affordable_types = self._provisionable(ask, rows, growth)
         total = np.where(affordable_types, np.maximum(fit.total_rate[:, rows], rate * count), NO_LIMIT)
         if ask.capacity_target:
-            # Only the types that host the most replicas keep a price.
+            # Only the types that host the most replicas keep their total; all other types get NO_LIMIT, which
+            # is never the lowest total.
             capacity = np.where(affordable_types, self._replica_capacity(ask, rows, growth), 0)
             total = np.where(capacity == capacity.max(axis=0, initial=0), total, NO_LIMIT)
         affordable = any_type(affordable_types)
@@ -347,7 +348,7 @@ class Quotes:
                     not self._ledgers.unpriced_ledger(row, ask.overflow_source) for row in rows.tolist()
                 ]
             affordable &= is_priced | ~needs_price
-        # A machine without a price tag above 0 passes every budget, even a budget that is exceeded already.
+        # A machine type with the known price 0 passes every budget, even a budget that is already exceeded.
         affordable |= is_priced & (rate == 0)
         return affordable
 
@@ -364,8 +365,8 @@ class Quotes:
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.
 
-        The check runs over the machines of all offers at once, unless constraints apply and few rows are
-        asked for.
+        The check runs over the machines of all offers at once, unless constraints apply and the caller asks
+        for few rows.
         """
         demand = ask.demand
         has_free = np.zeros(self._table.count, np.bool_)

@@ -237,7 +237,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
 
 
 def _static_types(static: StaticInfrastructure, classes: NodeClasses) -> tuple[MachineType, ...]:
-    """The machine types of a data center, all without a price.
+    """The machine types of a data center, all owned, at a rate of 0.
 
     Stated cores and memory are divided by the number of machines into one type. Without cores and memory, the
     types are the classes of the provider; without a provider, any generic class may be among the machines.

@@ -61,7 +61,7 @@ class DerivedValue(NamedTuple):
     name: str
     kinds: tuple[type[Kind], ...]
     reads_status: bool = False
-    # Price book, latencies and adapters.
+    # Whether the value also depends on the price book, the latencies or the adapters.
     reads_tables: bool = True
 
 
@@ -75,7 +75,8 @@ DERIVED_VALUES = (
     DerivedValue("demands", DEMAND_KINDS),
     DerivedValue("_dependants", DEMAND_KINDS),
 )
-# Bounds the demands that a world takes over, as a multiple of the number of services.
+# A world takes over the cached demands of the previous world only if these are at most about this many per
+# service.
 MAX_CACHED_DEMANDS_PER_SERVICE = 4
 # kind, namespace, name
 ObjectKey = tuple[str, str, str]
@@ -338,7 +339,7 @@ class World:
 
     def projected_spend(self, ledger: str, committed: int) -> int:
         """Micro-dollars of this calendar month if `committed` micro-dollars per hour are paid from now on;
-        without a clock, of 30 days."""
+        for a world without a time, of 30 days."""
         budget = self.supply.budgets[ledger]
         if self.now is None:
             return rate_per_30_days(committed)
@@ -359,9 +360,9 @@ def _with_spending(
 ) -> Budget:
     """The budget with the spending of the month and with the rate that the rest of the month allows.
 
-    The ledger charges a machine at the price of its day; the fleet counts the machine at today's price. The
-    cap therefore is the headroom of the ledger plus the running machines at today's prices, so that the
-    headroom stays the same.
+    The ledger charges a machine at the price of the day when it was bought; the fleet counts the machine at
+    today's price. The cap therefore is the headroom of the ledger plus the running machines at today's
+    prices, so that the headroom stays the same.
     """
     stated = LedgerSpec(
         budget=budget.account,

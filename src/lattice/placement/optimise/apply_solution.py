@@ -39,7 +39,8 @@ def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> F
     """Return the state after the targets are applied, computed on a fleet of its own.
 
     A service for which the targets would break a rule that the optimiser does not model stays in place, and
-    so do the services that it must be near. The state is returned unchanged after the deadline.
+    so do the services that it must be near. If rules are broken after the deadline, or without a target to
+    withdraw, the state is returned unchanged.
     """
     world, remaining = state.resulting_world(), dict(targets)
     demands = world.demands
@@ -59,7 +60,7 @@ def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> F
 
 def _apply_targets(fleet: Fleet, demands: Mapping[str, Demand], targets: Targets) -> set[str]:
     """Unassign all moving replicas, then assign them at their targets, or where placement finds a place;
-    return services that are worse off than before."""
+    return the services that miss more replicas or break rules by more than before."""
     previous = {name: _violations(demands[name], fleet) for name in fleet.assignments if name in demands}
     moving: list[Demand] = []
     unassigned: list[Assignment] = []
@@ -88,7 +89,7 @@ def _apply_targets(fleet: Fleet, demands: Mapping[str, Demand], targets: Targets
 def _assignments_to_move(fleet: Fleet, service: str, desired: Counter[OfferClassKey]) -> list[Assignment]:
     """The assignments beyond the desired counts.
 
-    Assignments on cheap machines and on machines with many replicas stay first.
+    Assignments on cheap machines and on machines with many replicas are the last to move.
     """
     remaining, machines = Counter(desired), fleet.machines
 
@@ -113,8 +114,8 @@ def _assignments_to_move(fleet: Fleet, service: str, desired: Counter[OfferClass
 
 
 def _assign_at(demand: Demand, fleet: Fleet, desired: Counter[OfferClassKey], *, owned: bool) -> None:
-    """Assign replicas at their targets, as far as rules and free capacity allow; only at owned offers or only
-    at other offers."""
+    """Assign replicas at their targets, as far as rules and free capacity allow; `owned` selects the targets
+    at owned offers, otherwise at all other offers."""
     for (name, node_class), count in sorted(desired.items()):
         row = fleet.row(name)
         if fleet.offers[row].is_static is not owned:

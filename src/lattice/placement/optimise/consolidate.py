@@ -10,7 +10,8 @@ from lattice.placement.model.inventory import Cluster
 from lattice.placement.optimise.solve import Deadline
 from lattice.placement.plan.plan import FleetState
 
-# Machines in a row that could not be emptied, lightest first; the machines after them hold more replicas.
+# If this number of machines in a row could not be emptied, no further machine is tried: machines with few
+# replicas come first, so the later machines hold more replicas.
 MAX_FAILED_MACHINES = 4
 
 
@@ -26,8 +27,8 @@ class MoveBudget:
 
 
 def consolidate(state: FleetState, budget: MoveBudget, deadline: Deadline) -> FleetState:
-    """Return the state with consolidated machines, computed on a fleet of its own; offers beyond the deadline
-    stay as they are."""
+    """Return the state with consolidated machines, computed on a fleet of its own; offers that are not
+    reached before the deadline stay as they are."""
     world = state.resulting_world()
     fleet = world.build_fleet()
     for row in range(fleet.table.count):

@@ -218,10 +218,11 @@ class _FleetView:
 def useful_types(
     offer: Offer, resources: tuple[str, ...], present_names: Iterable[str] = ()
 ) -> list[MachineType]:
-    """Return the present classes and the classes that no other class dominates: equal labels, taints and GPU
-    model, as large in every resource, and not more expensive.
+    """Return the classes that have machines, and the classes that no other class dominates. A class dominates
+    another class if labels, taints and GPU model are equal, and if it is as large in every resource and not
+    more expensive.
 
-    Where cores or memory of the offer are limited, a smaller machine leaves more for further machines: every
+    If cores or memory of the offer are limited, a smaller machine leaves more for further machines, so every
     priced class is returned.
     """
     priced, present = (
@@ -272,8 +273,8 @@ def _source(view: _FleetView, row: int) -> MachineSource:
     most: list[int | None] = []
     for position, name in enumerate(view.resources):
         if limits.get(name, NO_LIMIT) < NO_LIMIT:
-            # Unlisted machines may count as larger than their class, because their services need the space:
-            # the limit grows by the difference.
+            # Unlisted machines may count as larger than their class, because their services need the
+            # capacity: the limit grows by the difference.
             extra = sum(
                 group.count * max(0, group.size[position] - group.machine_type.size.get(name, 0))
                 for group in unlisted
@@ -345,8 +346,8 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
 def _allowed_offers(demand: Demand, fleet: Fleet) -> Flags:
     """Offers with replicas of the service, and offers that may take replicas.
 
-    Cloud offers are allowed only where no data center holds the service, or where a data center overflows to
-    them.
+    If an eligible data center has an overflow rule, cloud offers may take replicas only if such a data center
+    overflows to them. While a service that must be near is not placed, no further offer may take replicas.
     """
     is_waiting = any(
         target != demand.name and target not in fleet.assignments for _, target in demand.latency_to
@@ -377,7 +378,8 @@ def skew(demand: Demand, fleet: Fleet, key: str) -> int:
 
 
 def _caps(demand: Demand, fleet: Fleet, offers: Iterable[Offer]) -> Iterable[ReplicaCap]:
-    """The largest number of replicas per spread domain; a spread that is uneven today may stay as uneven.
+    """The largest number of replicas per spread domain; a spread that is uneven today may stay as uneven as
+    it is.
 
     A service with latency rules gets no cap: the number of its domains depends on other services.
     """

@@ -13,7 +13,7 @@ from lattice.placement.optimise.lp_matrix import MAX_COEFFICIENT, Column, Matrix
 if TYPE_CHECKING:
     import highspy
 
-# The share of a bound that floating point may have added.
+# The share by which floating-point errors may have raised a bound.
 BOUND_TOLERANCE = 1e-6
 
 

@@ -1,11 +1,11 @@
 """The placement problem as a matrix for a linear solver; the optimum of the matrix never exceeds the optimum
 of the real packing.
 
-Columns count replicas per load and model, and machines per model. Where no two replicas fit on one machine,
-the replica stands for the machine. Elsewhere the machines must hold the sum of the needs of their replicas:
-in every resource as it is, and once more with needs rounded up by functions that no packing can violate (dual
-feasible functions, Fekete and Schepers 2001), which show that three replicas of slightly more than half a
-machine need three machines.
+Columns count replicas per load and model, and machines per model. If no two replicas fit on one machine of a
+model, the column of replicas also counts the machines. Otherwise the machines of a model must hold the sum of
+the needs of their replicas, in every resource. Further rows require the same of needs that are rounded up by
+dual feasible functions (Fekete and Schepers 2001), which no packing can violate. These rows show, for
+example, that three replicas of slightly more than half a machine need three machines.
 """
 
 import math

@@ -24,7 +24,7 @@ from lattice.placement.optimise.solve import (
 )
 from lattice.placement.plan.plan import FleetState, Plan, compare
 
-# Micro-dollars for one moved replica: some minutes of running twice.
+# The cost of moving one replica, in micro-dollars: the replica runs twice for some minutes.
 MOVE_COST_MICROS = 50_000
 PAYBACK_HOURS = 720
 OPTIMAL, PACKED, TIMED_OUT = "optimal", "packed", "time limit"
@@ -56,8 +56,8 @@ class OptimiserOptions:
 class FleetPlan:
     """The optimised fleet with its costs, in micro-dollars per hour.
 
-    No fleet without further machines of unknown price costs less than `lower_bound`, with the price of its
-    moves included.
+    `lower_bound` is a lower bound of the cost, with the price of the moves, of every fleet that has no
+    additional machines of unknown price.
     """
 
     plan: Plan
@@ -98,7 +98,7 @@ def optimise(
     better start."""
     deadline = Deadline.within(options.time_limit_s, clock)
     first = best = _improve_once(state, state, options, deadline)
-    # The bound of the first step holds for the whole optimisation: later steps start elsewhere.
+    # Only the bound of the first step holds for the whole optimisation: later steps start from another fleet.
     while (
         best.moves
         and best.plan.state_after is not None

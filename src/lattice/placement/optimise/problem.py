@@ -1,7 +1,7 @@
 """The problem and the solution of the optimiser: loads to distribute over sources of machines, in integers.
 
-A machine may hold replicas of several loads, as many as fit in every resource. A load that needs machines of
-its own requests one unit of a resource of which a machine has one. Prices are micro-dollars per hour.
+A machine may hold replicas of several loads, as many as fit in every resource. To get machines of its own, a
+load requests 1 of an artificial resource of which every machine has 1. Prices are micro-dollars per hour.
 """
 
 from collections import Counter
@@ -31,7 +31,8 @@ class MachineModel:
     price: int
     # Machines that exist and are paid for; they may stay or be removed.
     existing: int = 0
-    # The number of existing machines for a model that is no longer available.
+    # Limit of machines of this model; None: no limit. For machines that the offer no longer sells, the limit
+    # is `existing`.
     max_machines: int | None = None
 
 
@@ -53,9 +54,9 @@ class MachineSource:
     region: str
     models: tuple[MachineModel, ...]
     max_machines: int | None = None
-    # Per resource, over the sizes of all machines; empty: no limit.
+    # Limit by resource of the summed sizes of all machines; empty: no limit.
     resource_limits: tuple[int | None, ...] = ()
-    # Each ledger pays for each machine.
+    # The ledgers that pay for the machines; each ledger pays for every machine.
     ledgers: tuple[str, ...] = ()
     minimums: tuple[MachineMinimum, ...] = ()
 

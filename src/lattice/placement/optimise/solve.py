@@ -38,7 +38,7 @@ from lattice.placement.optimise.problem import (
 
 # Monotonic seconds.
 Clock = Callable[[], float]
-# Of the remaining time; applying the solution needs the remainder.
+# The share of the remaining time that the solver may use; applying the solution needs the remainder.
 SOLVER_SHARE = 0.6
 
 

@@ -50,7 +50,7 @@ class ManifestChange:
     mark: str
     object: ObjectKey
     fields: tuple[FieldChange, ...] = ()
-    # The template of the replicas changes: a rollout replaces the replicas.
+    # True: the template of the replicas changes, so a rollout replaces the replicas.
     is_restarted: bool = False
 
 
@@ -298,7 +298,7 @@ class Plan:
 
     services: tuple[ServiceChange, ...]
     clusters: tuple[ClusterChange, ...]
-    # Micro-dollars per hour by offer, before and after, where both differ.
+    # Micro-dollars per hour by offer, before and after the change, if the two differ.
     rates: Mapping[str, tuple[int, int]]
     total: tuple[int, int]
     budgets: tuple[BudgetChange, ...]

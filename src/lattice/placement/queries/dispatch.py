@@ -27,14 +27,14 @@ from lattice.placement.queries.plan_document import Document, cost_document, pla
 from lattice.placement.queries.why import explain_service, unplaced_replicas
 
 Query = Mapping[str, Any]
-# Names that an error lists where no similar name exists.
+# Limit of names that an error lists if no similar name exists.
 MAX_LISTED_NAMES = 10
 
 
 @dataclass(frozen=True, slots=True)
 class QueryContext:
-    """The input of a query: the settled state, the present world, and a clock for queries with a time
-    limit."""
+    """The input of a query: the fleet after placement has converged, the world without the changes of the
+    query, and a clock for queries with a time limit."""
 
     state: FleetState
     world: World

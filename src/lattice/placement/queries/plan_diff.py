@@ -12,7 +12,8 @@ EntrySummary = Mapping[str, str]
 
 
 def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
-    """Return a line per new, missing or changed entry; equal documents mean that the manifests differ.
+    """Return a line per new, missing or changed entry; for equal documents, one line that the manifests
+    differ.
 
     Raises Malformed if a document is not a plan.
     """

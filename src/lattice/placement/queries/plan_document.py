@@ -26,7 +26,8 @@ from lattice.placement.plan.plan import (
 )
 
 Document = dict[str, Any]
-# Unplaced services that are judged one by one; beyond it services with equal demands share a verdict.
+# Limit of unplaced services that are judged one by one; if more are unplaced, services with equal demands
+# share a verdict.
 MAX_INDIVIDUAL_VERDICTS = 50
 DECLARED_PRICE_PREFIX = "costPerHour of class "
 ESTIMATED_PREFIX = "estimated"
@@ -111,7 +112,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
 
 
 def pending_document(before: FleetState, world: World) -> Document | None:
-    """Return the work that the plan takes as done although it is pending; None without such work.
+    """Return the pending work that the plan assumes to be done; None without such work.
 
     The current cost is the cost of the existing machines.
     """
@@ -323,7 +324,8 @@ def price_document(fleet: Fleet) -> Document:
     sources: Counter[tuple[str, str]] = Counter()
     for document in classes:
         source = document["source"]
-        # Declared prices name their class: without the class they are one source.
+        # The source of a declared price names the class; without the class, all declared prices have the same
+        # source.
         if document["isDeclared"]:
             suffix = source[len(document["class"]) + len(DECLARED_PRICE_PREFIX) :]
             source = "costPerHour of node classes" + suffix

@@ -24,8 +24,8 @@ from lattice.placement.plan.plan import FleetState, PlacementKey
 from lattice.placement.plugins.filters.overflow import NotOverflowTarget
 from lattice.placement.plugins.rejection_reasons import fleet_of, offer_at
 
-# Rejections that are rendered one by one; beyond it only those of the first and the last replica of each
-# step.
+# Limit of rejections that are rendered one by one; above it, only the rejections of the first and the last
+# replica of each step are rendered.
 MAX_DETAILED_REJECTIONS = 50_000
 # Filters that concern a single replica: a pool that they reject may take the next replica.
 PER_REPLICA_FILTERS = ("Region", "Spread")
@@ -75,7 +75,7 @@ class DecisionStep:
     first_replica: int
     replicas: int
     constraint: str
-    # Empty: no pool.
+    # The chosen pool; empty if no pool accepts the replicas.
     chosen: str
     # Best first.
     ranked_pools: tuple[RankedCandidate, ...]
@@ -272,8 +272,8 @@ def _record_rejections(
 
 
 def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejection]) -> None:
-    """Add the rejections of one decision; for an unplaced replica reasons that concern a single replica are
-    lasting too."""
+    """Add the rejections of one decision. For an unplaced replica, reasons that concern a single replica
+    count as lasting."""
     table = decision.table
     for name, rejection in rejections.items():
         row = table.row_of[name]
@@ -300,8 +300,8 @@ def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejec
 def _relevant_reasons(decision: Decision, row: int) -> list[Reason]:
     """The reasons for the row without misleading reasons of overflow.
 
-    A data center is not told that it is no overflow target; an offer that is no target is not told about
-    missing capacity.
+    A data center shows no reason that it is not an overflow target; an offer that is not an overflow target
+    shows no reason about missing capacity.
     """
     reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
     if not _ask(decision).overflow_source or not any(

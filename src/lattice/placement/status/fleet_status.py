@@ -66,7 +66,7 @@ from lattice.placement.plugins.filters.overflow import OverflowClosed
 from lattice.placement.plugins.rejection_reasons import MissingProperty
 
 PLACED = "Placed"
-# Rejected offers that a scheduler decision lists.
+# Limit of rejected offers that a scheduler decision lists.
 MAX_ALTERNATIVES = 50
 FOUR_DECIMALS = Decimal("0.0001")
 
@@ -215,7 +215,7 @@ def fleet_digest(fleet: Fleet) -> str:
 
 
 def cluster_object(cluster: Cluster, fleet: Fleet, previous: LatticeCluster | None = None) -> LatticeCluster:
-    """Return the cluster object to write; with `before`, only its spec changes."""
+    """Return the cluster object to write; with `previous`, only its spec changes."""
     offer, resource = fleet.offers[cluster.offer_row], LatticeCluster.resource
     spec = ClusterSpec(
         pool=offer.name,

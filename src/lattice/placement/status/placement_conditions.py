@@ -25,7 +25,7 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.object_changes import to_json_value
 from lattice.placement.status.fleet_status import PLACED, PlacementResult, decision_of, with_placement
 
-# Reasons that a condition names.
+# Limit of reasons that a condition names.
 MAX_NAMED_REASONS = 3
 
 

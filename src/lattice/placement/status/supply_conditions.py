@@ -24,12 +24,13 @@ from lattice.placement.model.supply import Finding, cloud_account, pool_account
 from lattice.placement.model.world import World
 from lattice.placement.status.fleet_status import projected_cost
 
-# Millionths of a capacity in use from which an offer is under pressure.
+# An offer is under pressure if this part of a capacity is in use, in millionths.
 PRESSURE_MILLIONTHS = 800_000
 # The amount in use, and the limit.
 ResourceUsage = tuple[int, int]
 _KINDS = {LatticePool: "pool", CloudInfrastructure: "cloud", StaticInfrastructure: "static"}
-# One of the key sets suffices. For other providers the required keys are unknown, so one key suffices.
+# By provider: sets of keys of the secret, of which one set suffices. The required keys of a provider without
+# an entry are unknown, so one key suffices.
 CREDENTIAL_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "aws": (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),

@@ -176,8 +176,8 @@ def _share(used: int, total: int) -> Decimal | None:
 
 
 def without_minor_spend(before: Status, after: Status) -> Status:
-    """Return the new status, but with the previous spend if the change is minor, so that a trickle of money
-    causes no writes.
+    """Return the new status, but with the previous spend if the change is minor, so that spending that grows
+    slowly causes no writes.
 
     A change is minor up to a tenth of a percent of the projected spend, or up to a cent.
     """

@@ -32,7 +32,7 @@ class InsufficientCapacity:
         return f"full for overflow from {self.ask.overflow_source}" if self.ask.overflow_source else "full"
 
     def detail(self, table: Table, row: int) -> Shortfall:
-        """The first limit in the way."""
+        """The shortfall of the first limit that the next machines would exceed."""
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
@@ -135,8 +135,8 @@ def _gpu_shortfall(ask: ReplicaAsk, table: Table, row: int) -> Shortfall:
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Filter plugin: rejects offers with feasible machine types but without free capacity or room within the
-    limits."""
+    """Filter plugin: rejects offers that have feasible machine types, but neither free capacity nor limits
+    that allow new machines."""
 
     name: ClassVar[str] = "Capacity"
     # The answer follows the usage of the offer.

@@ -1,5 +1,5 @@
-"""Overflow: while an eligible data center is below its trigger, cloud offers are closed; above, only the
-overflow target is open."""
+"""Overflow: while an eligible data center is below its trigger, cloud offers are closed; from the trigger on,
+only the overflow target is open."""
 
 from dataclasses import dataclass
 from typing import ClassVar

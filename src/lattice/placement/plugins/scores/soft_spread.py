@@ -26,8 +26,8 @@ class SoftSpread:
         return bool(ask.demand.soft_spread)
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """1 within the skew, less the further beyond, as the mean over all soft spread rules; full domains
-        count too."""
+        """1 while the domain stays within the skew, and lower the further the domain exceeds it; the mean
+        over all soft spread rules. Domains without free capacity count as well."""
         fleet = fleet_of(rows)
         eligible = eligible_offers(ask, fleet)
         total = np.zeros(rows.count, np.float32)
