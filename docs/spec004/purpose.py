@@ -74,7 +74,7 @@ PRINCIPLES = (
         "agent/test_plan.py::test_plan[a failed instance waits for the control plane]",
         (
             "agent/host/runtime_protocol.py",
-            "return self.is_live or (self.attempt >= attempt and not self.asked)",
+            "return self.is_live or (self.attempt >= attempt and not self.was_stopped_on_request)",
             "return self.is_live",
         ),
     ),
