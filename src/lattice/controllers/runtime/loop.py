@@ -163,7 +163,7 @@ class Loop:
         self._batch_controller: BatchController = (
             controller if isinstance(controller, BatchController) else _SingleKeyController(controller)
         )
-        # By the keys of a batch, in the order of the start.
+        # Running reconciles by the keys of their batch, in the order in which they started.
         self._in_flight: dict[tuple[str, ...], _InFlight] = {}
         self._overdue: set[tuple[str, ...]] = set()
         self._woken = asyncio.Event()

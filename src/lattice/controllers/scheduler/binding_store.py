@@ -237,7 +237,7 @@ class PersistentBindingStore:
             or not _is_unbound(_decode_workload(entry.value), reservation.id)
         ):
             return False
-        # A member of the gang is bound, so the attempt has succeeded: this member follows (I-15).
+        # A member of the gang is bound, so the attempt has succeeded: bind this member as well (I-15).
         if reservation.gang and self._is_gang_bound(
             reservation, await self.context.store.get(workload_key(reservation.lead))
         ):

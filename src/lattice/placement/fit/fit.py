@@ -161,7 +161,8 @@ SuggestionsByEdits = dict[frozenset[ObjectChange], TunedSuggestion]
 def fit(
     world: World, name: str, fleet: Fleet | None = None, limit: int = MAX_SUGGESTIONS
 ) -> tuple[Suggestion, ...]:
-    """Return the best suggestions for the service, or none if the service fits without a change.
+    """Return the best suggestions for the service. If the service fits without a change, the only suggestion
+    may be to place its dependencies first.
 
     `fleet` is a fleet with all placements of the other services. A suggestion that only the platform has to
     make is included if the search finds one.

@@ -251,7 +251,7 @@ def _add_nodes(
         rows, is_offered = _add_machines_of_class(
             fleet, cluster, reported, [node.metadata.name for node in group], ledger_prices
         )
-        # Neither the offer nor the nodes say how large the machines are: no new replica is assigned.
+        # If neither the offer nor the node states how large the machine is, no new replica is assigned.
         has_size = is_offered or bool(reported[1])
         for row, node in zip(rows, group, strict=True):
             ready = find_condition(node.status.conditions, READY_CONDITION)

@@ -57,7 +57,8 @@ class ManifestChange:
 def manifest_changes(
     before: World, changes: Iterable[Kind], deleted: Iterable[ObjectKey], placed: Container[str] = ()
 ) -> Iterator[ManifestChange]:
-    """Yield the changed objects by kind and name; `placed` are the services that have replicas before."""
+    """Yield the changed objects by kind and name; `placed` are the services that have replicas before the
+    change."""
     manifests = [ManifestChange("-", key) for key in deleted if key in before.objects]
     for changed in changes:
         previous = before.objects.get(object_key(changed))
