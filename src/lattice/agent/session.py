@@ -340,8 +340,8 @@ class AgentSession:
         self.executor.accept_orders(orders)
 
     async def _on_heartbeat_ack(self, acknowledged: int) -> None:
-        """Record contact as of the send time of the acknowledged heartbeat: the server cannot have received a
-        later message (I-13)."""
+        """Record contact as of the send time of the acknowledged heartbeat, the last message that the server
+        is known to have received; the leader counts the silence from a time that is not earlier (I-13)."""
         sent = self.unanswered_heartbeats.get(acknowledged)
         self.unanswered_heartbeats = {
             number: sent_at for number, sent_at in self.unanswered_heartbeats.items() if number > acknowledged

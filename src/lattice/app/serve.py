@@ -189,7 +189,8 @@ async def _build_api(settings: Settings, folder: Path, clock: Clock, store: Stor
     authority = await bootstrap(api)
     address = ApiAddress(settings)
     documents = DiscoveryDocuments(catalog, address.advertised)
-    # The kinds of this program appear as CustomResourceDefinitions, from a store that clients cannot write.
+    # The CustomResourceDefinitions of this program's kinds are served from a memory store that clients cannot
+    # write.
     crds = MemoryStore(clock)
     resource = CustomResourceDefinition.resource
     for crd in documents.crds(format_timestamp(clock.now())):

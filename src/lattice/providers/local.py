@@ -21,11 +21,12 @@ from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineSt
 
 # Time for an agent to stop its workloads and itself.
 AGENT_STOP_TIMEOUT_S = 15.0
-# A workload's share of the time; the agent needs the remainder.
+# Share of AGENT_STOP_TIMEOUT_S that the workloads get to stop; the agent needs the remainder.
 WORKLOAD_STOP_SHARE = 2 / 3
 POLL_INTERVAL_S = 0.05
 MACHINE_FILE, PID_FILE, LOG_FILE, AGENT_DIR = "machine.json", "agent.pid", "agent.log", "agent"
-# The file beside the machines' folders with the server's address; not a valid node name.
+# The file with the server's address, beside the folders of the machines. Its name differs from every folder,
+# because a leading dot is not valid in a node name.
 SERVER_FILE = ".server"
 
 

@@ -89,7 +89,7 @@ class Provider(Protocol):
         ...
 
     async def delete(self, node: str) -> None:
-        """Delete the machine with everything on it before return. A missing machine is no error."""
+        """Delete the machine and everything on it; return when it is gone. A missing machine is no error."""
         ...
 
     async def list(self) -> Sequence[MachineStatus]:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from lattice.scheduling.table.node_table import NodeTable as NodeTable
     from lattice.scheduling.table.workload_ask import WorkloadAsk as WorkloadAsk
 
-# A module is imported when its first name is used: importing one scheduling module does not import every
-# other.
+# A module is imported when its first name is used, so that importing one scheduling module does not import
+# every other.
 _EXPORTS_BY_MODULE = {
     "lattice.engine.decide": ("Decision", "decide"),
     "lattice.engine.explain": ("as_json", "summarize"),

@@ -52,7 +52,7 @@ from lattice.server.ui_backend import pages
 from lattice.server.ui_backend.pages import PageRequest, Pages
 
 MAX_BODY_BYTES = 1 << 20
-# Seconds, as in the Status body.
+# The Retry-After header, in seconds; the Status body has the same number.
 RETRY_AFTER_S = "1"
 # kubectl 1.27 sends SelfSubjectReview in the older version.
 REVIEW_VERSIONS = ("v1", "v1beta1")

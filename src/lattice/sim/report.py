@@ -29,7 +29,7 @@ from lattice.sim.world.servers import authority, catalog
 STORY_WINDOW_S = 25.0
 MAX_STORY_LINES = 14
 CRITICAL_LOG_LEVEL = 50
-# Words of an output line with a seed and a digest.
+# Number of words in an output line with a seed and a digest.
 DIGEST_LINE_WORDS = 2
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ class SeedSummary(msgspec.Struct, frozen=True):
     seed: int
     digest: str
     options: str
-    # Processor time.
+    # Processor time of the run.
     seconds: float
     figures: dict[str, int]
     faults: dict[str, int]
@@ -179,7 +179,7 @@ def fork_worker(work: Callable[[], object]) -> tuple[int, int]:
             answer.write(msgspec.json.encode(work()))
         code = 0
     finally:
-        # Skips cleanup: exit handlers belong to the parent process.
+        # Skips cleanup, because exit handlers belong to the parent process.
         os._exit(code)
 
 
@@ -229,7 +229,7 @@ def run_seeds(
             running[reader] = (pid, seed, bytearray())
         if not running:
             return
-        # Read results as they come: a full pipe would block its worker.
+        # Read results as they come, because a full pipe would block its worker.
         for reader in select.select(list(running), [], [])[0]:
             chunk = os.read(reader, 1 << 20)
             running[reader][2].extend(chunk)

@@ -38,7 +38,8 @@ class Cache(Generic[T]):
     clock: Clock
     rng: random.Random
     indexes: Mapping[str, Index[T]] = field(default_factory=dict)
-    # Long-lived objects are excluded from garbage collection, which would scan them every time.
+    # True excludes the objects of the first list from Python's garbage collection, which would scan these
+    # long-lived objects in every run.
     freeze: bool = True
     # False stores entries without their bytes, for users that read only decoded objects.
     keeps_bytes: bool = True
@@ -117,7 +118,7 @@ class Cache(Generic[T]):
         revision = 0
         async for page in list_pages(self.store, self.resource, limit=PAGE_SIZE):
             entries.update((entry.key.path, entry) for entry in page.entries)
-            # All pages have one revision, from which the watch resumes without a gap.
+            # All pages have one revision, from which the watch starts without a gap.
             revision = page.revision
         is_first = self._listed_revision == 0
         self._replace_contents(entries, revision)
@@ -126,7 +127,8 @@ class Cache(Generic[T]):
 
     def _replace_contents(self, entries: Mapping[str, Entry], revision: int) -> None:
         """Replace the contents by a list and notify the listeners of the difference."""
-        # The watch missed these deletions: the revision of the list stands in for their unknown revisions.
+        # The watch missed these deletions, so their revisions are unknown; these changes carry the revision
+        # of the list instead.
         vanished = [entry for path, entry in self._entries.items() if path not in entries]
         changes = [Change(revision, entry.key, None, entry) for entry in vanished]
         for path, entry in entries.items():
@@ -147,8 +149,8 @@ class Cache(Generic[T]):
                 changes: list[Change] = []
                 for batch in batches:
                     changes.extend(batch.changes)
-                # All changes are applied before the first listener runs: a listener may read other objects of
-                # the cache.
+                # All changes are applied before the first listener runs, because a listener may read other
+                # objects of the cache.
                 replaced = [self._apply(change) for change in changes]
                 self._progressed.set()
                 self._notify(changes, replaced)

@@ -12,16 +12,17 @@ G = TypeVar("G")
 class CommitCost(NamedTuple):
     """The operations and bytes that a group of operations adds to a commit."""
 
-    # Writes, and checks that no other group shares.
+    # The number of writes, and of checks that are not in `checks`.
     operations: int
     size_bytes: int
-    # Keys that the group checks: all groups of one commit share one check of a key.
+    # Keys that the group checks. If several groups of one commit check the same key, the commit has one
+    # check.
     checks: tuple[Key, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLimits:
-    """The limits of one commit; the default is the limits of the store."""
+    """The limits of one commit; the defaults are the limits of the store."""
 
     max_operations: int = MAX_COMMIT_OPERATIONS
     max_bytes: int = MAX_COMMIT_BYTES
@@ -35,7 +36,7 @@ STORE_LIMITS = CommitLimits()
 
 @dataclass(slots=True)
 class CommitSpace:
-    """The part of one commit that is in use, while the commit is being filled."""
+    """The operations and bytes used so far in a commit that is being filled."""
 
     limits: CommitLimits = STORE_LIMITS
     operations: int = 0
@@ -43,10 +44,10 @@ class CommitSpace:
     checks: set[Key] = field(default_factory=set)
 
     def take(self, cost: CommitCost) -> bool:
-        """Reserve space for a group; False if the group does not fit, which changes nothing.
+        """Reserve space for a group and return True; return False without a change if the group does not fit.
 
-        A group always fits into an empty commit, because no group is split: the store rejects a group beyond
-        the limits.
+        An empty commit accepts any group, because groups are never split; the store rejects the commit if the
+        group alone exceeds the limits.
         """
         new_checks = [key for key in cost.checks if key not in self.checks]
         operations = self.operations + cost.operations + len(new_checks)

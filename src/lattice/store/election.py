@@ -14,9 +14,10 @@ from lattice.store.protocol import Store, Term
 
 # The store lets another server lead after this time without a renewal, in seconds.
 LEASE_TTL_S = 15.0
-# The longest wait of a standby between campaigns: a standby takes a resigned role within one second.
+# Longest wait of a standby between campaigns, so that a standby takes over a resigned role within one second.
 CAMPAIGN_INTERVAL_S = 0.6
-# An unreachable store must not delay the shutdown: the lease then expires by itself.
+# Time limit of a resignation, so that an unreachable store does not delay the shutdown; the lease then
+# expires by itself.
 RESIGN_TIMEOUT_S = 1.0
 
 T = TypeVar("T")
@@ -31,8 +32,9 @@ def _ignore(_: Term) -> None:
 class Election:
     """The election of one server for one role. Run the election as a task; cancelling the task resigns.
 
-    `on_started_leading` and `on_stopped_leading` are called in turn with every term. The lease serves
-    liveness only: the term as a fence on every write protects the store (I-08, I-09).
+    For every term, `on_started_leading` and later `on_stopped_leading` are called with the term. The lease
+    only decides when another server may lead; the term, as a fence on every write, protects the store from an
+    old leader (I-08, I-09).
     """
 
     store: Store
@@ -57,7 +59,7 @@ class Election:
     def end_term(self, term: Term) -> None:
         """Stop leading at once, because the store fenced a write of the term; no need to wait for a failed
         renewal."""
-        # A fenced write of an earlier term must not end the term that this server has won since.
+        # A late rejection of a write of an older term must not end the newer term that this server now holds.
         if self._term == term:
             self._lease_until = 0.0
             self._stop_leading()
@@ -83,11 +85,11 @@ class Election:
         sent_at = self.clock.monotonic()
         try:
             term = await self.store.campaign(self.role, self.holder, self.ttl)
-        # A campaign without an answer may still have won: the same holder campaigns again and gets a higher
-        # term.
+        # A campaign without an answer may still have won; the next campaign of the same holder then succeeds
+        # with a higher term.
         except LatticeError:
             term = None
-        # A campaign that took longer than the lease has won a lease that may be over.
+        # If the campaign took longer than the lease lasts, the lease may already be over.
         if term is None or self.clock.monotonic() >= sent_at + self.ttl:
             await self._wait_to_campaign()
             return
@@ -106,7 +108,8 @@ class Election:
     async def _keep_renewing(self, term: Term) -> None:
         """Renew the lease until a renewal fails or the lease expires.
 
-        The lease counts from the time a renewal was sent: the store cannot have counted from an earlier time.
+        The lease counts from the time at which the renewal was sent, because the store cannot have begun to
+        count earlier.
         """
         pause_s = self.ttl / 3
         while await self._sleep_while_leading(pause_s) and self._term == term:
@@ -141,7 +144,7 @@ class Election:
 
     async def _resign(self) -> None:
         term = self._term
-        # Leading ends before the lease is released: the next leader may begin at once.
+        # Leading ends before the lease is released, because the next leader may then begin at once.
         self._stop_leading()
         if term is not None:
             with contextlib.suppress(LatticeError):

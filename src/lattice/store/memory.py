@@ -119,7 +119,8 @@ class MemoryStore:
         request_id: str | None = None,
     ) -> int:
         validate_commit(writes, checks)
-        # Expired ids are dropped first: a repeated id after its lifetime is a new request.
+        # Expired ids are dropped first, so that a request id repeated after its lifetime counts as a new
+        # request.
         self._forget_requests()
         if request_id is not None and request_id in self._requests:
             return self._requests[request_id][0]
@@ -204,8 +205,7 @@ class MemoryStore:
     def _table_at(self, resource: str, revision: int) -> _ResourceTable:
         entries = dict(self._table(resource).entries)
         restored: set[str] = set()
-        # The first change of an object after the revision holds the value that the object had at the
-        # revision.
+        # `previous` of the first change after the revision is the value that the object had at the revision.
         for change in self.changes_after(resource, revision):
             path = change.key.path
             if path in restored:

@@ -15,9 +15,10 @@ from lattice.errors import Conflict, Fenced, Gone, Malformed, RevisionTooNew, To
 
 # The revision of a missing object: expect=ABSENT creates.
 ABSENT = 0
-# Writes and checks in one commit; the default limit of etcd is 128, and the store adds operations of its own.
+# Limit of writes and checks in one commit. The default limit of etcd is 128, and the etcd store adds
+# operations of its own.
 MAX_COMMIT_OPERATIONS = 100
-# Keys and values in one commit; the default limit of etcd is 1.5 MiB.
+# Limit of the bytes of keys and values in one commit. The default limit of etcd is 1.5 MiB.
 MAX_COMMIT_BYTES = 1 << 20
 # How long a store remembers a request id.
 REQUEST_ID_TTL_S = 600.0
@@ -74,8 +75,8 @@ class Delete(msgspec.Struct, frozen=True, gc=False):
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """Compare the revision of an object without a write: ABSENT, or the revision that the object must still
-    have."""
+    """Require that an object, which the commit does not write, still has the revision `expect`; ABSENT
+    requires that the object does not exist."""
 
     key: Key
     expect: int
@@ -94,8 +95,8 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False):
-    """All changes of one resource at one revision, in the order of the commit: a watch delivers all or
-    none."""
+    """All changes of one resource at one revision, in the order of the commit. A watch delivers a batch
+    whole."""
 
     revision: int
     changes: tuple[Change, ...]
@@ -110,8 +111,8 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Term(msgspec.Struct, frozen=True):
-    """Proof of an election. The leader keeps the term from the election and never reads it again; `lease` is
-    the store's handle."""
+    """Proof that a server was elected. The leader keeps the term that `campaign` returned and never reads the
+    term from the store again; `lease` is the store's own handle of the lease."""
 
     role: str
     number: int
@@ -148,8 +149,8 @@ class Watch(Protocol):
         ...
 
     async def next(self, timeout: float | None = None) -> Sequence[Batch]:
-        """Return the available batches in order; wait for the first, at most `timeout` seconds, then return
-        none.
+        """Return the available batches in order. If there is none, wait for the first; return no batch after
+        `timeout` seconds without a change.
 
         Raise Gone when changes were lost.
         """
@@ -196,10 +197,11 @@ class Store(Protocol):
     ) -> int:
         """Apply all writes or none, durably, at one new revision, and return the revision.
 
-        In this order: a request_id that was committed before returns the first revision and applies nothing;
-        a fence whose term is over raises Fenced; the first check, then the first write, with another revision
-        than expected raises RevisionConflict. No space raises Full; no answer from the store raises
-        Unavailable, and the outcome is unknown.
+        In this order: if an earlier commit had the same request_id, return the revision of that commit and
+        apply nothing; if the term of `fence` is over, raise Fenced; compare the checks and then the writes,
+        and raise RevisionConflict for the first operation whose object does not have the expected revision.
+        Raise Full if the store has no space. Raise Unavailable if the store does not answer; the outcome is
+        then unknown.
         """
         ...
 
@@ -245,7 +247,8 @@ async def list_pages(
 
 
 def validate_commit(writes: Sequence[Write], checks: Sequence[Check]) -> None:
-    """Raise an error for a commit beyond the limits of every store, before any store sees the commit."""
+    """Raise an error for a commit without writes, with a repeated key or beyond the limits, which are the
+    same in every store."""
     if not writes:
         raise Malformed("a commit needs at least one write")
     operations = len(writes) + len(checks)
@@ -280,7 +283,8 @@ def fenced_error(fence: Term, current_term: int) -> Fenced:
 def check_expected_revisions(
     writes: Sequence[Write], checks: Sequence[Check], revision_of: Callable[[Key], int]
 ) -> None:
-    """Raise RevisionConflict for the first check, then the first write, with another revision than expected.
+    """Compare the checks and then the writes; raise RevisionConflict for the first operation whose object
+    does not have the expected revision.
 
     `revision_of` returns the current revision of an object.
     """

@@ -7,9 +7,9 @@ from typing import Protocol
 from lattice.errors import Gone
 from lattice.store.protocol import Batch, Change, Key
 
-# Changes that a feed keeps per resource; a watch that falls further behind gets Gone.
+# Number of changes that the feed of a resource keeps; a watch that falls further behind gets Gone.
 WINDOW_CHANGES = 10_000
-# Batches of one read, so that a watch that catches up lets other tasks run.
+# Limit of batches in one read, so that a watch that catches up lets other tasks run.
 MAX_BATCHES_PER_READ = 1_000
 
 
@@ -36,7 +36,8 @@ class Feed:
         self._ring: list[Batch] = []
         # The newest change of every object in the ring.
         self._latest: dict[Key, Change] = {}
-        # Batches trimmed from the ring: position p is _ring[p - _trimmed_batches].
+        # Number of batches trimmed from the ring so far; the batch at position p is _ring[p -
+        # _trimmed_batches].
         self._trimmed_batches = 0
         self._changes = 0
         self._waiting: dict[Subscription, asyncio.Future[bool]] = {}
@@ -52,14 +53,14 @@ class Feed:
         self._changes += len(batch.changes)
         for change in batch.changes:
             self._latest[change.key] = change
-        # Trims a slice at a time: dropping single batches would move the whole list every time.
+        # Trims a slice at a time, because dropping single batches would move the whole list every time.
         if self._changes > self._window + self._window // 4:
             self._trim()
         self._wake_all()
 
     def value(self, key: Key, revision: int) -> bytes | None:
-        """Return the value that an object had at a revision, if the newest change in the ring is of that
-        revision."""
+        """Return the value that an object had at a revision if the newest change of the object in the ring
+        has that revision, else None."""
         latest = self._latest.get(key)
         return latest.value if latest is not None and latest.revision == revision else None
 
@@ -103,7 +104,8 @@ class Feed:
         try:
             return await future
         finally:
-            # A wake-up has already removed the future, and the same watch may wait again by now.
+            # Remove only this future: a wake-up may have removed it, and the watch may already wait with a
+            # new future.
             if self._waiting.get(waiter) is future:
                 del self._waiting[waiter]
             if timer is not None:
@@ -120,12 +122,12 @@ class Feed:
 
     def _trim(self) -> None:
         count = 0
-        # The newest batch always stays: watches at the end of the ring have not read the batch yet.
+        # The newest batch always stays, because watches at the end of the ring have not read the batch yet.
         while self._changes > self._window and count < len(self._ring) - 1:
             changes = self._ring[count].changes
             self._changes -= len(changes)
             for change in changes:
-                # A later change of the same object stays the newest.
+                # The entry stays if the ring holds a later change of the object.
                 if self._latest.get(change.key) is change:
                     del self._latest[change.key]
             count += 1
@@ -140,8 +142,7 @@ def _resolve(future: asyncio.Future[bool], value: bool) -> None:
 
 
 class Subscription:
-    """A watch on a feed. The subscription reads the history first where the window does not reach back far
-    enough."""
+    """A watch on a feed. If the window does not reach back far enough, the watch reads the history first."""
 
     def __init__(self, feed: Feed, after: int, history: History | None = None) -> None:
         self._feed = feed
@@ -188,7 +189,8 @@ class Subscription:
             raise self._feed.gap
         batches = self._feed.read(self._position)
         self._position += len(batches)
-        # The list that the watch resumes from may be newer than the feed.
+        # The list from which the watch starts may be newer than the feed: drop the batches that the list
+        # includes.
         while batches and batches[0].revision <= self._last_revision:
             del batches[0]
         if batches:
@@ -196,7 +198,7 @@ class Subscription:
         return batches
 
     async def _read_history(self, history: History, timeout: float | None) -> tuple[Sequence[Batch], bool]:
-        # The ring now reaches back far enough: the watch continues without the history.
+        # If the ring by now reaches back far enough, the watch continues without the history.
         if self._last_revision >= self._feed.floor:
             self._close_history()
             self._position = self._feed.position_after(self._last_revision)
@@ -246,13 +248,13 @@ class Feeds:
             for resource, resource_changes in by_resource.items():
                 self.feed_for(resource).publish(Batch(revision, tuple(resource_changes)))
         self.head = revision
-        # Quiet resources progress too: bookmarks need progress even when their own kind is quiet (decision
-        # 0014).
+        # Feeds of resources without a change progress as well, because the bookmarks of a quiet kind need the
+        # newest revision (decision 0014).
         for feed in self._feeds.values():
             feed.head = revision
 
     def value(self, key: Key, revision: int) -> bytes | None:
-        """Return `Feed.value` of the resource of the key, so that a caller shares the bytes instead of
+        """Return `Feed.value` for a key of any resource, so that a caller can share the bytes instead of
         keeping a copy."""
         feed = self._feeds.get(key.resource)
         return feed.value(key, revision) if feed is not None else None

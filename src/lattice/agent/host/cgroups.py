@@ -1,5 +1,9 @@
 """Cgroups of instances: find the cgroup hierarchies that the agent may write, create a cgroup per instance,
-and read its limits and usage."""
+and read its limits and usage.
+
+In every hierarchy, the agent creates one cgroup LATTICE_CGROUP, its branch, which contains the cgroups of the
+instances.
+"""
 
 import os
 from collections.abc import Iterable
@@ -65,7 +69,7 @@ def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
 
 
 def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
-    """The candidates in which the agent can create a branch; a v2 branch has only the controllers that the
+    """The candidates in which the agent can create its branch; a v2 branch has only the controllers that the
     kernel delegated."""
     result = []
     for candidate in candidates:
@@ -84,7 +88,7 @@ def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
 
 
 def _delegated_controllers(parent: Hierarchy, branch: Path) -> frozenset[str]:
-    # Controllers are delegated level by level: to the branch, then to the instances.
+    # Controllers are delegated level by level, first to the branch, then to the instances.
     for folder in (parent.path, branch):
         _delegate_controllers(folder, parent.controllers)
     try:

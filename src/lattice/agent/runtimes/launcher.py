@@ -4,8 +4,8 @@ then exec the command.
 Run by path as `python -I -S launcher.py STATUS GO MEMORY CGROUPS -- PROGRAM ARGS...`, so the module must
 import almost nothing. The launcher writes "ready" to STATUS, then closes STATUS when the command starts, or
 writes the error number when the exec fails. If the agent dies, GO closes without data and the command never
-runs. A separate process replaces code between fork and exec, since a fork of a program with threads (gRPC has
-many) is unsafe.
+runs. The launcher is a program of its own, because running code between fork and exec is unsafe in a process
+with threads (gRPC has many).
 """
 
 import os

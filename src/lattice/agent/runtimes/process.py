@@ -295,7 +295,7 @@ class ProcessRuntime:
         # A process that survives SIGKILL keeps its record and its folder.
         if last is not None and last.is_live:
             return
-        # An unsafe id never had a folder.
+        # An id that is not a safe file name was rejected at the start, so it has no folder.
         if preflight.id_failure(instance_id) is None:
             await asyncio.to_thread(shutil.rmtree, self._instance_dir(instance_id), ignore_errors=True)
         if self._records.pop(instance_id, None):

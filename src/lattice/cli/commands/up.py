@@ -21,11 +21,11 @@ from lattice.settings import Settings
 if TYPE_CHECKING:
     from lattice.app.serve import RunningServer
 
-# Marker file in the data folder from the creation of the state until the seeds are applied.
+# This marker file exists in the data folder from the creation of the state until the seeds are applied.
 UNSEEDED_MARKER_FILE = "unseeded"
 # A service that fits nowhere in the quickstart.
 UNPLACEABLE_EXAMPLE = "examples/vault.yaml"
-# In a wheel, and in a checkout.
+# The folder of the examples in an installed wheel, and in a checkout.
 EXAMPLE_DIRS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[4] / "examples")
 
 

@@ -57,7 +57,8 @@ class BindingStore(Protocol):
         ...
 
     async def prepare(self, request: BindRequest, expected: int) -> int | None:
-        """Reserve the resources in a durable record without binding; the revisions are those of `try_commit`."""
+        """Reserve the resources in a durable record without binding; expect and return node revisions as
+        `try_commit` does."""
         ...
 
     async def commit_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
@@ -107,7 +108,7 @@ class BindEvent:
 
 
 class _BindFailed(Exception):
-    """The failure of one bind attempt. The exception does not leave the module: outside, a failure is an
+    """The failure of one bind attempt. The exception does not leave the module; callers get the failure as an
     event."""
 
     def __init__(self, reason: str, *, is_retriable: bool = False) -> None:
@@ -166,7 +167,7 @@ class Binder:
         except Exception as problem:  # noqa: BLE001 - the store may have written before it raised any error
             return await self._abort_failed(reservation, problem)
         except GeneratorExit:
-            # Nothing can be awaited any more: the resources stay reserved until the reservation expires.
+            # Nothing can be awaited any more, so the resources stay reserved until the reservation expires.
             raise
         except BaseException:
             await self._abort_failed(reservation, _cancelled())
@@ -242,8 +243,8 @@ class Binder:
         return events
 
     async def _commit_gang(self, members: Sequence[_Member], least: int) -> None:
-        """Commit the prepared members; members whose record is lost drop out, and the remaining members are
-        tried while they are enough."""
+        """Commit the prepared members. Members whose record is lost drop out, and the commit is tried again
+        while enough members remain."""
         while ready := self._ready_if_enough(members, least, self.now()):
             try:
                 missing = await self.binding_store.commit_all([member.request for member in ready])
@@ -365,7 +366,8 @@ class Binder:
         return state
 
     def _advance_revision(self, request: BindRequest, expected: int, revision: int | None) -> None:
-        """Record the revision of the own write, but only if the table reflects every earlier revision."""
+        """Record the node revision that the binder's own write created, but only if the table reflects every
+        earlier revision."""
         if revision is None:
             raise _node_changed(request)
         if self.node_revisions.get(request.node) == expected:
@@ -378,9 +380,10 @@ class Binder:
             raise _BindFailed(reason, is_retriable=True)
 
     def _bound_event(self, request: BindRequest, mode: BindingMode) -> BindEvent:
-        """The event of a binding that is written, in time for its reservation or not.
+        """The event of a binding that the store has written, even if its reservation has expired.
 
-        A table that has released the reservation learns of the binding as of any binding.
+        If the table has released the reservation, the binding reaches the table like a binding of a different
+        scheduler.
         """
         is_current = self.reservations.confirm_bound(request.reservation)
         updates = resource_updates(request, self.reservations.table) if is_current else ()
@@ -405,7 +408,8 @@ class Binder:
 
 
 def resource_updates(request: BindRequest, table: NodeTable) -> tuple[ResourceUpdate, ...]:
-    """Allocated amounts of the node without and with the workload, which the table includes already."""
+    """Allocated amounts of the node without and with the workload. The table already includes the
+    workload."""
     row = table.row_of[request.node]
     updates = []
     for name, amount in request.needs:

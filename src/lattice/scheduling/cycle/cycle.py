@@ -32,14 +32,15 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
-# The kind of reason of a gang with too few members so far; no node has this reason.
+# Reason kind of a gang that still lacks members; it concerns no single node.
 GANG_INCOMPLETE = "group incomplete"
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWorkload:
-    """A workload with a reserved node. The binding waits for its victims and for every workload being evicted
-    from the node (`waits_for`); `CompositeScheduler.evictions` tells which of these have not left yet."""
+    """A workload with a reserved node. The binding waits until the victims, and all workloads that are being
+    evicted from the node, have left it (`waits_for`); `CompositeScheduler.evictions` holds the evictions that
+    are not finished yet."""
 
     ask: WorkloadAsk
     node: str
@@ -81,10 +82,9 @@ class CompositeScheduler:
     binds.
 
     Without preemptor no workload is evicted. `standalone_profile` is the profile of workloads without a
-    service, if different; its filters are those of `profile`. `evictions` holds a victim until
-    the victim has left its node; workloads placed on the node until then wait for it, in this cycle and in
-    later cycles.
-    `on_decided` receives every decision while the table is as it was decided.
+    service, if different; its filters are those of `profile`. `evictions` holds a victim until the victim has
+    left its node; workloads placed on the node until then wait for it, in this cycle and in later cycles.
+    `on_decided` is called with every decision before the table changes.
     """
 
     profile: Profile
@@ -124,8 +124,8 @@ class CompositeScheduler:
         return cycle
 
     def remove_node(self, node: str) -> list[str]:
-        """Remove a node from the table, and return the workloads that were placed on it or were leaving it:
-        they may still be there when the node returns."""
+        """Remove a node from the table, and return the workloads that were placed on it or were leaving it,
+        because they may still be there when the node returns."""
         lost = self.table.remove_node(node)
         return [*(placement.ask.name for placement in lost), *self.evictions.forget_victims_on(node)]
 
@@ -157,7 +157,7 @@ class CompositeScheduler:
             gang = [scheduled for scheduled in cycle.scheduled if scheduled.ask.group == group]
             if not any(self.pending_evictions(scheduled) for scheduled in gang):
                 cycle.bind_attempted.update(scheduled.reservation.id for scheduled in gang)
-                # The table counts the scheduled members as placed already; they are not bound yet.
+                # The table already counts the scheduled members as placed, although they are not bound yet.
                 least = self.missing_members(gang[0].ask, uncounted=len(gang))
                 events += await self.binder.bind_gang([scheduled.reservation for scheduled in gang], least)
         return events
@@ -169,7 +169,8 @@ class CompositeScheduler:
             if isinstance(result, Assignment):
                 self._reserve(result, now, cycle)
             else:
-                # The table has not changed: the remaining workloads of the run fail alike.
+                # The table has not changed, so the remaining workloads of the run are rejected for the same
+                # reason.
                 rejection = result
                 cycle.unschedulable.append(
                     UnschedulableWorkload(ask, result.reason, result.wakes_on, result.reason_kinds)
@@ -191,8 +192,8 @@ class CompositeScheduler:
     def _schedule_equal_at_once(
         self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult
     ) -> Sequence[WorkloadAsk]:
-        """Schedule a run of equal workloads together, with the same rows as one by one, and return the
-        workloads that fit on no node."""
+        """Schedule a run of equal workloads together, on the nodes that scheduling them one by one would
+        choose, and return the workloads that are not scheduled yet."""
         profile = self.profile_of(run[0])
         if (
             len(run) < 2
@@ -240,7 +241,7 @@ class CompositeScheduler:
     ) -> GangAssignment:
         """Assign a gang with preemption.
 
-        Disruption limits are charged during the trial and given back afterwards: `_reserve` charges the
+        Disruption limits are charged during the trial and restored afterwards, because `_reserve` charges the
         victims of the assignments.
         """
         charged: list[Placement] = []
@@ -286,8 +287,8 @@ class CompositeScheduler:
         )
 
     def missing_members(self, ask: WorkloadAsk, uncounted: int = 0) -> int:
-        """The number of members that the gang needs beside its placed members; `uncounted` placed members do
-        not count."""
+        """The number of members that the gang needs beside its placed members, without counting `uncounted`
+        of the placed members."""
         return max(0, ask.min_member - (self.table.gang_sizes[ask.group] - uncounted))
 
     def _find_assignment(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Assignment | NoFeasibleNode:
@@ -325,7 +326,8 @@ class CompositeScheduler:
         if self.preemptor:
             self.preemptor.charge(assignment.victims)
         for victim in assignment.victims:
-            # The node of the victim: members of a whole gang may be on nodes elsewhere.
+            # The node is the victim's, not the preemptor's: a gang is evicted as a whole, and its members may
+            # be on other nodes.
             self.evictions.add_victim(
                 self.table.names[victim.row], victim.ask.name, preemptor=assignment.ask.name
             )
@@ -346,7 +348,7 @@ def compose(
 ) -> CompositeScheduler:
     """The scheduler of a profile, without binder and preemptor. `rng` is a seeded random source.
 
-    Only the scores of `standalone` count: filters, tie-breaking and binding mode are those of `spec`.
+    Only the scores of `standalone` are used; filters, tie-breaking and binding mode are those of `spec`.
     """
     reservations = Reservations(table, holder, spec.reservation_timeout)
     tie_breaker = TieBreaker(spec.tie_breaker)

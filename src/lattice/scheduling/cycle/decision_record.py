@@ -20,7 +20,7 @@ from lattice.scheduling.preemption.preemptor import is_resolvable_by_eviction
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 MAX_CANDIDATES = 3
-MAX_REASONS = 8  # the most frequent rejection reasons
+MAX_REASONS = 8  # limit of rejection reasons in a record, the most frequent first
 MAX_RECORD_BYTES = 2048
 MAX_REASON_CHARS = 120
 
@@ -39,8 +39,8 @@ def chosen_records(
     """Records of a decision that chose nodes: the best nodes, the score parts of the first node, rejected
     nodes by reason.
 
-    Workloads of a batch are described in the order of the batch: the node that the workload got beside the
-    next best nodes.
+    For a batch, the records are in the order of the batch; a record shows the node that the workload got, and
+    the next best nodes.
     """
     header = {"profile": profile.name, **_input(decision.ask, profile, revision)}
     if isinstance(decision, Decision):

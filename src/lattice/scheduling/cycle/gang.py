@@ -10,7 +10,7 @@ from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
-MAX_START_NODES = 16  # nodes tried for the first member of a cyclic gang
+MAX_START_NODES = 16  # limit of nodes tried for the first member of a cyclic gang, see `assign_cyclic_gang`
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class NoFeasibleNode:
 
 @dataclass(frozen=True, slots=True)
 class GangAssignment:
-    """The assignments of a gang: at least the needed number, or none. `fitting_count` members would have
-    fitted either way."""
+    """The assignments of a gang: at least the needed number, or none. `fitting_count` is the number of
+    members that fit, even if they are too few and nothing is assigned."""
 
     assignments: tuple[Assignment, ...]
     fitting_count: int
@@ -56,8 +56,8 @@ def assign_gang(
         for ask in members:
             last = rejections[-1] if rejections else None
             result: Assignment | NoFeasibleNode
-            # Equal shapes fail alike; the priority counts too, since it decides which workloads may be
-            # victims.
+            # Members of equal shape and priority are rejected for the same reason; the priority matters
+            # because it decides which workloads may be victims.
             if last and (last.ask.shape, last.ask.priority) == (ask.shape, ask.priority):
                 result = replace(last, ask=ask)
             else:
@@ -120,12 +120,13 @@ def without_gang_affinity(
 def assign_cyclic_gang(
     members: Sequence[WorkloadAsk], least: int, table: NodeTable, finder: AssignmentFinder
 ) -> GangAssignment | None:
-    """Assign a gang whose members require affinity to each other; None if no start leads to enough members.
+    """Assign a gang whose members require affinity to each other; None if no node for the first member leads
+    to enough members.
 
     One member is assigned first without its affinity to the gang, then the remaining members; in the end
     every affinity must be met.
     """
-    # One member per shape: equal members lead to equal results.
+    # One member per shape is enough, because equal members lead to equal results.
     for first in {member.shape: member for member in reversed(members)}.values():
         relaxed = without_gang_affinity(first, members, table)
         for row in finder.best_rows(relaxed, MAX_START_NODES) if relaxed else ():

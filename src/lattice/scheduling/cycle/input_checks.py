@@ -30,7 +30,7 @@ from lattice.scheduling.table.workload_ask import (
 )
 
 MAX_NAMED_EVICTIONS = 3
-MAX_WAITING_KINDS = 200  # distinct workloads checked for cyclic affinity
+MAX_WAITING_KINDS = 200  # limit of distinct workloads checked for cyclic affinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +80,8 @@ def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
 
 
 def _gpu_warnings(node: LatticeNode) -> Iterator[str]:
-    """Warn about a GPU capacity without listed GPUs: GPUs count one by one, so a number alone gives workloads
-    none."""
+    """Warn about a GPU capacity that differs from the listed GPUs. GPUs are counted from the list, so a
+    capacity alone offers workloads no GPU."""
     listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
     if not listed and (stated := allocatable(node).get(GPU) or capacity):
         yield (
@@ -241,8 +241,8 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
 
 
 def _awaited_peers(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: NodeTable) -> list[str]:
-    """The waiting workloads that match a required affinity term of the workload, of terms that no placed
-    workload matches."""
+    """The waiting workloads that match a required affinity term of the workload; terms that a placed workload
+    matches are left out."""
     namespace = ask.demands.namespace
     unmet = [
         term.selector

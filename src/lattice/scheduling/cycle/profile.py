@@ -66,7 +66,7 @@ class NodeScore(Protocol):
     def score(self, ask: WorkloadAsk, rows: Any) -> Floats: ...
 
 
-# In order: a node that several filters reject is counted for the first of them.
+# The order matters: a node that several filters reject is counted for the first of these filters.
 _FILTERS: tuple[NodeFilter, ...] = (
     Ready(),
     InCluster(),
@@ -104,9 +104,9 @@ SCORES: Mapping[str, NodeScore] = {plugin.name: plugin for plugin in _SCORES}
 REQUIRED_FILTERS = ("Fit", "Gpu", "HostPorts")  # without these filters a node would be overcommitted
 MAX_WEIGHT = 1_000_000  # so that small differences remain in a weighted sum of all scores as float32
 MIN_WEIGHT = 0.000001  # a smaller weight would be lost beside any score, or be 0 as float32
-# A reservation unused for more than a day was forgotten.
+# Longest timeout that a profile may set; a reservation that is unused for more than a day was forgotten.
 MAX_RESERVATION_TIMEOUT_S = 86_400
-MAX_SHOWN_CHARS = 100  # of a rejected value in an error message
+MAX_SHOWN_CHARS = 100  # limit of characters of a rejected value in an error message
 # 64-bit signed integers.
 SEEDS = range(-(1 << 63), 1 << 63)
 Number = int | float | Decimal  # numbers with a point in a manifest are read as Decimal
@@ -304,7 +304,7 @@ def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
 
 
 def _known_names_fix(causes: list[Cause]) -> str:
-    """The lists of known names from which the profile names an unknown entry."""
+    """The valid names of every field in which the profile uses an unknown name."""
     missed = [
         cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")
     ]
@@ -353,7 +353,8 @@ def preset(name: str) -> ProfileSpec:
 
 
 def compile_profile(spec: ProfileSpec) -> Profile:
-    """Compile a profile for the engine. Compiled profiles are compared by identity: compile a profile once."""
+    """Compile a profile for the engine. Compiled profiles are compared by identity, so compile a profile only
+    once."""
     filters = tuple(cast("Filter", plugin) for name, plugin in FILTERS.items() if name not in spec.disabled)
     scores = tuple(
         (cast("Score", plugin), float(spec.scores[name]))

@@ -34,7 +34,7 @@ def scheduling_status(workload: LatticeWorkload) -> WorkloadStatus:
     """
     status = workload.status
     decision = status.decision
-    # Every stored gang attempt has a reservation beside it.
+    # Every stored gang attempt has a reservation beside it, so the gang key needs no check.
     if not (_RECORD_KEY in decision or _BOUND_RESERVATION_KEY in decision or _GPUS_KEY in decision):
         return status
     binding, reservation = status.binding, status.reservation

@@ -42,9 +42,9 @@ class Reservations:
     table: NodeTable
     holder: str = "scheduler"
     timeout: float = RESERVATION_TIMEOUT_S
-    # Reservations being written to the store: only the writer releases them.
+    # Reservations that are being written to the store; only the writer releases them.
     in_flight: set[str] = field(default_factory=set)
-    # Withdrawn while in flight: the writer releases them if its write fails.
+    # Reservations that were withdrawn while in flight; the writer releases them if its write fails.
     _withdrawn: set[str] = field(default_factory=set)
     _by_id: dict[str, tuple[Reservation, Placement]] = field(default_factory=dict)
     # (expiry, number, id), a heap; items of released reservations stay until their expiry.
@@ -88,8 +88,8 @@ class Reservations:
         return entry
 
     def confirm_bound(self, reservation: str) -> bool:
-        """Confirm the reservation of a workload that is bound, at any time; False if the resources are no
-        longer reserved."""
+        """Confirm the reservation of a workload that is bound, even after its expiry; False if the resources
+        are no longer reserved."""
         self._withdrawn.discard(reservation)
         entry, placement = self._by_id.pop(reservation, (None, None))
         if entry is None or placement is None or not self._is_current(placement):
@@ -120,8 +120,8 @@ class Reservations:
         return True
 
     def withdraw(self, reservation: str) -> None:
-        """Release a reservation, or let its writer release it: until the write has failed, the workload may
-        be bound."""
+        """Release a reservation. If the reservation is in flight, the writer releases it after its write has
+        failed, because until then the workload may be bound."""
         if reservation in self.in_flight:
             self._withdrawn.add(reservation)
         else:

@@ -50,10 +50,10 @@ class SchedulerCache:
     reservation_records: dict[str, ReservationRecord] = field(default_factory=dict)
     # Nodes and workloads that the table leaves out, or counts other than stated, with the reason.
     problems: dict[str, str] = field(default_factory=dict)
-    # Workloads that wait for a node, as they were read.
+    # Workloads that wait for a node: the stored object, and the ask made from it.
     pending: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)
     _ask_by_spec: dict[tuple[object, ...], WorkloadAsk] = field(default_factory=dict)
-    # Bound workloads by node, of nodes that are not in the table.
+    # By node that is not in the table: the workloads that are bound to the node.
     _orphans_by_node: dict[str, dict[str, None]] = field(default_factory=dict)
     _retry_heap: list[tuple[float, str]] = field(default_factory=list)
 
@@ -68,7 +68,7 @@ class SchedulerCache:
         try:
             node_info = _schedulable_info(node)
             lost = []
-            # A new uid is a new node of the same name: the workloads of the previous node are not on it.
+            # A new uid is a new node of the same name, so the workloads of the previous node are not on it.
             if self.node_uids.get(name, node.metadata.uid) != node.metadata.uid:
                 lost = self._remove_node(name, now)
             previous = self.table.node_infos[self.table.row_of[name]] if name in self.table.row_of else None
@@ -174,7 +174,7 @@ class SchedulerCache:
     def ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
         """The ask of a workload. Workloads with equal spec and labels share one WorkloadAsk."""
         metadata = workload.metadata
-        # Fields that do not influence scheduling are equalised.
+        # Fields that do not influence scheduling get equal values, so that they do not separate asks.
         comparable = msgspec.structs.replace(workload.spec, slot=0, revision="", desired_state="Running")
         key = (metadata.namespace, encode(comparable), *metadata.labels.items())
         ask = self._ask_by_spec.get(key)
@@ -207,7 +207,7 @@ class SchedulerCache:
                 self.table.commit(path)
             return
         if self._forget_bound(path):
-            # The workload may ask for less than before.
+            # The workload may now ask for less than it did.
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
         self._forget_reservation_record(path, now)
         if path in self.table.placements:

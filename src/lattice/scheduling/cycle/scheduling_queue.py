@@ -14,9 +14,9 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 INITIAL_BACKOFF_S = 1.0  # after the first failure; doubles with every failure
 MAX_BACKOFF_S = 30.0
-# A new or ready node cuts the back-off short: the node may have been created for the workload.
+# A node that becomes ready cuts the back-off short, because the node may have been created for the workload.
 BACKOFF_CUTTING_EVENTS: frozenset[Hashable] = frozenset({ClusterEvent.NODE_READY})
-# The back-off after such an event, whatever the number of failures: shorter than the time after which a
+# Longest back-off after such an event, whatever the number of failures; shorter than the time after which a
 # cluster adds one more node.
 SHORTENED_BACKOFF_S = 5.0
 HEAP_COMPACTION_SLACK = 64
@@ -134,9 +134,11 @@ class SchedulingQueue:
             self._back_off(entry, entry.backoff_until)
 
     def requeue_unschedulable(self, name: str, wakes_on: Iterable[Hashable], now: float) -> None:
-        """Requeue a workload that fits on no node, until one of the events.
+        """Requeue a workload that fits on no node; it is tried again after one of the events, at the latest
+        after UNSCHEDULABLE_RETRY_S.
 
-        The back-off still applies to the event, except for a new node.
+        After an event, the workload still waits for the end of its back-off; a node that becomes ready
+        shortens the back-off.
         """
         entry = self._record_failure(name, now)
         if entry is None:
@@ -216,7 +218,7 @@ class SchedulingQueue:
 
     def _mark_in_flight(self, entry: _QueuedWorkload) -> WorkloadAsk:
         self._set_state(entry, "out")
-        # Only events during this attempt count: the decision includes all earlier changes.
+        # Only events during this attempt count, because the decision includes all earlier changes.
         entry.missed_events.clear()
         return entry.ask
 

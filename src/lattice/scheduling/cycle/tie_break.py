@@ -1,4 +1,4 @@
-"""Tie-breaking among the best nodes: five ways beside the fixed order of the table."""
+"""Tie-breaking among the best nodes: by the fixed order of the table, or in one of five other ways."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ class RandomSource(Protocol):
 
 
 class _AlwaysZero:
-    """The random source of selectors without one: the lowest number, always."""
+    """The random source of a selector that gets none; it always returns the lowest number."""
 
     def random(self) -> float:
         return 0.0
@@ -84,7 +84,7 @@ class Selector:
             return _top_rows(decision, self.top)
         if runner_up == NO_ROW or totals[runner_up] < totals[decision.chosen]:
             return np.array([decision.chosen], np.intp)
-        # The two rows that decide() found show that there is a tie; no more are needed.
+        # The chosen row and the runner-up already show that there is a tie; no further rows are needed.
         if self.tie_breaker is TieBreaker.FIXED:
             return np.array([decision.chosen, runner_up], np.intp)
         equal = np.flatnonzero(totals == totals[decision.chosen])
@@ -115,7 +115,7 @@ class Selector:
 
     def _weighted(self, decision: Decision, rows: Rowids) -> int:
         weights = [score_of(decision, row) for row in rows.tolist()]
-        # All scores are 0: every row is as likely.
+        # If all scores are 0, every row is equally likely.
         if not sum(weights):
             weights = [1.0] * len(weights)
         target = self.rng.random() * sum(weights)
@@ -179,7 +179,7 @@ def _top_rows(decision: Decision, most: int) -> Rowids:
     totals = decision.totals
     feasible = np.flatnonzero(totals > RULED_OUT)
     if len(feasible) > most:
-        # Rows with the same total as the last of the best stay: their ranks decide.
+        # Rows with the same total as the last of the best rows stay, because their ranks decide among them.
         worst = np.partition(totals[feasible], len(feasible) - most)[len(feasible) - most]
         feasible = feasible[totals[feasible] >= worst]
     ranks = decision.table.column("rank")[feasible]

@@ -130,8 +130,8 @@ class _EmptyNodes:
         self._best_nodes: dict[Hashable, NodeInfo] = {}
 
     def shortage_message(self, demands: Demands) -> str:
-        """The resources of which no node has enough; else that no node has enough of all together; "" if a
-        node has."""
+        """The resources of which no node has enough; else a message that no node has enough of all resources
+        together; "" if a node has."""
         checks = list(_checks(demands))
         shortages = []
         for check in checks:

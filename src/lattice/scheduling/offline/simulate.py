@@ -124,7 +124,7 @@ def simulate(
     """Schedule the workloads onto the nodes with the scheduler's own queue and cycle."""
     nodes = list(nodes)
     table = NodeTable(options.seed)
-    # A written manifest need not state readiness.
+    # A manifest that a user wrote need not state readiness.
     table.load(node_info_of(node, default_ready="True") for node in nodes)
     simulation = _Simulation(table, options)
     for node in nodes:
@@ -166,7 +166,8 @@ class _Simulation:
                 bound.append((ask, workload.status.binding.node))
             else:
                 self.queue.add(ask)
-        # Large GPU shares first: small shares fit beside large ones, not the other way round.
+        # Large GPU shares come first, because small shares fit into what large shares leave free, but not the
+        # reverse.
         bound.sort(key=lambda pair: pair[0].demands.gpu.milli if pair[0].demands.gpu else 0, reverse=True)
         for ask, node in bound:
             self._add_bound(ask, node)
@@ -305,8 +306,8 @@ class _Simulation:
             self.queue.add(self.asks[name])
 
     def _explain_outcome(self, cycle: CycleResult, asks: Sequence[WorkloadAsk]) -> None:
-        """Add the outcome to the explanation where the outcome differs from the workload's own decision: by
-        preemption, or by its gang."""
+        """Add the outcome to the explanation if preemption or the gang led to another outcome than the
+        workload's own decision."""
         explanation = self.explanation or {}
         for scheduled in cycle.scheduled:
             node, victims = scheduled.node, scheduled.victims
@@ -347,7 +348,8 @@ class _Simulation:
         return {**explanation, "summary": summary}
 
     def _explanation_with_preemption(self) -> dict[str, Any] | None:
-        """The explanation; for a workload that was preempted and scheduled again, with its preemption."""
+        """The explanation; if the workload was preempted and scheduled again, the summary names the
+        preemption."""
         explanation = self.explanation
         preempted = self.preempted.get(explanation["ask"]) if explanation else None
         if not explanation or not preempted:

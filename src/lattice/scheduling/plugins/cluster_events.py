@@ -9,7 +9,7 @@ class ClusterEvent(Enum):
     unschedulable workloads."""
 
     NODE_ADDED = "node added"
-    # More of a resource, a different port range, or a machine with different abilities.
+    # More of a resource, different GPUs, or different ports.
     NODE_GREW = "node grew"
     NODE_READY = "node ready"  # or uncordoned
     # The node is gone with its workloads, or takes no new workloads: cordoned, draining or not ready.

@@ -12,22 +12,22 @@ from lattice.scheduling.table.node_info import TOPOLOGY_KEYS, NodeInfo
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
 
-MAX_NAMED_WORKLOADS = 3  # names of conflicting workloads in one reason
+MAX_NAMED_WORKLOADS = 3  # limit of names of conflicting workloads in one reason
 Value = TypeVar("Value", bound=Hashable)
 
-# With more topology domains, details state counts and no names.
+# Limit of topology domains up to which details name the domains; with more domains they state only counts.
 MAX_NAMED_DOMAINS = 100
 
 
 def single_row(row: int) -> Rowids:
-    """An array of one row, for reasons that describe one node by describing many nodes."""
+    """An array of one row, for reasons that describe a single node with the method for many nodes."""
     return np.array([row], np.intp)
 
 
 def shortfalls_by_value(
     values: Sequence[Value], make_shortfall: Callable[[Value], Shortfall]
 ) -> list[Shortfall]:
-    """One shortfall per node, made once per distinct value: a table has many nodes and few values."""
+    """One shortfall per node, made once per distinct value, because a table has many nodes and few values."""
     shortfalls = {value: make_shortfall(value) for value in dict.fromkeys(values)}
     return [shortfalls[value] for value in values]
 

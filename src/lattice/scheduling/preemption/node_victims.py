@@ -14,8 +14,8 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 @dataclass(frozen=True, slots=True)
 class GangState:
-    """A gang whose `spare_members` can be evicted alone. Further evictions stop the whole gang, if
-    `may_be_evicted`."""
+    """A gang of which `spare_members` members can be evicted alone. One more eviction stops the whole gang,
+    which requires `may_be_evicted`."""
 
     spare_members: int
     members: tuple[Placement, ...]
@@ -95,8 +95,8 @@ class NodeVictims:
         )
 
     def _gpu_deficit(self) -> tuple[dict[int, int], int]:
-        """Missing thousandths by GPU of an accepted model, and the number of GPUs needed; empty if enough
-        GPUs are free."""
+        """For every GPU of an accepted model, the thousandths that it lacks (0 or less if it has enough), and
+        the number of GPUs needed; ({}, 0) if enough GPUs are free."""
         need, node_info = self.context.ask.demands.gpu, self.context.table.node_infos[self.row]
         if need is None or node_info is None:
             return {}, 0
@@ -123,7 +123,8 @@ class NodeVictims:
         """Victim groups of at most `most` members.
 
         With `by_amount`, only groups that reduce the deficit; groups that free the same amounts are
-        equivalent. Without, every group; groups are equivalent only if the filters cannot tell them apart.
+        equivalent. Without `by_amount`, every group; groups are equivalent only if the filters cannot tell
+        the groups apart.
         """
         for group in self._all_groups():
             if len(group.members) > most:
@@ -181,7 +182,8 @@ class NodeVictims:
         )
 
     def _freed_amounts(self, placement: Placement) -> tuple[int, ...]:
-        """Freed amounts, at most the missing amounts: workloads that free more than enough are equivalent."""
+        """Freed amounts, at most the missing amounts, so that workloads that free more than enough are
+        equivalent."""
         freed = dict(reclaimable_needs(self.context.table, placement))
         amounts = [
             min(freed.get(resource, 0), missing) for resource, missing in self._missing_amounts.items()

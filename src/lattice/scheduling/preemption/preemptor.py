@@ -37,8 +37,8 @@ from lattice.scheduling.table.placement import Placement
 from lattice.scheduling.table.resource_fit import unfit_reason
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
-MAX_STEPS_PER_NODE = 20_000  # search steps on one node
-MAX_STEPS_PER_WORKLOAD = 100_000  # search steps on all nodes together
+MAX_STEPS_PER_NODE = 20_000  # limit of search steps on one node
+MAX_STEPS_PER_WORKLOAD = 100_000  # limit of search steps on all nodes together
 WIDE_SCOPES = ("domain", "table")  # filters with these scopes depend on more than one row
 
 # The least cost of a node: number of victims, sum of their priorities; the node's rank and row.
@@ -71,9 +71,9 @@ class Preemptor:
 
     Every node that could be freed is searched unless its lower bound is above the best known cost. The result
     is exact for amounts, GPUs, ports and required anti-affinity, and for every other filter that never
-    rejects a node because of an eviction, within MAX_STEPS_PER_NODE and MAX_STEPS_PER_WORKLOAD steps: some
-    tens of candidates on a node. Above these steps the node gets a greedy result, the same each time, and
-    `is_exact` is false.
+    rejects a node because of an eviction, within MAX_STEPS_PER_NODE and MAX_STEPS_PER_WORKLOAD steps, which
+    suffice for some tens of candidates on a node. Above these steps the node gets a greedy result, the same
+    each time, and `is_exact` is false.
     """
 
     table: NodeTable
@@ -109,8 +109,8 @@ class Preemptor:
         )
 
     def charge(self, victims: Iterable[Placement], count: int = 1) -> None:
-        """Lower the disruption limits of the victims' services by `count` per victim; a `count` of -1 gives
-        back."""
+        """Lower the disruption limits of the victims' services by `count` per victim; a `count` of -1
+        restores them."""
         for victim in victims:
             if (service := service_of(victim)) in self.disruptions_allowed:
                 self.disruptions_allowed[service] -= count
@@ -132,7 +132,8 @@ class Preemptor:
                 unresolvable |= mask
             if reason.plugin == WorkloadAffinity.name:
                 blocked_elsewhere |= mask
-        # A gang member on the node may resolve a conflict on a node elsewhere: its whole gang is evicted.
+        # Evicting a gang member on the node may resolve a conflict on another node, because its whole gang is
+        # evicted.
         unresolvable |= blocked_elsewhere & ~reclaimable.has_gang_member
         order = self.table.memo("by rank", lambda table: np.argsort(table.column("rank"), kind="stable"))
         rows = order[(reclaimable.could_fit(ask) & self.table.column("alive") & ~unresolvable)[order]]
@@ -229,7 +230,8 @@ class _BestFirstSearch:
         search, row = node_search.search, node_search.node_victims.row
         cost_limit: tuple[float, ...] = (inf,)
         if self.best:
-            # At equal cost the lower rank wins: a tuple is less than the same tuple with one more item.
+            # At equal cost the lower rank wins: with the rank as one more item, the limit is above an equal
+            # cost, because a tuple is less than the same tuple with one more item.
             cost_limit = self.best.cost if self._rank(row) < self.best.cost[3] else self.best.cost[:3]
         victim_set = search.cheapest(count, cost_limit, node_search.budget)
         if search.is_truncated:

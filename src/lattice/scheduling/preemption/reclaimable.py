@@ -26,7 +26,7 @@ class ReclaimableResources:
         self.victim_count: Integers = np.zeros(0, np.int64)
         self.lowest_priority: Integers = np.zeros(0, np.int64)
         self.has_gang_member: Flags = np.zeros(0, np.bool_)  # rows with a member of any gang
-        # The lowest over all gangs at any time so far: a lower bound that never has to rise.
+        # The lowest priority of any gang member at any time so far; as a lower bound it never has to rise.
         self._lowest_gang_priority = ABOVE_ANY_PRIORITY
 
     def refresh(self) -> None:
@@ -131,7 +131,8 @@ class ReclaimableCache:
         reclaimable = self._by_priority.pop(priority, None) or ReclaimableResources(self._table, priority)
         self._by_priority[priority] = reclaimable
         if len(self._by_priority) > MAX_CACHED_PRIORITIES:
-            # The first key is the one unused for longest: `for_priority` moves a used key to the end.
+            # The first key was unused for the longest time, because `for_priority` moves a used key to the
+            # end.
             del self._by_priority[next(iter(self._by_priority))]
         reclaimable.refresh()
         return reclaimable

@@ -47,7 +47,7 @@ class Deficit:
 
 @dataclass(frozen=True, slots=True)
 class DisruptionLimits:
-    """The most evictions by service, and by gang that is not evicted as a whole."""
+    """The limits of evictions: by service, and by gang for gangs that are not evicted as a whole."""
 
     services: Mapping[str, int] = field(default_factory=dict)
     gangs: Mapping[str, int] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class SearchBudget:
     """The remaining search steps. Steps are counted, not timed, so that equal inputs get equal results."""
 
     remaining_steps: int
-    parent: "SearchBudget | None" = None  # pays for the steps of this budget, too
+    parent: "SearchBudget | None" = None  # also pays for the steps of this budget
     is_exhausted: bool = False
 
     def sub_budget(self, most: int) -> "SearchBudget":
@@ -81,7 +81,8 @@ class _BudgetExhausted(Exception):
 
 
 class _RemainingBounds:
-    """What the groups from one index on free at most and cost at least, by number of workloads."""
+    """Bounds of the groups from one index on: for every number of workloads, the most that they could free
+    and the least that they could cost."""
 
     __slots__ = ("costs", "gains", "gpus", "span")
 
@@ -118,8 +119,8 @@ class _RemainingBounds:
     def can_free_gpus(self, missing_by_gpu: Mapping[int, int], count: int, most: int) -> bool:
         """Whether `most` further workloads could free `count` GPUs.
 
-        A GPU needs as many evictions as its largest shares that cover the missing part; one eviction counts
-        for as many GPUs as the widest group spans.
+        The answer is optimistic: a GPU needs only as many evictions as its largest shares need to cover the
+        missing part, and one eviction may count for `span` GPUs, the most GPUs that one group uses.
         """
         evictions = []
         for number, missing in missing_by_gpu.items():
@@ -132,8 +133,8 @@ class _RemainingBounds:
 
 
 def _freed_per_member(group: VictimGroup) -> Sequence[tuple[int, ...]]:
-    """Freed amounts by member. The amounts of a whole gang are divided among its members on all nodes: only
-    together they free them."""
+    """Freed amounts by member. The amounts of a whole gang are divided among its members on all nodes,
+    because only the whole gang frees the amounts."""
     if not group.is_whole_gang:
         return group.freed_amounts
     count = len(group.members)
@@ -195,8 +196,8 @@ class VictimSearch:
         return self._best
 
     def _descend(self, index: int, remaining: int, spent: tuple[int, float]) -> None:
-        """Try every way to select `remaining` further victims from the groups at `index` and after that could
-        be cheaper than the best set."""
+        """Select `remaining` further victims from the groups at `index` and later, in every way that could be
+        cheaper than the best set."""
         if not remaining:
             self._consider(spent)
             return
@@ -240,7 +241,7 @@ class VictimSearch:
         cost = (self._count, *spent)
         if cost >= self._cost_limit or not self._covers_deficit():
             return
-        # Running the filters costs as much as many steps, and is paid before.
+        # One run of the filters costs FILTER_CHECK_STEPS, which are paid before the run.
         if self.accept:
             self._budget.spend(FILTER_CHECK_STEPS)
         if self.accept is None or self.accept(self._selected):
@@ -272,15 +273,15 @@ class VictimSearch:
         for service in group.limited_services:
             self._disrupted[service] += sign
         if group.gang:
-            # A whole gang counts as more evictions than any gang has members, so that no member is selected
-            # beside its gang.
+            # A whole gang counts as 2^30 evictions, more than any gang has members, so that no single member
+            # is selected in addition.
             self._disrupted["gang " + group.gang] += sign * (1 << 30 if group.is_whole_gang else 1)
 
     def greedy_victims(self) -> VictimSet | None:
         """A victim set without proof that it is the cheapest; None if all groups together do not suffice.
 
-        The search selects every group that the limits allow, then drops the groups that are not needed, in
-        two orders.
+        The search selects every group that the limits allow, then drops the groups that are not needed. It
+        does so in two orders, and returns the cheaper set.
         """
         cheapest_first = sorted(self.groups, key=lambda group: (group.is_whole_gang, group.member_costs))
         largest_first = sorted(
@@ -301,7 +302,8 @@ class VictimSearch:
         return victim_set
 
     def _drop_unneeded(self, victim_set: VictimSet) -> VictimSet | None:
-        """Drop the groups without which the set suffices, the last groups first."""
+        """From the last group to the first, drop every group that the set does not need; None if the whole
+        set does not suffice."""
         if not self._suffices(victim_set):
             return None
         for group in reversed(victim_set):
@@ -326,7 +328,7 @@ def _cost_of(victim_set: VictimSet) -> tuple[int, int, float]:
 
 
 def _deficit_share(group: VictimGroup, deficit: Deficit) -> float:
-    """The parts of the missing resources that the group frees, added up."""
+    """The sum, over the missing resources, of the part that the group frees."""
     columns = zip(*group.freed_amounts, strict=True)
     amounts = sum(
         min(1.0, sum(column) / missing) for column, missing in zip(columns, deficit.amounts, strict=True)
@@ -353,8 +355,8 @@ def _cheapest_per_class_first(groups: Iterable[VictimGroup], deficit: Deficit) -
 
 
 def _next_class_indexes(groups: Sequence[VictimGroup]) -> list[int]:
-    """By index, where the next equivalence class begins: a search that skips a group skips the costlier
-    groups of its class."""
+    """By index, where the next equivalence class begins, because a search that skips a group also skips the
+    costlier groups of its class."""
     next_index = [len(groups)] * len(groups)
     for index in range(len(groups) - 2, -1, -1):
         if groups[index].equivalence_key == groups[index + 1].equivalence_key:

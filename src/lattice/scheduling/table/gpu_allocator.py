@@ -1,4 +1,4 @@
-"""Single GPUs of the nodes: the free part of every GPU, and the choice of GPUs for a workload."""
+"""The individual GPUs of the nodes: the free part of every GPU, and the choice of GPUs for a workload."""
 
 from collections.abc import Iterable, Sequence
 
@@ -18,10 +18,10 @@ GpuMatrix = NDArray[np.int32]
 class GpuAllocator:
     """Total thousandths, allocated thousandths and model code (NO_MODEL for an absent GPU), by GPU and row.
 
-    Allocated thousandths do not depend on the reported GPUs: a node that shrinks may be overcommitted, and is
-    full until it is not. Columns of the table, derived row by row: gpu_whole (wholly free GPUs), gpu_best
-    (most free thousandths of one GPU), gpu_free (free thousandths of all GPUs), gpu_count, gpu_model (of the
-    first GPU), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
+    Allocated thousandths do not depend on the reported GPUs: a node whose GPUs shrink may be overcommitted,
+    and an overcommitted GPU accepts no further workload. Columns of the table, derived row by row: gpu_whole
+    (wholly free GPUs), gpu_best (most free thousandths of one GPU), gpu_free (free thousandths of all GPUs),
+    gpu_count, gpu_model (of the first GPU), and per model gpu_whole:MODEL, gpu_best:MODEL, gpu_count:MODEL.
     """
 
     def __init__(self, table: Table) -> None:
@@ -59,7 +59,8 @@ class GpuAllocator:
         return np.sort(free.T, axis=1)
 
     def set_node(self, row: int, gpus: Sequence[tuple[str, int]]) -> None:
-        """Set the GPUs of a node as (model, thousandths) before allocations of placed workloads."""
+        """Set the GPUs of a node as (model, thousandths); allocations of placed workloads are not subtracted
+        from the thousandths."""
         if not gpus and not self._total.shape[0]:
             return
         self._grow(len(gpus))
@@ -139,7 +140,7 @@ class GpuAllocator:
         table.set(row, "gpu_whole", int((free >= MILLI_PER_GPU).sum()), fixed=False)
         table.set(row, "gpu_best", max(0, int(free.max(initial=0))), fixed=False)
         table.set(row, "gpu_free", int(free[free > 0].sum()), fixed=False)
-        # Only the models of this node: a table may know many models.
+        # Only the models of this node, because a table may know many models.
         for code in set(models.tolist()) - {NO_MODEL}:
             free_of_model, model = free[models == code], self._model_names[code]
             table.set(row, f"gpu_whole:{model}", int((free_of_model >= MILLI_PER_GPU).sum()), fixed=False)

@@ -1,5 +1,5 @@
 """The typical GPU requests of a cluster, learned from placements, and the free GPU capacity of a node that
-they could not use."""
+these requests could not use."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -18,16 +18,16 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 MAX_DEMAND_CLASSES = 512  # most frequent classes; classes beyond this number weigh too little to matter
-# Further requests that a GPU is offered before its remaining free part counts as leftover: results hardly
-# change from 16 to 200.
+# Number of simulated requests that a GPU is offered; what remains free after these requests counts as
+# leftover. Numbers from 16 to 200 give nearly the same results.
 SIMULATED_ARRIVALS = 64
 CPU_RESOURCE = 0  # the resource number of cpu, see NodeTable
 UNLIMITED_MILLI = 1e12  # for classes that need no cpu
 # GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
-# cannot use; weights from 1 to 4 fill about equally well.
+# cannot use; weights from 1 to 4 fill GPUs about equally well.
 CPU_STARVATION_WEIGHT = 2.0
-# With up to this number of placements every change is followed by a new snapshot: few placements change the
-# demand a lot.
+# With up to this number of placements, every change is followed by a new snapshot, because one of few
+# placements changes the demand a lot.
 RELEARN_EACH_CHANGE_UP_TO = 30
 
 
@@ -72,8 +72,8 @@ def most_frequent(class_counts: Mapping[GpuDemandClass, int]) -> list[tuple[GpuD
 class GpuDemandModel:
     """The typical requests, weighted by their frequency and by the free GPU capacity that they could use.
 
-    The weights are the slope of Σ frequency · log(usable): losing usable capacity of a class with little of
-    it weighs more than losing the same amount of a class with plenty. Scarce models and roomy nodes are
+    The weights are the slope of Σ frequency · log(usable). A loss of usable capacity therefore weighs more
+    for a class with little usable capacity than for a class with plenty, so scarce models and roomy nodes are
     spared for the classes that need them.
     """
 
@@ -129,7 +129,7 @@ class GpuDemandModel:
 
     def update_weights(self, states: GpuNodeStates, times: IntArray) -> None:
         """Set the weights by the free capacity of the cluster; `times` is the number of nodes in each state."""
-        # Whole numbers: the sum is exact in any order.
+        # The amounts are whole numbers, so the sum is exact in any order.
         usable = (self.usable_milli(states) * times[:, None]).sum(axis=0)
         scarcity = np.where(usable > 0, self.frequency / (usable + self._gpu_milli), 0.0)
         total = scarcity.sum()
@@ -156,7 +156,7 @@ class GpuDemandModel:
 def leftover_by_free(class_counts: list[tuple[GpuDemandClass, int]]) -> FloatArray:
     """The expected unused thousandths for each free amount of one GPU.
 
-    The GPU is offered typical requests and accepts a request if less remains unused with it than without.
+    The GPU is offered typical requests, and accepts a request only if that lowers the expected unused part.
     """
     amounts = np.arange(MILLI_PER_GPU + 1)
     if not class_counts:
@@ -164,7 +164,7 @@ def leftover_by_free(class_counts: list[tuple[GpuDemandClass, int]]) -> FloatArr
     frequency_by_size: Counter[int] = Counter()
     for demand_class, frequency in class_counts:
         frequency_by_size[demand_class.milli] += frequency
-    # The remainder of the free amount by this step stays free, whatever requests arrive.
+    # All request sizes are multiples of `step`, so a free amount below one step can never be used.
     step = gcd(MILLI_PER_GPU, *frequency_by_size)
     sizes = np.array(sorted(frequency_by_size))
     unused: FloatArray = amounts[::step].astype(np.float64)
@@ -245,23 +245,23 @@ class LearningProgress:
     """The latest snapshot and the number of changes until the next one."""
 
     snapshot_number: int = 0
-    snapshot: GpuDemandSnapshot | None = (
-        None  # None: the current table, since the next change ends the snapshot
-    )
+    # None: built from the current table on demand, because the next change ends the snapshot.
+    snapshot: GpuDemandSnapshot | None = None
     change_count: int = 0  # changes since the snapshot
     relearn_after_changes: int = 0
-    # (models, most GPUs of a node): above these numbers, the snapshot does not cover every GPU.
+    # (number of models, most GPUs of a node) that the snapshot covers; when either changes, a new snapshot is
+    # due.
     gpu_dimensions: tuple[int, int] = (0, 0)
 
 
 class GpuDemandLearner:
     """The latest snapshot of the GPU demand, updated as placements change.
 
-    A new snapshot is due when the table has changed by a third of the placements, at the latest after half as
-    many changes as nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes
-    in equal order lead to equal snapshots. A table that is rebuilt from the placements of a first table has
-    the same snapshot while placements are few. With more placements its snapshot may be of a different
-    moment, and its decisions may differ, unless `copy_progress_from` copies the snapshot.
+    A new snapshot is due after a third as many changes as placements, but at the latest after half as many
+    changes as nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes in
+    equal order lead to equal snapshots. A second table that is rebuilt from the same placements has the same
+    snapshot only while there are few placements. With more placements, its snapshot may date from another
+    change, and its decisions may differ; `copy_progress_from` avoids that.
     """
 
     def __init__(self, table: GpuDemandView) -> None:
@@ -314,14 +314,14 @@ class GpuDemandLearner:
         return replace(self._progress)
 
     def restore(self, checkpoint: LearningProgress) -> None:
-        """Return to a checkpoint; the placements are those of the checkpoint again."""
+        """Return to a checkpoint; the caller has restored the placements of the checkpoint."""
         self._progress = replace(checkpoint)
 
     def copy_progress_from(self, source: "GpuDemandLearner") -> None:
         """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
         equal decisions."""
         gpus, progress = self._table.gpus, source._progress
-        # The snapshot of the source names all its models.
+        # The snapshot of the source refers to all models of the source.
         gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
         snapshot = (
             progress.snapshot.renumbered(gpus.models)

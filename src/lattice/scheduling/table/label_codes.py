@@ -47,7 +47,7 @@ class LabelCodes:
     def _move(self, row: int, previous_code: int, value: str | None) -> None:
         if previous_code >= 0:
             self._node_counts[previous_code] -= 1
-            # The last node with the value left: its code may be reused.
+            # If no node has the value any more, its code may be reused.
             if not self._node_counts[previous_code]:
                 del self.code_by_value[self.values[previous_code]]
                 self._unused_codes.append(previous_code)
@@ -57,7 +57,7 @@ class LabelCodes:
         self.codes[row] = code
         self._moves.append((row, previous_code, code))
         if len(self._moves) > MAX_MOVES_KEPT:
-            # Half at a time: dropping single moves would copy the list every time.
+            # Half at a time, because dropping single moves would copy the list every time.
             drop = MAX_MOVES_KEPT // 2
             del self._moves[:drop]
             self._dropped_moves += drop

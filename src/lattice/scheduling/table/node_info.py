@@ -67,8 +67,8 @@ def allocatable(node: LatticeNode) -> dict[str, int]:
     """The allocatable amounts of a node by resource name.
 
     Capacity minus reserved is the upper limit of what the node reports as allocatable. A node that reports no
-    allocatable amounts has capacity minus reserved. A resource with an allocatable amount and no capacity
-    counts as reported.
+    allocatable amounts has capacity minus reserved. If a node reports the allocatable amount of a resource
+    but not its capacity, the allocatable amount is used.
     """
     status = node.status
     unreserved = {

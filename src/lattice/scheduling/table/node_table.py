@@ -35,7 +35,7 @@ from lattice.scheduling.table.workload_ask import (
 from lattice.scheduling.table.workload_index import TopologyCounts, WorkloadIndex
 
 NO_LIMIT = 1 << 62  # the amount of a countable resource on a node that states no limit
-MAX_CODED_KEYS = 256  # label keys with a code for every value
+MAX_CODED_KEYS = 256  # limit of label keys whose values have codes
 MAX_NUMBERED_SHAPES = 1 << 14
 
 
@@ -82,7 +82,8 @@ class NodeTable(Table):
         # One journal per active what_if: the placement of every changed workload before the change.
         self._journals: list[dict[str, Placement | None]] = []
         self._workload_index = WorkloadIndex(self)
-        # A number per distinct demands: cheaper to hash than the demands. A number is never used twice.
+        # A number for every distinct value of demands, because a number is cheaper to hash. A number is never
+        # used twice.
         self._shapes: dict[Demands, int] = {}
         self._fixed_shapes: dict[Hashable, int] = {}
         self._next_shape_number = count()
@@ -90,8 +91,8 @@ class NodeTable(Table):
         self._taints: Counter[Taint] = Counter()  # number of nodes by taint
 
     def load(self, nodes: Iterable[NodeInfo]) -> None:
-        """Add many nodes in tie order: decisions on a table in tie order are faster than on a table in order
-        of arrival."""
+        """Add many nodes in tie order, because decisions on a table in tie order are faster than on a table
+        in order of arrival."""
         for node_info in sorted(nodes, key=lambda node_info: tie_rank(self.seed, node_info.name)):
             self.put_node(node_info)
 
@@ -145,7 +146,7 @@ class NodeTable(Table):
             raise NotFound(f"no node {name}")
         self._forbid_in_what_if(name)
         row = self.row_of[name]
-        # Sorted by name: the order of arrival differs in a table that was restored.
+        # Sorted by name, because the order of arrival differs in a table that was restored.
         lost = sorted(self.placements_by_row[row].values(), key=lambda placement: placement.ask.name)
         for placement in lost:
             self.forget(placement.ask.name)
@@ -309,7 +310,7 @@ class NodeTable(Table):
     def forget(self, name: str) -> Placement:
         """Remove a placement and release its resources; raise NotFound if the workload has no placement.
 
-        `Binder.rollback` does not raise.
+        To undo a reservation without an error, call `Binder.rollback`.
         """
         placement = self._placement_of(name)
         row, ask = placement.row, placement.ask
@@ -354,11 +355,13 @@ class NodeTable(Table):
 
     def _journal(self, name: str) -> None:
         for journal in self._journals:
-            # Only the first change of a workload: that is the state to restore.
+            # Only the placement before the first change of a workload is recorded, because that is the state
+            # to restore.
             journal.setdefault(name, self.placements.get(name))
 
     def restore(self, placement: Placement) -> None:
-        """Add a placement with its GPUs and ports: one that was forgotten, or one known from another source."""
+        """Add a placement with its own GPUs and ports: a placement that was forgotten, or that a stored
+        workload states."""
         if placement.ask.name in self.placements:
             raise Conflict(
                 "is already restored", where=placement.ask.name, fix="restore a removed workload only once"
@@ -372,8 +375,8 @@ class NodeTable(Table):
         self._account_for(placement)
 
     def topology_counts(self, namespace: str, selector: LabelSelector, service: str = "") -> TopologyCounts:
-        """Counts of the workloads that match. The table keeps counts current only while in use: ask for them
-        before every use."""
+        """Counts of the workloads that match. The table drops counts that are not in use, so request the
+        counts before every use."""
         return self._workload_index.topology_counts(namespace, selector, service)
 
     def anti_affinity_against(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, TopologyCounts]]:

@@ -18,19 +18,19 @@ PROTOCOLS = ("TCP", "UDP")
 # How long a port in use by a program outside Lattice is not assigned; after this time the port is tried
 # again.
 TAKEN_PORT_TTL = timedelta(minutes=10)
-MAX_TAKEN_PORTS = 64  # remembered taken ports of one node
+MAX_TAKEN_PORTS = 64  # limit of remembered taken ports of one node
 FIRST_PORT_COLUMN, LAST_PORT_COLUMN = "port_first", "port_last"
 
 Port = tuple[int, str]  # number and protocol
 
 
 def port_column(port: Port) -> str:
-    """The name of the column of nodes on which a host port is in use."""
+    """The name of the column that says on which nodes a host port is in use."""
     return f"port {port[0]}/{port[1]}"
 
 
 def port_number_column(number: int) -> str:
-    """The name of the column of nodes on which a port number is in use by any protocol."""
+    """The name of the column that says on which nodes a port number is in use by any protocol."""
     return f"port {number}"
 
 
@@ -113,7 +113,8 @@ class PortAllocator:
         return tuple(number for number, _ in zip(free, range(demands.ports), strict=False))
 
     def track(self, port: Port) -> None:
-        """Add columns of the nodes on which the port, and its number by any protocol, is in use.
+        """Add two columns: on which nodes the port is in use, and on which nodes its number is in use by any
+        protocol.
 
         Only host ports that a workload requests get columns.
         """

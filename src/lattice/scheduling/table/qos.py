@@ -28,7 +28,7 @@ def qos_of(spec: WorkloadSpec) -> Qos:
 
     Guaranteed: every container has a request equal to its limit for cpu, memory and every extended resource
     that the container names. BestEffort: no container has a request or limit above zero. The resources of the
-    workload itself count only if no container states resources, and count as one container.
+    workload itself count only if no container states resources; they then count as one container.
     """
     stated = [_positive_amounts(container.resources) for container in spec.containers.values()]
     if not any(requests or limits for requests, limits in stated):

@@ -12,8 +12,8 @@ from lattice.scheduling.table.workload_ask import GPU, MILLI_PER_GPU, GpuNeed, W
 # The maximum of any capacity or request: 8 PiB, 10^12 cores. A larger amount is a typing mistake, and
 # amounts up to 2^53 are exact as floats.
 MAX_AMOUNT = 1 << 53
-# The maximum of the allocated amount of a node, whatever its capacity: sums and differences still fit into
-# 64 bits.
+# The maximum of the allocated amount of a node, whatever its capacity, so that sums and differences still fit
+# into 64 bits.
 MAX_ALLOCATED = 1 << 62
 
 

@@ -29,7 +29,7 @@ def domain_values_per_node(table: NodeTable, key: str, values: NDArray[Any], els
 
 def occupied(table: NodeTable, key: str, topology_counts: TopologyCounts, default: bool = False) -> Flags:
     """Nodes whose domain has at least one counted workload; `default` for nodes without the topology key."""
-    # Every node is a domain of its own.
+    # If every node is a domain of its own, the counts per node are the counts per domain.
     if table.domain_count(key) == len(table.row_of):
         return topology_counts.per_node(table) > 0
     return domain_values_per_node(table, key, topology_counts.by_domain(table, key) > 0, default)

@@ -12,8 +12,8 @@ def requested_count(ask: WorkloadAsk) -> int:
 
 
 def share_with_workload(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) -> Floats:
-    """The share of the number-th requested resource that is allocated with the workload on the node. GPUs
-    have the last number."""
+    """The allocated share of the requested resource at index `number`, with the workload on the node; the
+    last index stands for GPUs."""
     if number == len(ask.demands.requests):
         return _gpu_share_after(ask, rows, out)
     resource, amount = ask.needs[number]

@@ -95,8 +95,8 @@ class WorkloadAsk:
 
 
 def fixed_shape_of(demands: Demands) -> Hashable:
-    """The part of the demands that plugins of scope "fixed" use: these plugins depend on fixed columns of a
-    node only."""
+    """The part of the demands that plugins of scope "fixed" use; these plugins depend only on fixed columns
+    of a node."""
     return (
         bool(demands.service),
         demands.cluster,

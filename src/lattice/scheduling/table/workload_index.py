@@ -1,5 +1,5 @@
-"""An index of placed workloads: counts per node and topology domain by selector or service, and anti-affinity
-terms."""
+"""An index of placed workloads: for a selector or service, the counts of matching workloads per node and
+topology domain; and the anti-affinity terms of placed workloads."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ Counts = NDArray[np.int32]
 WorkloadIdentity = tuple[str, str, Labels]  # namespace, service, labels
 Label = tuple[str, str]
 MATCH_ALL = LabelSelector()
-MAX_IDLE_CLASSES = 4096  # remembered workload classes without a placed workload
+MAX_IDLE_CLASSES = 4096  # limit of remembered workload classes without a placed workload
 MAX_CACHED_TERM_LISTS = 16_384
 
 
@@ -51,7 +51,8 @@ class TopologyCounts:
     def add(self, table: TopologyView, row: int, change: int) -> None:
         self._grow(table)
         for key in self._by_key:
-            # Before the change: nodes that moved to a new domain take along the workloads that they had then.
+            # `by_domain` runs before the change, so that nodes that moved to a new domain take along only the
+            # workloads that they had then.
             counts = self.by_domain(table, key)
             if (code := int(table.domain_codes(key)[row])) >= 0:
                 counts[code] += change
@@ -117,13 +118,13 @@ class WorkloadClass:
 class WorkloadIndex:
     """The workload classes and topology counts of a node table.
 
-    Topology counts that were not used for a while are dropped, and counted anew on the next use; so are
-    classes without a placed workload.
+    Topology counts that were not used for a while are dropped, and counted anew on the next use. Classes
+    without a placed workload are dropped as well.
     """
 
     def __init__(self, table: TopologyView) -> None:
         self._table = table
-        self._topology_counts: dict[tuple[str, LabelSelector, str], TopologyCounts] = {}  # last used last
+        self._topology_counts: dict[tuple[str, LabelSelector, str], TopologyCounts] = {}  # in order of use
         # By namespace, service and a label that the selector requires.
         self._counts_by_label: dict[tuple[str, str, Label | None], list[TopologyCounts]] = {}
         self._classes: dict[WorkloadIdentity, WorkloadClass] = {}

@@ -1,5 +1,5 @@
-"""The gRPC listener for agents: TLS with a node's client certificate, one stream per agent. Users reach the
-control service at the same port."""
+"""The gRPC listener for agents: TLS with a node's client certificate, one stream per agent. The same port
+also serves ControlService, the gRPC API for users."""
 
 import asyncio
 import socket
@@ -69,7 +69,7 @@ class AgentListener:
         self.join_service = join_service
         self.listen = listen
         self.port = port
-        # Served to users at the same port.
+        # The gRPC API for users, served at the same port.
         self.control: ControlService | None = None
         self._tls = tls
         self._server: Any = None

@@ -53,7 +53,8 @@ def handler_for(call: Call, verb: str) -> VerbHandler:
 
 
 async def handle_call(api: Api, call: Call, attributes: RequestAttributes) -> Reply:
-    """Authorize and answer a call; a rejected call is logged."""
+    """Authorize and answer a call that did not arrive by HTTP; a rejected call is logged. For HTTP, the app
+    authorizes the call and uses `handler_for`."""
     resource = call.target.served.resource
     with traces.span(f"{attributes.verb} {resource.id}", verb=attributes.verb, resource=resource.id) as span:
         try:

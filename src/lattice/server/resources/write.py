@@ -44,7 +44,8 @@ async def write(api: Api, pending: PendingWrite) -> Reply:
     call, served = pending.call, pending.call.target.served
     is_status = call.target.subresource == "status"
     old = None if pending.old is None else unpack(pending.old.value, pending.old.revision)
-    # Both objects count: a user neither changes an owned workload nor creates one.
+    # The old and the new object are checked, because a user may neither change an owned workload nor create
+    # an owned workload.
     reject_owned_workload(call.user, served.resource, old, pending.new)
     reject_event_change(call.user, served.resource, old)
     admitted = _admit(pending, old, is_status)

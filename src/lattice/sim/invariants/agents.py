@@ -1,5 +1,5 @@
-"""Invariants of agents: no start before the first assignments, no assignments of an older term, no restart
-within the back-off."""
+"""Invariants of agents: no start before the first assignments, no leader of an older term, no restart within
+the back-off."""
 
 from collections import defaultdict
 from math import inf
@@ -11,13 +11,13 @@ from lattice.sim.world.settings import CLOCK_RATE_TOLERANCE, RETRY_FIRST_S, RETR
 
 # Actions that end the back-off: the next start counts as the first attempt.
 BACKOFF_RESET_ACTIONS = frozenset({"ApplyStopped", "Retry", "Release", "Reschedule"})
-# Simulation time; "start", "refused" or "failure"; the workload of a start.
+# Simulation time; "start", "refused" or "failure"; and, except for a failure, the workload.
 InstanceEvent = tuple[float, str, str]
 
 
 def check_assignments_obeyed(context: CheckerContext) -> Findings:
-    """I-19: an agent starts no workload before the process has received assignments, and accepts no leader of
-    a smaller term than the accepted ones."""
+    """I-19: an agent starts no workload before its process has received assignments, and accepts no leader
+    whose term is smaller than an accepted term."""
     for machine in [*context.world.removed_machines, *context.world.machines.values()]:
         for at, spec in machine.ground.starts_without_assignments[:3]:
             yield (

@@ -1,5 +1,5 @@
-"""Invariants of binding: bound once, within allocatable resources, on feasible nodes, gangs together, by
-binding mode, and preemption only for higher priority."""
+"""Invariants of binding: a workload is bound once, on a feasible node with enough allocatable resources; a
+gang is bound together; a binding follows the binding mode; preemption serves only a higher priority."""
 
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator
@@ -53,7 +53,7 @@ def check_bindings(context: CheckerContext, record: CommitRecord, changes: list[
         node = next(
             (node_change.new for node_change in changes if node_change.key == node_key(claimed)), None
         ) or context.snapshot.nodes.get(f"/{claimed}")
-        # A workload on a former node of the name uses nothing of the current node.
+        # A workload that is bound to a deleted node of the same name uses nothing of the current node.
         counted = [
             workload for workload in next_workloads.values() if not _is_on_former_node(context, workload)
         ]
@@ -94,7 +94,7 @@ def _is_on_former_node(context: CheckerContext, workload: LatticeWorkload) -> bo
 def _with_smallest_requests(
     context: CheckerContext, record: CommitRecord, workload: LatticeWorkload, together: Container[str]
 ) -> LatticeWorkload:
-    """The workload with the smallest requests that the writer of `record` may have known, per resource.
+    """The workload with, for every resource, the smallest request that the writer of `record` may have read.
 
     A bound workload may raise its requests at any time without a change of the node. The writer knows the
     requests of workloads in its own commit (`together`).
@@ -259,10 +259,10 @@ def _spread_violation(
 ) -> str:
     """A spread constraint over nodes that the binding violates; empty if none.
 
-    The rule gives the writer the benefit of the doubt: replicas that were bound or removed after the newest
-    revision that the writer had received count in favour of the binding, and so do commits of the same writer
-    within MAX_DECISION_S, because replicas that are chosen together may be written in any order. Bindings of
-    one commit are judged as the commit leaves the state.
+    Replicas that were bound or removed after the newest revision that the writer had received count in favour
+    of the binding. Later commits of the same writer within MAX_DECISION_S count in its favour as well,
+    because replicas that are chosen together may be written in any order. Bindings of one commit are checked
+    against the state after the commit.
     """
     since, together = context.unseen_since(record), list(workloads_in(record))
     for constraint in workload.spec.constraints.spread:
@@ -292,7 +292,8 @@ def _spread_violation(
         same_service = _same_service(workload, versions)
         counts = []
         for path in context.snapshot.nodes:
-            # Count a node only if every version in the window could have taken the replica.
+            # Count a node only if it could have taken the replica in every version that the writer may have
+            # read.
             if all(
                 _is_spread_candidate(workload, node)
                 for node in context.snapshot.versions(LatticeNode, path, since)
@@ -334,7 +335,7 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
     """Report whether the members of a gang cannot all be bound beside services and workloads of at least
     their priority.
 
-    Members have equal requests, so first fit decides.
+    Members have equal requests, so trying the first fitting node for every member is enough.
     """
     lowest_priority = min(member.spec.priority for member in members)
     competing = [
@@ -357,7 +358,7 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
         if not fitting and not node_of(member):
             return True
         if fitting:
-            # Counts as bound from here on: the next members find less capacity.
+            # The member counts as bound from here on, so that the next members find less capacity.
             binding = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
             competing = [workload for workload in competing if path_of(workload) != path_of(member)]
             competing.append(replace(member, status=replace(member.status, binding=binding)))
@@ -417,12 +418,14 @@ def check_binding_modes(
                     f" and bound by {binding_reservation(change.new)}"
                 ),
             )
-        # Members of a large gang are bound after their lead, even when their own reservation has expired.
+        # In a gang that is too large for one commit, the first commit decides for the whole gang: the other
+        # members are bound later, even when their own reservation has expired.
         elif mode == "two-phase" and reservation is not None and not reservation.gang:
             reserved_s = (
                 record.at if record.sent_at is None else record.sent_at
             ) - context.snapshot.reserved_at[change.key.path]
-            # The writer counts by its own clock: the rate converts to simulation time.
+            # The writer measures the timeout by its own clock, so the rate of that clock converts it to
+            # simulation time.
             if reserved_s > RESERVATION_TIMEOUT_S / context.clock_rate(record):
                 yield (
                     "I-16",
@@ -468,7 +471,7 @@ def check_preemption(context: CheckerContext, record: CommitRecord, changes: lis
             or is_preempted(change.old)
         ):
             continue
-        # Nodes and waiting workloads count as at any time that the writer may have known.
+        # Every version of a node or waiting workload that the writer may have read counts.
         since = context.unseen_since(record)
         group = change.old.spec.group.name if change.old.spec.group else ""
         victims = [

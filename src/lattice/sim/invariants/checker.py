@@ -38,11 +38,12 @@ from lattice.sim.world.run import Run, cache_difference
 from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key
 
-# Time at the end of a run without writes (I-33); desired workloads run 80 s after capacity exists at the latest.
+# Length of the last part of a run, in which no component may write (I-33). It starts 80 s after capacity was
+# added; by then every desired workload runs.
 QUIET_PERIOD_S = 60.0
-# Consecutive rejections of the same commit of a writer that had received the conflicting revision.
+# Limit of consecutive rejections of one commit, for a writer that had received the conflicting revision.
 MAX_INFORMED_REJECTIONS = 5
-# Consecutive rejections of the same commit of a writer whose watch is behind.
+# Limit of consecutive rejections of one commit, for a writer whose watch is behind.
 MAX_REJECTIONS = 60
 LEADER_DISRUPTING_FAULTS = frozenset(
     {
@@ -73,7 +74,7 @@ class Checker:
 
     run: Run
     violations: list[Violation] = field(default_factory=list)
-    # Time by which a write may reach the history late.
+    # Longest delay with which a write may appear in the history.
     observation_delay_s: ClassVar[float] = 0.0
 
     def __post_init__(self) -> None:
@@ -81,9 +82,9 @@ class Checker:
         self.context = CheckerContext(self.run)
         self.snapshot = self.context.snapshot
         self.last_revision = 0
-        # Server that wrote in a term.
+        # By term: the server that wrote in the term.
         self.writers_by_term: dict[int, str] = {}
-        # First revision that contains an operation of a client.
+        # By operation of a client: the first revision that contains the operation.
         self.operation_revisions: dict[str, int] = {}
         context_checks = (
             binding.check_bindings,
@@ -123,7 +124,8 @@ class Checker:
                     Violation(number, words, record.at, record.revision)
                     for number, words in check(record, changes)
                 ]
-            # The checks above need the state before the commit; unpaid machines show in the state after.
+            # The checks above need the state before the commit; the check for unpaid machines needs the state
+            # after it.
             self.snapshot.apply(changes, record.at)
             self.violations += [
                 Violation(number, words, record.at, record.revision)
@@ -177,7 +179,7 @@ class Checker:
                 written[change.key].append((record.revision, record.at, change.value))
         for operation in self.world.operations:
             entries = written.get(operation.key, [])
-            # A reply can reflect the last version before the request and every version during the request.
+            # A reply may show the last version before the request, or any version during the request.
             before = [entry for entry in entries if entry[1] < operation.started_at][-1:]
             during = [
                 entry
@@ -355,7 +357,8 @@ class Checker:
         yield from self._check_quiet(waiting)
 
     def _check_quiet(self, waiting: set[str]) -> Findings:
-        """I-33: no component writes during the quiet period, but one reason per waiting workload and new months."""
+        """I-33: no component writes during the quiet period. Two writes are allowed: a new reason, once per
+        waiting workload, and the start of a month in a pool."""
         late = [
             record
             for record in self.world.store.history
@@ -365,7 +368,7 @@ class Checker:
         written = Counter(change.key for change in changes if change.key.resource != "events")
         # A waiting workload may update its reason once.
         allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
-        # A pool may begin a month; on a slow clock a month may end at any time.
+        # A new month changes the status of a pool, and on a slow clock a month may end at any time.
         for path, pool in self.snapshot.pools.items():
             versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
             budgets = [version.status.budget for version in versions if version.status.budget]
@@ -380,8 +383,8 @@ class Checker:
         """I-32: instances run the current command of their service, unless the rollout waits for capacity."""
         for run in live_runs:
             workload = self.snapshot.workloads.get(run.spec.workload)
-            # A copy of a former workload of the name is not outdated but unwanted, which `check_final_state`
-            # reports.
+            # A copy of an earlier workload with the same name is not outdated: it should not run at all, and
+            # `check_final_state` reports it.
             if workload is None or workload.metadata.uid != run.instance_id.uid:
                 continue
             key = service_path(workload)
@@ -405,7 +408,8 @@ class Checker:
         """Report whether a desired workload may stay unbound: its gang has too few members, no node has room
         for the surge replica of a rollout, or the workload has no service and is unschedulable.
 
-        Remediation adds machines for services only. Members of a small gang that are bound may run.
+        Remediation adds machines for services only. If a gang has too few members, its bound members may
+        continue to run.
         """
         if node_of(workload):
             return False
@@ -465,7 +469,8 @@ def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None
     """The reason that the acknowledged revision is not the requested write; empty if the write is stored.
 
     `values` maps revisions to stored values. A request carries the operation's name, so every request changes
-    the object; a request that arrives twice finds its name in the object.
+    the object. A request that arrives twice changes nothing the second time, because the object already
+    carries its name.
     """
     value = values.get(operation.revision)
     if value is None:

@@ -13,9 +13,10 @@ from lattice.sim.invariants.history import ObjectChange, StateSnapshot
 from lattice.sim.world.run import Run
 from lattice.sim.world.store import CommitRecord
 
-# How stale the cache of a leader may be when no record says which revision the leader had received.
+# Longest time by which the cache of a leader may be stale; assumed if no record says which revision the
+# leader had received.
 MAX_STALENESS_S = 12.0
-# Time between the newest revision that a leader has received and the commit that the leader sends.
+# Longest time between the newest revision that a leader has received and the commit that the leader sends.
 MAX_DECISION_S = 2.0
 CONTROLLERS = "controllers"
 

@@ -33,9 +33,9 @@ _DECODERS: dict[str, msgspec.json.Decoder[Any]] = {
 }
 
 
-# Fields that a description of a change shows.
+# Limit of fields that a description of a change shows.
 MAX_FIELDS_SHOWN = 4
-# Characters of a value that a description shows.
+# Limit of characters of a value that a description shows.
 MAX_VALUE_CHARS = 40
 # Fields that differ with every write and explain no change.
 VOLATILE_FIELDS = frozenset({"metadata.resourceVersion", "metadata.managedFields"})
@@ -60,7 +60,7 @@ class StateSnapshot:
     objects: dict[str, dict[str, Any]] = field(
         default_factory=lambda: {kind.resource.id: {} for kind in TRACKED_KINDS}
     )
-    # By workload path: the last time at which the workload was ready, not ready, bound.
+    # By workload path: the last time at which the workload was ready, was not ready, or was bound.
     ready_at: dict[str, float] = field(default_factory=dict)
     not_ready_at: dict[str, float] = field(default_factory=dict)
     bound_at: dict[str, float] = field(default_factory=dict)
@@ -69,10 +69,10 @@ class StateSnapshot:
     reserved_at: dict[str, float] = field(default_factory=dict)
     # By lease path: the time of the last write.
     locked_at: dict[str, float] = field(default_factory=dict)
-    # By workload path.
+    # By workload path: the time of creation.
     created_at: dict[str, float] = field(default_factory=dict)
-    # By service path: desired replica counts with the time from which a count holds, and the time of the
-    # last generation.
+    # By service path: desired replica counts with the time from which a count holds, and the time of the last
+    # change of the spec.
     desired_replicas: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
     spec_changed_at: dict[str, float] = field(default_factory=dict)
     # By node path: the last time at which the node was cordoned, tainted or marked for deletion.
@@ -184,7 +184,7 @@ class StateSnapshot:
                 objects.pop(path, None)
             else:
                 objects[path] = change.new
-            # A state that ends with the commit held until now.
+            # A state that this commit ends was true until now, so the old version counts as well.
             for version in (change.old, change.new):
                 if isinstance(version, LatticeWorkload):
                     (self.ready_at if version.status.ready else self.not_ready_at)[path] = at
@@ -199,7 +199,7 @@ class StateSnapshot:
             if isinstance(change.new, LatticeWorkload):
                 if change.old is None:
                     self.created_at[path] = at
-                # The time of the first binding counts, not of later status writes.
+                # The time of the binding counts, not the time of later status writes.
                 if node_of(change.new) and not node_of(change.old):
                     self.bound_since[path] = at
                 reservation = reservation_record(change.new)
@@ -255,7 +255,7 @@ def instance_runs(machine: SimMachine) -> Iterator[InstanceRun]:
     specs = iter(machine.ground.started_specs)
     for event in machine.ground.history:
         if event.action == "start":
-            # Started twice: the first run never ended (I-19).
+            # If the instance was started twice, the first run never ended (I-19).
             if event.instance_id in running:
                 spec, began = running[event.instance_id]
                 yield InstanceRun(machine.name, event.instance_id, spec, to_sim_time(began), float("inf"))
@@ -286,7 +286,7 @@ class _DeletableObject(msgspec.Struct):
 
 
 def operation_in(raw: bytes) -> str:
-    # A search in the bytes spares most objects the decoding.
+    # A search in the bytes avoids decoding most objects.
     if OPERATION_ANNOTATION.encode() not in raw:
         return ""
     return msgspec.json.decode(raw, type=_AnnotatedObject).metadata.annotations.get(OPERATION_ANNOTATION, "")

@@ -27,7 +27,7 @@ from lattice.sim.invariants.history import (
 from lattice.sim.world.settings import CLOCK_RATE_TOLERANCE, KILL_GRACE_S, REPLACE_AFTER_S, TIMEOUTS
 from lattice.sim.world.store import CommitRecord
 
-# Time that a provider may take to remove a machine.
+# Longest time that a provider takes to remove a machine.
 MAX_REMOVAL_S = 12.0
 
 
@@ -42,7 +42,8 @@ def check_silent_nodes(
             if node_of(change.old) and not node_of(change.new)
             else None
         )
-        # Only silent nodes that still exist: a ready node reports by itself that a copy has ended.
+        # Only silent nodes that still exist are checked, because a ready node itself reports that a copy has
+        # ended.
         if (
             node is None
             or change.new is None
@@ -51,8 +52,8 @@ def check_silent_nodes(
         ):
             continue
         policy = change.old.spec.disconnect
-        # The node measures stopAfter by its own clock, and the leader waits by another: the tolerance applies
-        # twice.
+        # The node measures stopAfter by its own clock, and the leader waits by another clock, so the
+        # tolerance applies twice.
         stopped_after_s = (
             (policy.stop_after_ms / 1000 + KILL_GRACE_S) * (1 + CLOCK_RATE_TOLERANCE) ** 2
             if policy.policy == "stop"
@@ -75,7 +76,7 @@ def _reports_stopped(context: CheckerContext, record: CommitRecord, workload: La
     """
     name, at = node_of(workload), record.at
     heartbeat_at = context.last_heartbeats.get(name, -inf)
-    # This leader must have heard the node: heartbeats to former leaders prove nothing now.
+    # This leader must have received the heartbeat, because heartbeats to former leaders prove nothing now.
     if heartbeat_at < context.elected_at(
         record
     ) or at - heartbeat_at >= TIMEOUTS.nodes.not_ready_after / context.clock_rate(record):
@@ -93,7 +94,8 @@ def check_instances(context: CheckerContext) -> Findings:
     """I-13: a strict single copy never runs twice, and stops in time when the node is disconnected. I-19: a
     node runs a workload once.
 
-    A workload that is deleted and created again keeps its name, though its instances have a new uid.
+    Runs are compared by the name of the workload, because a workload that is deleted and created again has a
+    new uid.
     """
     by_name: dict[str, list[InstanceRun]] = defaultdict(list)
     contacts: dict[str, list[float]] = defaultdict(list)
@@ -236,8 +238,8 @@ def check_replacement(context: CheckerContext, record: CommitRecord, changes: li
 
 
 def _is_healthy(context: CheckerContext, workload: LatticeWorkload, since: float) -> bool:
-    """Report whether a replica is ready on a schedulable node since before `since` and newer than its
-    service's spec."""
+    """Report whether a replica has been ready on a schedulable node since before `since`, and is newer than
+    the spec of its service."""
     path, node_path = path_of(workload), f"/{node_of(workload)}"
     node = context.snapshot.nodes.get(node_path)
     if (
@@ -275,8 +277,8 @@ def check_node_removal(
     """I-27: the node of a machine is deleted only when no workload is bound or reserved on the node, unless
     the machine is gone.
 
-    A workload that is to stop does not leave a silent node: the workload ends with the machine, and the
-    provider needs up to MAX_REMOVAL_S to remove the machine.
+    On a silent node, a workload that should stop does not prevent the removal: the workload ends with the
+    machine. The provider needs up to MAX_REMOVAL_S to remove the machine.
     """
     for change in changes:
         if not isinstance(change.old, LatticeNode) or change.new is not None or not change.old.spec.cluster:

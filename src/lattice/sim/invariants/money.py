@@ -1,5 +1,5 @@
-"""Invariants of money: no commitment beyond a hard limit, spending equals price times time, class prices, no
-unpaid machine."""
+"""Invariants of money: commitments stay within hard limits, spending is price times time, new machines cost
+the price of their class, and every machine is paid for."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ from lattice.sim.invariants.history import ObjectChange
 from lattice.sim.world.store import CommitRecord
 
 MONTH_HOURS = 720
-# Ended months that a ledger keeps.
+# Number of ended months that a ledger keeps.
 MAX_PAST_MONTHS = 13
 HOUR_US = 3_600_000_000  # microseconds
 _decode_cluster = msgspec.json.Decoder(LatticeCluster).decode
@@ -52,7 +52,7 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         )
         # A budget changed in the same commit counts with its new limit.
         pool = pool or context.snapshot.pools.get(f"/{pool_name}")
-        # Only growth is checked: a limit that is lowered below the commitment takes no machine away.
+        # Only growth is checked, because a limit that is lowered below the commitment takes no machine away.
         if (
             new.committed_micros > (old.committed_micros if old else 0)
             and pool is not None
@@ -89,7 +89,7 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
     known."""
     old_counts = _lots_by_price(change.old)
     for (cluster, kind, micros), count in _lots_by_price(change.new).items():
-        # Only new machines: an existing machine keeps the price at which it was charged.
+        # Only new machines are checked, because an existing machine keeps the price at which it was charged.
         if count <= old_counts[cluster, kind, micros]:
             continue
         since, account = context.unseen_since(record), change.new.spec.budget
@@ -141,10 +141,10 @@ def check_machines_paid(context: CheckerContext, record: CommitRecord) -> Findin
 def check_machine_limits(
     context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]
 ) -> Findings:
-    """I-20: a pool has no more machines than `maxNodes`, now or at any time that the writer may have known.
+    """I-20: a pool has no more machines than the largest `maxNodes` that the writer may have read.
 
-    A machine that the same writer removes within MAX_DECISION_S does not count: the writer adds and pays for
-    new machines before the writer removes old machines.
+    A machine that the same writer removes within MAX_DECISION_S does not count, because the writer adds and
+    pays for new machines before it removes old machines.
     """
     grown = [
         change

@@ -47,7 +47,7 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
 def _check_placements(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
     old_counts = _node_group_counts(change.old)
     for node_group, count in _node_group_counts(change.new).items():
-        # Only added replicas: placed replicas stay when their pool changes later.
+        # Only added replicas are checked, because placed replicas stay when their pool changes later.
         if count <= old_counts[node_group]:
             continue
         pool, _, kind = node_group
@@ -120,7 +120,7 @@ def forbidden_reason(service: LatticeService, pool: LatticePool, kind: LatticeNo
 
 
 def selector_matches(selector: LabelSelector, labels: Mapping[str, Any]) -> bool:
-    """Report whether the selector matches; every value of a list label counts."""
+    """Report whether the selector matches; a label with a list matches by any value of the list."""
     if any(value not in _label_values(labels, key) for key, value in selector.match_labels.items()):
         return False
     for expression in selector.match_expressions:

@@ -55,7 +55,7 @@ class ScenarioWorld:
         )
         self.client: Client = self.world.client("ann")
         self.has_started = False
-        # Newest event that `show events` has printed.
+        # Revision of the newest event that `show events` has printed.
         self._last_event_revision = 0
         # Leader that `show leader` printed last.
         self._last_leader = ""

@@ -20,7 +20,7 @@ from lattice.sim.world.servers import ServerHost, catalog
 from lattice.store.protocol import Key
 
 MERGE_PATCH_TYPE = "application/merge-patch+json"
-# Annotation with the operation that wrote the object last.
+# Annotation that names the operation that wrote the object last.
 OPERATION_ANNOTATION = "sim.lattice.dev/operation"
 RESOURCE_SUFFIX = ".lattice.dev"
 Body = dict[str, Any]

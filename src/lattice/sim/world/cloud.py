@@ -77,7 +77,7 @@ class Cloud:
                 self._is_losing = False
 
     def handle(self, work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
-        # Outside of every process: the request goes on if the requesting server dies.
+        # Runs outside of every process, so that the request continues if the requesting server dies.
         self.loop.spawn(None, answer_request(work, answer))
 
 

@@ -67,7 +67,7 @@ class SimTask(asyncio.Task[T]):
 
 
 class SimTimer(asyncio.TimerHandle):
-    """A timer handle with a minimal constructor: a run creates tens of thousands of timers."""
+    """A timer handle with a minimal constructor, because a run creates tens of thousands of timers."""
 
     __slots__ = ()
 
@@ -110,7 +110,7 @@ class SimLoop(asyncio.BaseEventLoop):
         # Tasks, handles and generators of killed processes, kept from destruction.
         self.killed_work: list[Any] = []
         self._now = 0.0
-        # Rounds since virtual time last advanced.
+        # Consecutive rounds in which callbacks were ready.
         self._rounds = 0
         self._numbers = itertools.count(1)
         self.set_exception_handler(self._record_error)
@@ -191,7 +191,7 @@ class SimLoop(asyncio.BaseEventLoop):
         if process.state is ProcessState.PAUSED:
             process.state = ProcessState.ALIVE
             deferred, process.deferred = process.deferred, []
-            # Deferred callbacks become ready together and run in a random order, like any other.
+            # Deferred callbacks become ready together and run in a random order, like all ready callbacks.
             self._ready.extend(deferred)
 
     def run_in_executor(self, executor: Any, func: Callable[..., T], *args: Any) -> "asyncio.Future[T]":  # type: ignore[override]
@@ -220,8 +220,8 @@ class SimLoop(asyncio.BaseEventLoop):
     def _run_once(self) -> None:
         """Run all ready callbacks in a random order.
 
-        Work takes time: a busy process at a single instant would otherwise wait forever for virtual time to
-        advance.
+        Many consecutive rounds also advance virtual time a little. Otherwise a process that retries without a
+        sleep would keep virtual time at one instant forever.
         """
         self._rounds = self._rounds + 1 if self._ready else 0
         if not self._ready:
@@ -231,7 +231,8 @@ class SimLoop(asyncio.BaseEventLoop):
             self._now += INSTANT_S
         ready = list(self._ready)
         self._ready.clear()
-        # A Fisher-Yates shuffle by hand: `random.shuffle` draws other numbers, which would change every seed.
+        # A Fisher-Yates shuffle by hand, because `random.shuffle` draws other numbers, which would change the
+        # run of every seed.
         draw = self.rng.random
         for index in range(len(ready) - 1, 0, -1):
             swap = int(draw() * (index + 1))

@@ -33,7 +33,7 @@ FAULT_KINDS = (
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
     "crash", "crash agent",
 )  # fmt: skip
-# Faults that last from the first fault to the last.
+# Faults that last from the start of the faults to their end.
 PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
 # Ratio of the interval of a kind to the interval of all faults; a constant, so that a new kind changes no seed.
 KIND_INTERVAL_FACTOR = 18
@@ -60,7 +60,7 @@ class FaultPlan:
         kind changes no other draw."""
         share = rng_for(seed, "share").choice((0.15, 0.3, 0.6))
         kinds = tuple(kind for kind in FAULT_KINDS if rng_for(seed, kind).random() < share)
-        # Some seeds have clock jumps only: I-10 is checked only without faults that disturb a leader.
+        # Some seeds have clock jumps only, because I-10 is checked only without faults that disturb a leader.
         if rng_for(seed, "alone").random() < 0.03:
             kinds = ("clock jump",)
         config = WorldConfig(
@@ -193,8 +193,8 @@ class FaultInjector:
     def _apply_worst_of(
         self, active: list[float], amount: float, seconds: float, apply: Callable[[float], None]
     ) -> None:
-        """Start a fault beside active faults of the same kind: the largest value applies, and every fault
-        ends by itself."""
+        """Start a fault while faults of the same kind may be active. The largest active value applies, and
+        every fault ends at its own time."""
         active.append(amount)
         apply(max(active))
 
@@ -283,7 +283,7 @@ class FaultInjector:
         if server is not None and server.process.is_alive:
             self.world.log_fault(f"stop {server.process.name}")
             self.world.loop.spawn(server.process, server.stop())
-            # A graceful stop that does not end is killed.
+            # A server whose graceful stop does not end is killed.
             self._heal_later(3.0, lambda: self.world.kill_server(host))
             self._heal_later(4.0 + min(seconds, 8.0), lambda: self.world.start_server(host))
 

@@ -47,7 +47,7 @@ class Ground(FakeMachine):
     failures: list[tuple[float, InstanceId]] = field(default_factory=list)
     # Starts by an agent that had not received assignments (I-19).
     starts_without_assignments: list[tuple[float, RunSpec]] = field(default_factory=list)
-    # Assignments have reached the current agent process.
+    # True after assignments have reached the current agent process.
     has_assignments: bool = False
 
     def begin(self, spec: RunSpec) -> Failure | None:
@@ -71,7 +71,7 @@ class MemoryStateFile:
     """The agent's state file on disk, which survives the agent process."""
 
     state: AgentState = field(default_factory=AgentState)
-    # Terms of accepted assignments, in order, without repeats.
+    # Terms of accepted assignments, in order; assignments of the same term in a row count once.
     accepted_terms: list[int] = field(default_factory=list)
     # Called after the agent has accepted new assignments.
     listeners: list[Callable[[], None]] = field(default_factory=list)
@@ -283,11 +283,12 @@ class _RecordingServerEnd:
 
     async def receive(self) -> pb.FromAgent | None:
         message = await self.end.receive()
-        # Only a leader concludes anything from contact or silence (I-13).
+        # Only messages to a leader are recorded, because only a leader concludes anything from contact or
+        # silence (I-13).
         if message is None or self.server.leadership.leading_context() is None:
             return message
         entry = run_synchronously(self.world.store.get(node_key(self.peer.node)))
-        # A replaced machine has another key than the stored node of the name.
+        # The message of a replaced machine does not count: its key differs from the key of the stored node.
         if entry is not None and self.peer.key_digest.encode() in entry.value:
             is_heartbeat = message.WhichOneof("said") == "beat"
             messages = self.world.heartbeats if is_heartbeat else self.world.other_messages

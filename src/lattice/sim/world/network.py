@@ -1,8 +1,9 @@
-"""Simulated network: late, lost and cut messages between hosts, and ordered connections that break without a
-way through.
+"""Simulated network: late, lost and cut messages between hosts, and ordered connections that break during a
+long cut.
 
-A lost request and a lost reply look the same to the caller, but the server has carried out the second
-request. A cut request may arrive after the cut is healed, when the caller has timed out.
+A lost request and a lost reply look the same to the caller, but if the reply is lost, the server has carried
+out the request. A request that a cut holds back may arrive after the cut is healed, when the caller has timed
+out.
 """
 
 import asyncio
@@ -21,7 +22,7 @@ T = TypeVar("T")
 KEEPALIVE_S = 8.0
 # Time between messages that arrive together, because events at the same instant run in a random order.
 MESSAGE_SPACING_S = 1e-7
-# Messages in flight on a connection before the sender waits.
+# Limit of messages in flight on a connection; at the limit the sender waits.
 MAX_MESSAGES_IN_FLIGHT = 32
 AnswerCallback = Callable[[Any, BaseException | None], None]
 
@@ -40,11 +41,11 @@ class Network:
 
     loop: SimLoop
     rng: random.Random
-    # Seconds; a latency is half to one and a half times the delay.
+    # Average latency in seconds; a latency is half to one and a half times the average.
     delay: float = 0.002
     # Share of requests and replies that never arrive.
     loss_rate: float = 0.0
-    # Share of requests that arrive twice, where the server tolerates repeats.
+    # Share of requests that arrive twice, among the requests that a server tolerates twice.
     duplicate_rate: float = 0.0
     # Share of cut messages that arrive after the cut is healed.
     late_delivery_rate: float = 0.3
@@ -78,8 +79,8 @@ class Network:
             stream.on_healed(src, dst)
 
     def send(self, src: str, dst: str, deliver: Callable[[], None]) -> bool:
-        """Deliver a message; returns whether the message arrives in time, which no simulated component may
-        use."""
+        """Deliver a message. The result says whether the message arrives in time; simulated components must
+        not use the result."""
         if self.is_cut(src, dst):
             if self.rng.random() < self.late_delivery_rate:
                 self._waiting.setdefault((src, dst), []).append(deliver)
@@ -103,7 +104,7 @@ class Network:
                 future.set_exception(Unavailable("no answer in time", where=dst))
 
         def settle(result: Any, error: BaseException | None) -> None:
-            # The reply came after the timeout: the caller has given up.
+            # A reply after the timeout is dropped, because the caller has given up.
             if future.done():
                 return
             if error is not None:
@@ -163,7 +164,7 @@ class _StreamDirection(MessagePipe[T]):
         self.changed.set()
 
     def _send(self, item: T | None) -> None:
-        """Send an item, or None to hang up; the order of items is always kept."""
+        """Send an item; None closes the connection after the earlier items. Items always arrive in order."""
         net = self.stream.net
         # Items behind a stalled item wait too, to keep the order.
         if self.stalled or net.is_cut(self.src, self.dst):

@@ -24,7 +24,8 @@ from lattice.store.cache import Cache
 SETTLED_AT_S = 8.0
 FAULTS_END_S = 110.0
 CACHE_COMPARE_INTERVAL_S = 6.5
-# Time after the last fault: by then every request of users has ended, and no request undoes the added capacity.
+# Time after the last fault at which capacity is added. By then every request of a user has ended, so no
+# request can undo the addition.
 REQUESTS_SETTLED_AFTER_S = 5.0
 # Time after the last fault at which workloads that used up their attempts are retried once.
 RETRY_FAILED_AFTER_S = 20.0
@@ -145,7 +146,7 @@ async def _drive(run: Run, injector: FaultInjector, rng: random.Random) -> None:
     for entry in page.entries:
         status = msgspec.json.decode(entry.value, type=LatticeWorkload).status
         if status.actual_state == "Failed" or (status.retry and status.retry.attempts):
-            # The workload may be gone since the list.
+            # The workload may have been deleted after the list was read.
             with contextlib.suppress(AssertionError):
                 await clients[0].retry(entry.key.name, entry.key.namespace)
     await world.sleep_until(run.duration.run_end)

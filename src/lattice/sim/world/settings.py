@@ -8,7 +8,7 @@ from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 
 LEASE_TTL_S = 5.0
-# Age of revisions that compaction keeps.
+# Greatest age of the revisions that compaction keeps.
 HISTORY_RETENTION_S = 30.0
 COMPACTION_INTERVAL_S = 12.0
 RECONCILE_INTERVAL_S = 3.0
@@ -19,9 +19,9 @@ RESERVATION_TIMEOUT_S = 8.0
 REPLACE_AFTER_S = 30.0
 # Back-off from a failure to the next start: the first, the longest, and the run time that resets the back-off.
 RETRY_FIRST_S, RETRY_MAX_S, STEADY_RUN_S = (1.0, 8.0, 16.0)
-# Time from the stop deadline of a disconnected node until the instances are dead.
+# Longest time from the stop deadline of a disconnected node until the instances are dead.
 KILL_GRACE_S = 2.5
-# Ratio by which the rate of a clock may be wrong.
+# Largest relative error of the rate of a clock.
 CLOCK_RATE_TOLERANCE = 0.05
 
 

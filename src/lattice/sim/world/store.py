@@ -55,7 +55,7 @@ class CommitRecord:
     changes: tuple[Change, ...]
     # Keys that the writer overwrote without having read the stored revision.
     blind_writes: tuple[Key, ...] = ()
-    # None: unknown.
+    # None if it is unknown.
     writer_revision: int | None = None
     # Simulation time at which the writer sent the commit.
     sent_at: float | None = None
@@ -278,7 +278,8 @@ class StoreClient:
         fence: Term | None = None,
         request_id: str | None = None,
     ) -> int:
-        # An event has a new name each time: with events, no two attempts would have the same keys (I-35).
+        # Events are left out, because an event has a new name in every attempt: with events, two attempts of
+        # the same commit would never have the same keys (I-35).
         keys = tuple(sorted(str(write.key) for write in writes if write.key.resource != "events"))
         read_revision, stored_revision, sent_at = self.read_revision(), 0, self.net.loop.time()
 
@@ -291,7 +292,7 @@ class StoreClient:
 
         try:
             revision: int = await self._request(work)
-        # The conflicting revision decides whether the writer could have known (I-35).
+        # The limit of rejections depends on whether the writer had received the conflicting revision (I-35).
         except RevisionConflict:
             previous = self.rejections.get(keys, RejectedWrites(keys))
             was_informed = stored_revision <= read_revision

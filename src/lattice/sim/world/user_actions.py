@@ -12,7 +12,8 @@ from lattice.sim.world.world import World
 
 NODE_CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
 POOL_CLASSES = {"east": ("small", "large"), "west": ("small",)}
-# Labels of unchanged pools; every demand of a service is met by a pool.
+# Labels that pools have unless a user changes the labels. For every demand of a service, one of the pools has
+# the labels.
 POOL_LABELS: dict[str, Body] = {
     "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
     "west": {

@@ -60,8 +60,8 @@ class World:
     configure_machine: Callable[[SimMachine], None] = lambda machine: None
 
     def __post_init__(self) -> None:
-        # Every draw comes from this generator or from a child of the generator: the order of draws is part of
-        # a seed.
+        # Every draw comes from this generator or from a child of the generator, so the order of draws
+        # determines the run of a seed.
         self.rng = random.Random(self.seed)  # noqa: S311
         self.loop = SimLoop(random.Random(self.rng.getrandbits(64)))  # noqa: S311
         self.net = Network(self.loop, random.Random(self.rng.getrandbits(64)))  # noqa: S311
@@ -76,7 +76,7 @@ class World:
         self.heartbeats: list[tuple[float, str]] = []
         self.other_messages: list[tuple[float, str]] = []
         self.store_clients: list[StoreClient] = []
-        # Removed machines, because the checker reads their history.
+        # Removed machines; the checker reads their history.
         self.removed_machines: list[SimMachine] = []
         provider = FakeProvider(self.true_clock, latency=0.8)
         provider.on_created, provider.on_deleted = self._machine_created, self._machine_removed

@@ -14,8 +14,8 @@ from lattice.errors import Full, Gone, Invalid, LatticeError, NotFound, Revision
 from lattice.store.etcd import etcd_pb2 as pb
 from lattice.store.etcd import etcd_pb2_grpc as rpc
 
-# etcd itself gives up after 7 s: without a quorum, a writer would wait that long for an error.
-# The time limit of a write, and of a read over all members together.
+# Time limit of a write, and of a read over all members together. etcd itself gives up only after 7 s, so
+# without a quorum a writer would wait that long for an error.
 REQUEST_TIMEOUT_S = 1.8
 # Per member: the limit for a large request, and for the first answer of a member that may have just started.
 LARGE_REQUEST_TIMEOUT_S = 4.0

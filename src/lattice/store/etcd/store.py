@@ -40,19 +40,20 @@ from lattice.store.protocol import (
 )
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds
 
-# Entries per range request.
+# Limit of entries per range request.
 PAGE_SIZE = 500
 # How long `open` waits for a quorum of a cluster that has just started.
 OPEN_TIMEOUT_S = 8.0
-# Single reads that share one transaction.
+# Limit of single reads that share one transaction.
 MAX_GETS_PER_TXN = 100
-# How long request ids share a lease: bounds how many keys etcd expires at once.
+# Request ids of this many seconds share one lease. A shorter time means that etcd expires fewer keys at once.
 REQUEST_LEASE_ROTATION_S = 30.0
 # How long the shared watch may be behind the newest known revision before the store writes a progress marker.
 MAX_WATCH_LAG_S = 1.0
 # A modification revision that no key has.
 IMPOSSIBLE_REVISION = -1
-# The shared watch begins at most this many revisions earlier, to serve its first watcher without a history.
+# If the first watch begins at most this many revisions before the newest, the shared watch starts there as
+# well, so that the first watch needs no history.
 MAX_REPLAYED_REVISIONS = 1_000
 
 _Compare = pb.Compare
@@ -78,8 +79,8 @@ class EtcdStore:
 
     @classmethod
     async def open(cls, url: str, clock: Clock, allow_known_bad: bool = False) -> "EtcdStore":
-        """Connect to etcd. Raise Unavailable if etcd does not answer, or is a release that loses writes and
-        is not allowed."""
+        """Connect to etcd. Raise Unavailable if etcd does not answer, or if its release can lose writes and
+        `allow_known_bad` is not set."""
         store = cls(Address.parse(url), clock)
         try:
             await store.check_version(allow_known_bad)
@@ -130,7 +131,7 @@ class EtcdStore:
             low, high = start, start[:-1] + b"0"
         else:
             low, high = start + f"{namespace}/".encode(), start + f"{namespace}0".encode()
-        # The NUL byte makes the bound exclusive: the list begins after `after`, and skips the progress
+        # The NUL byte makes the bound exclusive, so that the list begins after `after` and skips the progress
         # marker.
         low = max(low, start + after.encode()) + b"\0"
         # Without a requested revision, a compaction between two pages only means another attempt.
@@ -169,7 +170,8 @@ class EtcdStore:
         validate_commit(writes, checks)
         try:
             response = await self._commit(writes, checks, fence, request_id)
-        # The lease of request ids is gone after a restore or a suspend of etcd; nothing was written.
+        # After a restore or a pause of etcd, the lease of the request ids may be gone. Nothing was written:
+        # the commit is repeated with a new lease.
         except NoSuchLease:
             self._request_lease_until = 0.0
             response = await self._commit(writes, checks, fence, request_id)
@@ -191,7 +193,7 @@ class EtcdStore:
                 )
             )
         except Gone:
-            # Already compacted further.
+            # etcd is already compacted up to this revision or further.
             return
         except RevisionTooNew:
             raise future_revision_error(revision, await self.revision()) from None
@@ -239,7 +241,7 @@ class EtcdStore:
         """Write a key that is no object, so that watches of a resource receive an event and learn their
         progress.
 
-        Writes at most one marker per resource and MAX_WATCH_LAG_S.
+        A resource gets at most one marker in MAX_WATCH_LAG_S.
         """
         now = self._clock.monotonic()
         if now < self._marker_written_at.get(resource, -math.inf) + MAX_WATCH_LAG_S:
@@ -264,8 +266,8 @@ class EtcdStore:
             )
             request.success.append(_put(key, b"", await self._lease_for_requests()))
             request.failure.append(read_op(key, keys_only=True))
-        # The counter is compared by value in the same transaction: a deposed leader cannot write (I-08,
-        # I-09).
+        # The counter is compared by value in the same transaction, so that a deposed leader cannot write
+        # (I-08, I-09).
         if fence is not None:
             key = self._keys.term_key(fence.role)
             request.compare.append(
@@ -306,7 +308,7 @@ class EtcdStore:
                 _Compare(
                     key=key,
                     target=_Compare.MOD,
-                    # A deletion cannot expect ABSENT: the comparison must fail.
+                    # A deletion that expects ABSENT must fail, so it is compared with an impossible revision.
                     result=_Compare.EQUAL,
                     mod_revision=write.expect or IMPOSSIBLE_REVISION,
                 )
@@ -316,7 +318,8 @@ class EtcdStore:
         async with self._lease_lock:
             now = self._clock.monotonic()
             if now >= self._request_lease_until:
-                # The lease must outlive the last request id that shares the lease by REQUEST_ID_TTL_S.
+                # The lease must last until REQUEST_ID_TTL_S after the write of the last request id that
+                # shares the lease.
                 self._request_lease = await self._client.grant(
                     math.ceil(REQUEST_ID_TTL_S + 2 * REQUEST_LEASE_ROTATION_S)
                 )
@@ -377,8 +380,8 @@ class EtcdStore:
             return self._feeds
 
     def _on_shared_watch_end(self, task: "asyncio.Task[None]") -> None:
-        """Fail every watch when the shared watch ends, which only a closed store or a bug causes, so that no
-        watcher waits forever."""
+        """Fail every watch when the shared watch has ended, so that no watcher waits forever. The shared
+        watch ends only when the store is closed or has a bug."""
         feeds, self._feeds = self._feeds, None
         if feeds is not None:
             reason = "closed" if task.cancelled() else f"broken: {task.exception()!r}"
@@ -413,15 +416,16 @@ class EtcdStore:
     async def _mark_when_lagging(self, feeds: Feeds) -> None:
         """Write a progress marker when the shared watch lags behind the newest known revision.
 
-        Revisions of other applications in a shared etcd never reach the watch; a marker does, and moves its
-        progress.
+        Writes of other applications in a shared etcd raise the revision of etcd, but never reach the shared
+        watch. A marker reaches the watch and brings its progress up to date.
         """
         expected = 0
         while True:
             await self._clock.sleep(MAX_WATCH_LAG_S)
             if feeds.head < expected:
                 await self.write_progress_marker("")
-            # Compared one interval later, because the event of a recent commit may still be under way.
+            # The newest revision is compared one interval later, because the event of a recent commit may
+            # still be under way.
             expected = self._client.newest_revision
 
     def _open_history(self, resource: str, after: int) -> CatchUpHistory:
@@ -432,7 +436,7 @@ class EtcdStore:
             self._keys,
             (start, start[:-1] + b"0"),
             after,
-            # CatchUpHistory replaces the function before the stream runs.
+            # A placeholder: CatchUpHistory sets `publish` before the stream runs.
             publish=lambda revision, changes: None,
         )
         return CatchUpHistory(stream, resource, self.write_progress_marker)
@@ -470,7 +474,7 @@ def _explain(
     """Return the revision of a repeated request, or raise the error that explains the failed comparisons of a
     commit.
 
-    The failure branch of the transaction read the keys at the same revision.
+    The failure branch of the transaction has read the keys at the revision of the comparisons.
     """
     kvs = [first_kv(range_response) for range_response in response.responses]
     if request_id is not None and (recorded := kvs.pop(0)) is not None:

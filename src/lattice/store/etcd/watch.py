@@ -18,12 +18,12 @@ from lattice.store.etcd.client import NEED_LEADER, EtcdClient, Member, translate
 from lattice.store.protocol import Batch, Change, Entry, Key
 from lattice.store.watch_feed import Feed, History
 
-# Back-off between attempts to watch again.
+# Longest back-off between attempts to watch again.
 MAX_BACKOFF_S = 2.0
-# How long a catch-up watch waits for events before it writes a progress marker; etcd starts old watches in
-# 0.1 s.
+# Time that a catch-up watch waits for events before it writes a progress marker; etcd needs up to 0.1 s to
+# start a watch in the past.
 PROGRESS_TIMEOUT_S = 0.1
-# Batches that a catch-up watch reads ahead of its reader.
+# Limit of batches that a catch-up watch reads ahead of its reader.
 MAX_UNREAD_BATCHES = 5_000
 
 Publish = Callable[[int, Sequence[Change]], None]
@@ -72,7 +72,7 @@ class KeyLayout:
 
 @dataclass
 class WatchStream:
-    """An etcd watch over a range of keys. `revision`: every change up to this revision has been published."""
+    """An etcd watch over a range of keys. Every change up to `revision` has been published."""
 
     client: EtcdClient
     clock: Clock
@@ -82,7 +82,8 @@ class WatchStream:
     publish: Publish
     # Cleared while the reader cannot take further events.
     may_read: asyncio.Event | None = None
-    # Returns the value of an object at a revision, where the process keeps the bytes anyway.
+    # Returns the value of an object at a revision if the process already holds the bytes, else None; this
+    # saves a second copy.
     lookup_value: Callable[[Key, int], bytes | None] = lambda key, revision: None
 
     async def run(self) -> None:
@@ -132,7 +133,8 @@ class WatchStream:
                 if response.canceled:
                     raise Unavailable(f"etcd ended the watch: {response.cancel_reason}")
                 events += response.events
-                # etcd may split a response: a commit is published whole or not at all.
+                # etcd may split a response into fragments, which are joined, so that a commit is published
+                # whole.
                 if not response.fragment:
                     self._publish_events(response, events)
                     events = []
@@ -142,13 +144,13 @@ class WatchStream:
 
     def _publish_events(self, response: Any, events: Sequence[Any]) -> None:
         for revision, group in groupby(events, key=lambda event: event.kv.mod_revision):
-            # The watch begins at a published revision, whose events arrive a second time.
+            # The events of the revision at which the watch starts arrive a second time and are skipped.
             if revision > self.revision:
                 changes = [change for event in group if (change := self._change(event)) is not None]
                 self.revision = revision
                 self.publish(revision, changes)
-        # A progress notification arrives in order with the events, unlike requested progress before etcd
-        # 3.5.8.
+        # A progress notification arrives in order with the events, unlike the answer to a progress request
+        # before etcd 3.5.8.
         is_progress = not events and not response.created
         if is_progress and response.header.revision > self.revision:
             self.revision = response.header.revision
@@ -176,7 +178,7 @@ class WatchStream:
 
 
 class CatchUpHistory(History):
-    """The history of one resource, read by a watch of its own until the watch reaches the window of the
+    """The history of one resource, which a separate etcd watch reads until it reaches the window of the
     shared watch."""
 
     def __init__(
@@ -184,7 +186,8 @@ class CatchUpHistory(History):
     ) -> None:
         self._resource = resource
         self._write_marker = write_marker
-        # A batch has at most 100 changes, so the window trims no unread batch.
+        # A batch has at most 100 changes, so the window has room for MAX_UNREAD_BATCHES batches, and no
+        # unread batch is trimmed.
         self._feed = Feed(stream.revision, MAX_UNREAD_BATCHES * 100)
         self._subscription = self._feed.subscribe(stream.revision)
         self._may_read = asyncio.Event()
@@ -197,7 +200,7 @@ class CatchUpHistory(History):
         if self._subscription.pending_batches < MAX_UNREAD_BATCHES:
             self._may_read.set()
         if not batches and self._subscription.progress <= after:
-            # Silence does not prove that etcd has sent every event; an event of the marker does.
+            # A pause does not prove that etcd has sent every event; the event of a marker proves it.
             await self._write_marker(self._resource)
         return batches, self._subscription.progress
 

@@ -9,9 +9,10 @@ import apsw
 from lattice.store.protocol import Batch, Change, Entry, Key, Page, compacted_error, future_revision_error
 from lattice.store.sqlite.row_cache import LOG_BITS
 
-# Rows that a list reads on the event loop (well under a millisecond); longer lists go to a reader thread.
+# Limit of rows that a list reads on the event loop (well under a millisecond); longer lists go to a reader
+# thread.
 MAX_INLINE_ROWS = 100
-# Log rows of one read.
+# Limit of log rows in one read.
 MAX_LOG_ROWS_PER_READ = 1_000
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ def list_at(db: apsw.Connection, scope: ListRange) -> Page:
 
 
 def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: int) -> list[Entry]:
-    """Return the rows that were written at or before a revision, and not since."""
+    """Return the rows of the range whose newest write is at or before a revision."""
     rows = db.execute(
         "SELECT path, value, revision FROM objects"
         " WHERE resource = ? AND path > ? AND path < ? AND revision <= ? ORDER BY path LIMIT ?",
@@ -86,8 +87,8 @@ def _current(db: apsw.Connection, scope: ListRange, list_revision: int, limit: i
 
 
 def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list[Entry]:
-    """Return the rows of a revision that later commits replaced: the first later change holds the replaced
-    value."""
+    """Return the rows of a revision that later commits replaced or deleted. The first later change of a row
+    holds its value at the revision."""
     rows = db.execute(
         "SELECT path, previous_value, previous_revision FROM log"
         " WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
@@ -120,7 +121,7 @@ def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[
         previous = None if previous_revision is None else Entry(key, previous_value, previous_revision)
         grouped.setdefault(revision, []).append(Change(revision, key, value, previous))
     if len(rows) == MAX_LOG_ROWS_PER_READ:
-        # The limit may have cut off the last commit: the next read begins with it.
+        # The limit may have cut off the last commit, so the next read begins with that commit.
         grouped.popitem()
         newest = next(reversed(grouped))
     return [Batch(revision, tuple(changes)) for revision, changes in grouped.items()], newest

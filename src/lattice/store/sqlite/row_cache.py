@@ -1,8 +1,8 @@
 """The rows of the SQLite file as the writer thread sees them: a cache of recent rows, flushed with many rows
 per statement.
 
-Every statement lets other threads take the interpreter lock and hold it for milliseconds: few large
-statements are many times as fast as many small statements.
+At every statement, other threads can take the interpreter lock and hold it for milliseconds. A few large
+statements are therefore many times as fast as many small statements.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -111,8 +111,8 @@ class RowCache:
         self._unflushed.clear()
 
     def tidy(self) -> None:
-        """Drop absent rows, and the older half of the rows beyond MAX_CACHED_BYTES; called between
-        transactions."""
+        """Drop absent rows and, if the values exceed MAX_CACHED_BYTES, the older half of the rows; called
+        between transactions."""
         for key in self._maybe_absent:
             if (row := self._rows.get(key)) is None or row.value is None:
                 self._drop_row(key)
@@ -122,7 +122,7 @@ class RowCache:
                 self._drop_row(key)
 
     def roll_back(self) -> None:
-        """Drop every row and queued write after a rollback: the file has none of the writes."""
+        """Drop every row and queued write after a rollback, because the file has none of the writes."""
         self._rows.clear()
         self._unflushed.clear()
         self._maybe_absent.clear()
@@ -143,7 +143,8 @@ class RowCache:
     def _run(self, statement: str, rows: Sequence[Parameters]) -> Iterator[tuple[str, str, int, bytes, int]]:
         start = 0
         while start < len(rows):
-            # The size is a power of two, so that few different statements are prepared, every statement once.
+            # The size of a chunk is a power of two, so that only a few different statements exist and are
+            # prepared once.
             size = min(MAX_ROWS_PER_STATEMENT, 1 << (len(rows) - start).bit_length() - 1)
             chunk = rows[start : start + size]
             start += size

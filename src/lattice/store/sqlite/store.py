@@ -33,11 +33,11 @@ from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Wri
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
 SCHEMA_VERSION = 1
-# Log rows removed per transaction, so that commits run in between.
+# Limit of log rows that one transaction removes, so that commits run in between.
 MAX_COMPACTED_ROWS_PER_TRANSACTION = 1_000
 READER_THREADS = 2
 
-# objects has rowids: an index b-tree would push values over 1 KB out to overflow pages.
+# objects has rowids, because a table WITHOUT ROWID would store values over 1 KB in overflow pages.
 # log_by_resource: SQLite appends the rowid to an index, so the index also orders by id.
 _SCHEMA_SQL = """
 CREATE TABLE objects (id INTEGER PRIMARY KEY, resource TEXT NOT NULL, path TEXT NOT NULL, revision INTEGER NOT NULL, value BLOB NOT NULL);
@@ -78,7 +78,7 @@ class SqliteStore:
         on_fatal: Callable[[str], None] = end_process,
     ) -> None:
         self._clock = clock
-        # The lock comes first: a second process must not even open the file (decision 0004).
+        # The lock comes first, because a second process must not even open the file (decision 0004).
         self._lock = _FileLock(path.with_name(path.name + ".lock"), path)
         try:
             writer_state = _open_writer_state(path, clock)
@@ -158,7 +158,7 @@ class SqliteStore:
         if revision > newest:
             raise future_revision_error(revision, newest)
         if revision > oldest:
-            # Every round queues behind the commits that arrived meanwhile.
+            # Every removal queues behind the commits that arrived meanwhile.
             while (
                 await self._writer.submit(CompactJob(_future(), revision, MAX_COMPACTED_ROWS_PER_TRANSACTION))
                 == MAX_COMPACTED_ROWS_PER_TRANSACTION
@@ -193,7 +193,7 @@ class SqliteStore:
             del self._leases[term.role]
 
     async def close(self) -> None:
-        # The writer finishes the queued commits before the readers and the lock go.
+        # The writer finishes the queued commits before the readers are closed and the lock is released.
         await asyncio.to_thread(self._writer.stop)
         # Lets the loop run the callbacks that the writer scheduled last.
         await asyncio.sleep(0)

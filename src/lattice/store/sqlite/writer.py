@@ -1,5 +1,5 @@
 """The writer thread of the SQLite file: commits all queued jobs in one durable transaction, then resolves
-them on the event loop."""
+their futures on the event loop."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,12 @@ from lattice.store.protocol import (
 )
 from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 
-# Commits in one transaction: bounds how long the first commit waits.
+# Limit of jobs in one transaction, which bounds how long the first job waits.
 MAX_JOBS_PER_TRANSACTION = 512
-# Pages (4 MiB) of write-ahead log before a checkpoint: with 16 MiB at once, commits waited 30 ms.
+# Length of the write-ahead log, in pages (4 MiB), beyond which a checkpoint runs; during a checkpoint of 16
+# MiB, commits waited 30 ms.
 CHECKPOINT_PAGES = 1_000
-# Expired request ids removed per transaction.
+# Limit of expired request ids that one transaction removes.
 MAX_EXPIRED_IDS_PER_DELETE = 500
 EXPIRY_INTERVAL_S = 10.0
 # EX_SOFTWARE of sysexits.h.
@@ -41,8 +42,8 @@ _META = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
 
 
 def end_process(reason: str) -> None:
-    """Exit the process: after a failed fsync the contents of the disk are unknown, and only a restart reads
-    them again."""
+    """Exit the process, because after a failed fsync the contents of the disk are unknown, and only a restart
+    reads them again."""
     sys.stderr.write(f"lattice: {reason}; exiting, so that no write is acknowledged that may be lost\n")
     sys.stderr.flush()
     os._exit(EXIT_DISK_FAILURE)
@@ -94,14 +95,15 @@ class CommitJob:
             ).fetchone()
             if recorded is not None:
                 return int(recorded[0])
-        # The term number is compared in the transaction of the write: a deposed leader cannot write (I-08,
-        # I-09).
+        # The term number is compared in the transaction of the write, so that a deposed leader cannot write
+        # (I-08, I-09).
         if self.fence is not None and state.terms.get(self.fence.role, 0) != self.fence.number:
             raise fenced_error(self.fence, state.terms.get(self.fence.role, 0))
         rows = state.rows
         rows.load([operation.key for operation in (*self.checks, *self.writes)])
         check_expected_revisions(self.writes, self.checks, rows.revision)
-        # Rejections end here: a job that has written must not fail alone.
+        # From here on the job must not raise a rejection: it begins to write, and only the whole group can be
+        # rolled back.
         self.revision = state.revision = state.revision + 1
         self.changes = [rows.write(write, self.revision, number) for number, write in enumerate(self.writes)]
         if self.request_id is not None:
@@ -131,8 +133,8 @@ class TermJob:
 
 @dataclass(eq=False, slots=True)
 class CompactJob:
-    """Move the oldest readable revision, then remove at most `rows` log rows before it; return the number
-    removed."""
+    """Set the oldest readable revision to `compact_revision`, then remove at most `rows` log rows that are no
+    longer needed; return the number removed."""
 
     future: "asyncio.Future[int]"
     compact_revision: int
@@ -169,7 +171,7 @@ class Writer:
         self._wal_pages = 0
         self._next_expiry_at = 0.0
         self._closed = False
-        # The hook also replaces the automatic checkpoint of SQLite, which hides errors.
+        # The hook also replaces SQLite's automatic checkpoint, because the automatic checkpoint hides errors.
         state.db.set_wal_hook(self._note_wal)
         self._thread = threading.Thread(target=self._run, name="lattice-sqlite-writer", daemon=True)
         self._thread.start()
@@ -210,7 +212,8 @@ class Writer:
         return go_on
 
     def _next_group(self) -> tuple[list[Job], bool]:
-        """Wait for a job and take every queued job with it; False after the last job."""
+        """Wait for a job and take the queued jobs with it, at most MAX_JOBS_PER_TRANSACTION; also return
+        False after the last job, else True."""
         job = self._queue.get()
         group: list[Job] = []
         while job is not None:
@@ -242,12 +245,12 @@ class Writer:
             self._delete_expired_requests()
             state.db.execute("COMMIT")
         except (apsw.Error, ValueError, TypeError, OverflowError) as error:
-            # Nothing of the group is in the file: revision and terms continue from the last transaction.
+            # Nothing of the group is in the file, so revision and terms continue from the last transaction.
             state.revision, state.terms = previous_revision, previous_terms
             state.rows.roll_back()
             self._roll_back()
-            # A single job has a value that SQLite cannot store: run every job alone, so that the others
-            # succeed.
+            # One job of the group has a value that SQLite cannot store: run every job alone, so that the
+            # other jobs succeed.
             if len(group) > 1 and not isinstance(error, apsw.Error):
                 single_outcomes: list[int | Exception] = []
                 for job in group:
@@ -281,7 +284,7 @@ class Writer:
 
     def _resolve_jobs(self, group: Sequence[Job], outcomes: Sequence[int | Exception]) -> None:
         """Publish the changes of the group, then resolve the futures; runs on the event loop."""
-        # A caller that goes on after its commit finds the change in every watch.
+        # Published first, so that a caller that continues after its commit finds the change in every watch.
         self._deliver(
             [
                 job

@@ -83,8 +83,8 @@ class HostPorts:
 
 
 def _is_exhausted(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags:
-    """Nodes whose range is exhausted by the host ports; Fit rejects nodes whose range is too small without
-    them."""
+    """Nodes whose range is exhausted by the host ports; Fit rejects nodes whose range is too small even
+    without the host ports."""
     ports = rows.table.resource_index[PORTS]
     need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
     inside = _new_in_range(numbers, rows)

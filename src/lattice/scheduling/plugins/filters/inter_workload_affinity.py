@@ -78,8 +78,8 @@ class WorkloadAffinity:
 def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, counts: TopologyCounts) -> Flags:
     """Nodes with the topology key whose domain has no matching workload.
 
-    The first workload that matches its own term is accepted by every node with the topology key: no other
-    could be first.
+    If no placed workload matches and the asking workload matches its own term, every node with the topology
+    key accepts it, because otherwise no workload could be the first.
     """
     key = term.topology_key
     if term.selector.matches(ask.labels) and not counts.by_domain(table, key).any():
@@ -134,7 +134,8 @@ class AntiAffinityViolated:
         return shortfalls_by_value(codes, shortfall)
 
     def _conflict_check(self) -> Callable[[Placement], bool]:
-        """A cached check: workloads of equal shape conflict alike, and shapes are few."""
+        """A check that is cached by shape, because workloads of equal shape have equal conflicts, and shapes
+        are few."""
         conflict_by_shape: dict[Hashable, bool] = {}
 
         def is_conflicting(placement: Placement) -> bool:

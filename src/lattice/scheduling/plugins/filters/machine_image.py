@@ -41,7 +41,8 @@ class ImageMismatch:
 
 @dataclass(frozen=True, slots=True)
 class ImageTooOld:
-    """The version of the node's machine image is lower, or its name holds no version."""
+    """The version in the name of the node's machine image is lower than required, or the name holds no
+    version."""
 
     version: str
     plugin: ClassVar[str] = "MachineImage"

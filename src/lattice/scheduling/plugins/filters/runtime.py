@@ -17,7 +17,7 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 @dataclass(frozen=True, slots=True)
 class NoRuntime:
-    """The node reports runtimes without the needed one."""
+    """The node reports its runtimes, and the needed runtime is not among them."""
 
     runtime: str
     plugin: ClassVar[str] = "Runtime"

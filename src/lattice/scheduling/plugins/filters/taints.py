@@ -24,7 +24,7 @@ class Untolerated:
     """The node has a taint that the workload does not tolerate."""
 
     taint: Taint
-    # Shown only: workloads with different tolerations share the reason.
+    # Only for the message: workloads with different tolerations share the reason.
     tolerations: tuple[Toleration, ...] = field(default=(), compare=False)
     plugin: ClassVar[str] = "Taints"
 
@@ -58,7 +58,7 @@ class Taints:
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         tolerations = ask.demands.tolerations
         rejections: dict[Reason, Flags] = {}
-        # Few distinct taints, many nodes: one column per taint.
+        # One column per taint, because there are few distinct taints and many nodes.
         for taint in rows.aggregate(self.name, _hard_taints):
             if any(toleration.tolerates(taint) for toleration in tolerations):
                 continue
@@ -92,8 +92,8 @@ class TaintEviction:
 
 
 def taint_evictions(node_info: NodeInfo, placements: Iterable[Placement]) -> dict[str, TaintEviction]:
-    """Evictions by workload name because of the node's NoExecute taints; of several taints the one tolerated
-    for the shortest time."""
+    """Evictions by workload name because of the node's NoExecute taints; if several taints evict a workload,
+    by the taint that is tolerated for the shortest time."""
     taints = [taint for taint in node_info.taints if taint.effect == "NoExecute"]
     evictions = {}
     for placement in placements if taints else ():

@@ -86,7 +86,8 @@ class MaxSkewExceeded:
 
 @dataclass(frozen=True, slots=True)
 class TopologySpread:
-    """Only domains with a ready node that node selector and node affinity allow count as the emptiest domain."""
+    """The emptiest domain is chosen among the domains with a ready node that node selector and node affinity
+    allow."""
 
     name: ClassVar[str] = "TopologySpread"
     scope: ClassVar[Scope] = "domain"

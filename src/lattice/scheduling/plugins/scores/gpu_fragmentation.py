@@ -25,7 +25,7 @@ from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, WorkloadAsk
 
 # Losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing.
 LOSS_RESOLUTION = 1024.0
-MAX_CACHED_SHAPES = 4096  # shapes with cached costs
+MAX_CACHED_SHAPES = 4096  # limit of shapes with cached costs
 StateCodes = NDArray[np.int64]
 
 
@@ -75,7 +75,7 @@ class FragmentationCache:
         """Whether the table has the same number of rows and GPUs per node, and the cache holds few states
         that no node is in.
 
-        A new demand snapshot makes every state be evaluated again, so the cache may hold fewer unused states
+        After a new demand snapshot every state is evaluated again, so the limit of unused states is lower
         then.
         """
         max_states = 4 * table.count + 4096

@@ -57,8 +57,8 @@ class ZoneSpread:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSpread:
-    """The sum of node and zone spread. The parts differ in scope: the engine caches node spread by row, zone
-    spread is equal for a zone."""
+    """The sum of node and zone spread. The parts differ in scope: the engine caches node spread by row, while
+    zone spread is equal on all nodes of a zone."""
 
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "domain"
