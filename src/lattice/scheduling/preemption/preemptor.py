@@ -177,7 +177,8 @@ class _BestFirstSearch:
         return replace(self.best, is_exact=not self.budget.is_exhausted) if self.best else None
 
     def _cheapest_first(self, candidates: Iterator[NodeLowerBound]) -> Iterator[NodeLowerBound]:
-        """Nodes not searched yet, and nodes that wait with a raised bound, the lowest bound first."""
+        """The nodes that are not searched yet and the nodes that wait with a raised bound, the lowest bound
+        first."""
         head = next(candidates, None)
         while head or self.pending:
             if head is None or (self.pending and self.pending[0] < head):

@@ -125,10 +125,10 @@ class WorkloadIndex:
     def __init__(self, table: TopologyView) -> None:
         self._table = table
         self._topology_counts: dict[tuple[str, LabelSelector, str], TopologyCounts] = {}  # in order of use
-        # By namespace, service and a label that the selector requires.
+        # By namespace, service and a label that the selector requires (None if it requires no label).
         self._counts_by_label: dict[tuple[str, str, Label | None], list[TopologyCounts]] = {}
         self._classes: dict[WorkloadIdentity, WorkloadClass] = {}
-        # By namespace and service, and by namespace and each label.
+        # By namespace and service; a class is also listed by namespace and every label of its workloads.
         self._classes_by_label: dict[
             tuple[str, str] | tuple[str, Label], dict[WorkloadIdentity, WorkloadClass]
         ] = {}
@@ -172,7 +172,7 @@ class WorkloadIndex:
         drop_oldest_half(self._topology_counts, max_columns(self._table.count))
         if len(self._topology_counts) == previous_size:
             return
-        # By identity: counts are compared as objects, not by content.
+        # By object identity, because equal contents do not make two counts the same.
         remaining = set(map(id, self._topology_counts.values()))
         self._counts_by_label.clear()
         for counts in self._topology_counts.values():

@@ -20,7 +20,8 @@ class _InsufficientResource(NamedTuple):
 
 
 class InsufficientResource(_InsufficientResource):
-    """The node has too little of a resource free. A tuple, because every decision looks up several reasons."""
+    """The node has too little of a resource free. A tuple, because tuples hash fast and every decision looks
+    up several reasons."""
 
     __slots__ = ()
     plugin = "Fit"

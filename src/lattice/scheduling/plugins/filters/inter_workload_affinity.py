@@ -153,8 +153,8 @@ class AntiAffinityViolated:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadAntiAffinity:
-    """Reject nodes by required anti-affinity. The filter costs nothing while no term of the asking or a
-    placed workload applies."""
+    """Reject nodes by required anti-affinity. The filter costs nothing while neither the asking workload nor
+    a placed workload has a term that applies."""
 
     name: ClassVar[str] = "WorkloadAntiAffinity"
     scope: ClassVar[Scope] = "domain"
