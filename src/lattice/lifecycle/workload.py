@@ -80,7 +80,8 @@ class Action(StrEnum):
 
 # After these actions the agent has an order to start the run.
 START_ACTIONS = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})
-# The status shows the reason of the wait, also when the reason changes.
+# While a workload waits by one of these actions, its status shows the reason and follows every change of the
+# reason.
 AWAIT_ACTIONS = frozenset({Action.AWAIT_FAILOVER, Action.AWAIT_NODE})
 UNSTORED_ACTIONS = frozenset(
     {Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION}

@@ -9,8 +9,9 @@ from lattice.kinds.meta.quantity import dollars_to_micros, gib_to_bytes, parse_c
 
 PRICES_AS_OF = "2026-08-22"
 PRICE_SOURCE = "built-in table"
-# List prices published by the providers: Linux, on demand, US dollars per hour, cheapest zone of the region. As
-# gathered in the public SkyPilot catalog of that day; Azure there covers US regions only.
+# The prices below are list prices of the providers: Linux, on demand, US dollars per hour, in the cheapest
+# zone of the region. They come from the public SkyPilot catalog of PRICES_AS_OF, which covers only the US
+# regions of Azure.
 
 
 def listed_prices() -> Iterator[tuple[str, str, str, int]]:

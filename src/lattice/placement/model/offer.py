@@ -20,7 +20,7 @@ from lattice.placement.model.demand import Demand
 
 # An absent limit; the sum of two absent limits still fits in 64 bits.
 NO_LIMIT = 1 << 61
-# The single machine type that fixed capacity divides into.
+# Name of the machine type of a data center that states cores or memory: equal parts of its total capacity.
 STATIC_MACHINE_TYPE = "static"
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
@@ -69,7 +69,8 @@ class Budget:
     # Micro-dollars per hour that may be committed in total; NO_LIMIT: the budget rejects no commitment.
     commit_cap: int = NO_LIMIT
     spent_this_month: int = 0  # micro-dollars this calendar month
-    # The part of the month after the counted spending; None: from now on.
+    # The time from the end of the counted spending to the end of the month; None: the month counts from the
+    # present time on.
     month_remaining: timedelta | None = None
 
     @property
@@ -168,8 +169,8 @@ class OfferTable(Table):
         # The cached masks would still describe the previous offer.
         for holds, mask in self.masks.values():
             mask[row] = holds(offer)
-        # Only static offers have a reserve or an overflow; a replacement of any other offer can only change
-        # the hints.
+        # Only static offers have a reserve or an overflow. The replacement of any other offer can only change
+        # the set of reopen hints.
         if offer.is_static or offer.reopen_hint != previous.reopen_hint:
             self._index_offers()
         return affected
@@ -188,8 +189,8 @@ class OfferTable(Table):
                 self.touch(row)
 
     def gpu_resource_for(self, demand: Demand, row: int) -> str:
-        """The GPU count of the offer that a replica is counted against: of the required model, else of the
-        model with most left.
+        """The resource of the offer that counts the GPUs of a replica: that of the required model, else that
+        of the model with the most GPUs left.
 
         An empty string means that no model has enough GPUs left.
         """

@@ -14,9 +14,9 @@ from lattice.errors import Invalid
 # A limit of this size or more does not limit.
 SOLVER_NO_LIMIT = 1 << 60
 
-# "optimal": proven, the gap is within the requested gap. "packed": the solver has finished, but whole
-# machines cost more than its bound, and a cheaper solution is neither known nor excluded. "greedy": without
-# the solver.
+# How far the solution is proven. "optimal": the cost is within the requested gap of the bound. "packed": the
+# solver has finished, but packing onto whole machines costs more than its bound, so that a cheaper solution
+# may exist or not. "time limit": the solver was stopped. "greedy": the solver did not take part.
 SolverStatus = Literal["optimal", "packed", "time limit", "greedy"]
 
 

@@ -50,8 +50,8 @@ def answer_query(
 ) -> Document:
     """Answer the query about the world.
 
-    `changes` and `deleted` are manifests to apply and objects to delete. A plan describes them; every other
-    query is answered for the world after them.
+    `changes` and `deleted` are manifests to apply and objects to delete. A plan describes their effect; every
+    other query is answered for the world after these changes.
     """
     if query["ask"] == "plan":
         if changes or deleted:
