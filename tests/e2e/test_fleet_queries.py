@@ -193,14 +193,14 @@ def test_killed_query_worker_is_an_error_and_is_replaced(server: Server, wire: W
         os.kill(pid, signal.SIGKILL)
         told = lost.result()
     assert (told.status, told.value["reason"]) == (503, "ServiceUnavailable")
-    assert "ended in the middle: it was ended by SIGKILL (fix: ask again" in told.value["message"]
+    assert "ended during the query: the process was killed by SIGKILL (fix: retry" in told.value["message"]
     lines = [
         json.loads(line)
         for line in (server.data_dir / "server.log").read_text().splitlines()
         if '"fleet process ended"' in line
     ]
     assert [(line["pid"], line["why"]) for line in lines if line["pid"] == pid] == [
-        (pid, "it was ended by SIGKILL")
+        (pid, "the process was killed by SIGKILL")
     ]
     assert asked(wire, "cost").status == 200
     assert child_of(server.process) not in (None, pid)

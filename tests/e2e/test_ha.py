@@ -233,7 +233,7 @@ def _deceive_leader(trial: Trial) -> None:
     late = _check_that_it_stopped(trial, deceived, term)
     fleet.fences.believed = 0
     fenced = deceived.metric("lattice_controller_reconciles_total", 'result="fenced"')
-    (line,) = deceived.said("controllers end")
+    (line,) = deceived.said("controllers stopped")
     assert f"term {term} of controllers has ended, term {term + 1} has begun" in line["why"]
     assert fenced > 0
     print(

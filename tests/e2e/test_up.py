@@ -295,7 +295,7 @@ def test_full_disk_refuses_writes_and_serves_reads(small_disk: Path) -> None:
         while (answer := wire.post(CONFIGMAPS, configmap(f"big-{len(kept)}", BIG))).status == 201:
             kept.append(f"big-{len(kept)}")
             assert len(kept) < 100
-        refused(answer, 507, "StorageFull", "the disk is full", "fix: free some space")
+        refused(answer, 507, "StorageFull", "the disk is full", "fix: free disk space")
         assert wire.get(CONFIGMAPS).names == sorted(kept)
         refused(wire.post(CONFIGMAPS, configmap("still-full", BIG)), 507, "StorageFull")
         ballast.unlink()

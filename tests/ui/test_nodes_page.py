@@ -96,7 +96,7 @@ def test_node_is_cordoned_drained_and_uncordoned_from_the_page(
     expect(page.get_by_role("dialog")).not_to_contain_text("its cluster")
     page.get_by_role("dialog").get_by_role("button", name="Drain").click()
     expect(state).to_have_text("Draining")
-    expect(page.get_by_text("drained: no workloads are left")).to_be_visible()
+    expect(page.get_by_text("drained: no workloads remain")).to_be_visible()
     assert bound_to(ui_server, spare) == []
     page.get_by_role("button", name="Uncordon").click()
     expect(state).to_have_text("Ready")

@@ -97,7 +97,7 @@ def test_service_changes_are_shown_live(visit: Visitor, ui_server: UiServer, cry
     expect(page.locator("[data-test=verdict]")).to_contain_text("Why it is not placed")
     ui_server.apply(crypt.replace("[fedramp]", "[gdpr]"))
     expect(page.locator("[data-test=verdict]")).to_contain_text("Placed in south")
-    expect(page.locator(".timeline")).to_contain_text("in south-")
+    expect(page.locator(".timeline")).to_contain_text("in cluster south-")
     expect(page.locator('[data-path="default/crypt-0"]')).to_contain_text("0.15 cpu, 64 MiB")
     page.get_by_role("link", name="Services").first.click()
     expect(line).to_contain_text("Placed")
