@@ -14,8 +14,8 @@ PURPOSE = (
         f"{BINDING}::test_running_loop_follows_changes",
         (
             "controllers/scheduler/table_updater.py",
-            "return (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)",
-            "return (Source(workloads, self._workload_changed), services)",
+            "Source(nodes, self.on_node_change), Source(workloads",
+            "Source(workloads",
         ),
     ),
     Row(

@@ -329,7 +329,7 @@ async def test_surge_replica_goes_once_evicted_one_is_ready() -> None:
         assert len(fleet.live()) == 3
         woken: list[str] = []
         copy = fleet.context.cache(LatticeWorkload)
-        copy.on_change(lambda change: woken.extend(fleet.replicas._keys_for_workload(change)))
+        copy.on_change(lambda change: woken.extend(fleet.replicas.keys_for_workload(change)))
         await fleet.change(moved, ready=True)
         assert woken == ["default/api"]
         await fleet.converge()

@@ -139,7 +139,21 @@ class AutomationController:
                     message = f"projected use this month is {share / 10_000:.1f} % of the budget"
                     yield Measurement(f"latticeledger/{ledger.metadata.name}", share, message)
         elif when.capacity:
-            yield from self._capacity_measurements(when.capacity.pool)
+            for pool in self.context.cache(LatticePool).objects():
+                name, utilization = pool.metadata.name, pool.status.utilization
+                if utilization is None or when.capacity.pool not in ("", name):
+                    continue
+                shares = (
+                    ("nodes", utilization.nodes),
+                    ("cores", utilization.cores),
+                    ("memory", utilization.memory),
+                )
+                share, resource = max(
+                    (0 if amount is None else dollars_to_micros(amount), resource)
+                    for resource, amount in shares
+                )
+                message = f"{share / 10_000:.0f} % of the {resource} of the pool in use"
+                yield Measurement(f"latticepool/{name}", share, message)
 
     def _cpu_measurements(self, rule: AutomationRule) -> Iterator[Measurement]:
         node_cpu, now = rule.spec.when.node_cpu, self.context.clock.monotonic()
@@ -185,25 +199,6 @@ class AutomationController:
             return {f"latticepool/{pool.metadata.name}" for pool in pools if pool.status.utilization is None}
         return set()
 
-    def _capacity_measurements(self, pool_name: str) -> Iterator[Measurement]:
-        for pool in self.context.cache(LatticePool).objects():
-            utilization = pool.status.utilization
-            if utilization is not None and (not pool_name or pool.metadata.name == pool_name):
-                shares = {
-                    "nodes": utilization.nodes,
-                    "cores": utilization.cores,
-                    "memory": utilization.memory,
-                }
-                share, resource = max(
-                    (0 if amount is None else dollars_to_micros(amount), name)
-                    for name, amount in shares.items()
-                )
-                yield Measurement(
-                    f"latticepool/{pool.metadata.name}",
-                    share,
-                    f"{share / 10_000:.0f} % of the {resource} of the pool in use",
-                )
-
     def _writes(self, rule: AutomationRule, firing: Firing) -> Iterator[Write]:
         """The events and object writes of one firing."""
         kinds: dict[str, type[Kind]] = {
@@ -223,14 +218,10 @@ class AutomationController:
                     subject, action.event.reason, message, warning=action.event.type == "Warning"
                 )
         entry = self.context.cache(type(subject)).entry(path_of(subject))
-        if entry is not None and isinstance(subject, LatticeWorkload):
-            yield from self._workload_writes(rule, subject, entry)
-
-    def _workload_writes(
-        self, rule: AutomationRule, workload: LatticeWorkload, entry: Entry
-    ) -> Iterator[Write]:
-        """Combine all changes of the workload into one write: two writes of the same key would conflict in a
-        commit."""
+        if entry is None or not isinstance(subject, LatticeWorkload):
+            return
+        # All changes of the workload go into one write: two writes of the same key would conflict in a
+        # commit.
         retry_request = {RETRY_REQUESTED_ANNOTATION: self.context.timestamp}
         put: Put | None = None
         for action in rule.spec.actions:
@@ -245,7 +236,7 @@ class AutomationController:
             elif action.set_desired_state:
                 put = with_spec(
                     entry,
-                    msgspec.structs.replace(workload.spec, desired_state=action.set_desired_state.state),
+                    msgspec.structs.replace(subject.spec, desired_state=action.set_desired_state.state),
                 )
             # The next action changes the result of this write, under the same expected revision.
             if put is not None:

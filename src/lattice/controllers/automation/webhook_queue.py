@@ -107,26 +107,20 @@ class WebhookQueue:
         # Report before the call leaves the queue: if the commit of the report fails, the next reconcile
         # repeats only the report.
         if call.error:
-            await self._report_failure(call)
+            # The automation controller has just written this rule, so a write based on an older cached entry
+            # would conflict.
+            await self._rules.wait_for(await self.context.store.revision())
+            path = f"/{call.rule.metadata.name}"
+            rule, entry = self._rules.get(path), self._rules.entry(path)
+            message = f"{call.object_path}: {call.error}"
+            writes: list[Write] = [self._recorder.event(call.rule, "WebhookFailed", message, warning=True)]
+            if rule is not None and entry is not None and rule.status.last_error != call.error:
+                status = msgspec.structs.replace(rule.status, last_error=call.error)
+                writes.append(with_status(entry, status))
+            await self.context.commit(writes)
         calls.popleft()
         if calls:
             self._wake((key,))
         else:
             del self._queues[key]
         return None
-
-    async def _report_failure(self, call: WebhookCall) -> None:
-        """Record the failure as an event and in the status of the rule."""
-        path = f"/{call.rule.metadata.name}"
-        # The automation controller has just written this rule, so a write based on an older cached entry
-        # would conflict.
-        await self._rules.wait_for(await self.context.store.revision())
-        rule, entry = self._rules.get(path), self._rules.entry(path)
-        writes: list[Write] = [
-            self._recorder.event(
-                call.rule, "WebhookFailed", f"{call.object_path}: {call.error}", warning=True
-            )
-        ]
-        if rule is not None and entry is not None and rule.status.last_error != call.error:
-            writes.append(with_status(entry, msgspec.structs.replace(rule.status, last_error=call.error)))
-        await self.context.commit(writes)

@@ -82,8 +82,8 @@ class GarbageCollector:
                     freeze=False,
                     keeps_bytes=False,
                 )
-        sources = [Source(cache, self._keys_for_change) for cache in self._caches.values()]
-        self._loop = Loop(self, self.clock, self.rng, self._list_keys, sources, CONCURRENCY)
+        sources = [Source(cache, self.keys_for_change) for cache in self._caches.values()]
+        self._loop = Loop(self, self.clock, self.rng, self.list_keys, sources, CONCURRENCY)
         expiry = EventExpiryController(self.store, self.clock, self._committer, self.event_ttl)
         self._expiry_loop = Loop(expiry, self.clock, self.rng, expiry.list_keys, (), CONCURRENCY)
 
@@ -101,13 +101,13 @@ class GarbageCollector:
         """Run until cancelled, or until the term of the leader is over."""
         await run_all((self._loop, self._expiry_loop), self._caches.values())
 
-    def _list_keys(self) -> Iterable[str]:
+    def list_keys(self) -> Iterable[str]:
         for cache in self._caches.values():
             for item in cache.objects():
                 if self._needs_reconcile(item):
                     yield str(item.key)
 
-    def _keys_for_change(self, change: Change) -> list[str]:
+    def keys_for_change(self, change: Change) -> list[str]:
         """The keys of the objects that the change concerns: the object, its dependents, its owners, its
         namespace."""
         previous, current = self._caches[change.key.resource].previous_object, self._cached(change.key)

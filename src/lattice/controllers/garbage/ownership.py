@@ -89,17 +89,8 @@ class OwnerResolver:
     def parse(self, entry: Entry) -> GarbageObject:
         metadata = _decode(entry.value).metadata
         raw = bytes(metadata.owner_references)
-        owners = self._owners(entry.key.namespace, raw) if raw else ()
-        return GarbageObject(
-            entry.key,
-            metadata.uid,
-            owners,
-            metadata.finalizers or (),
-            metadata.deletion_timestamp is not None,
-        )
-
-    def _owners(self, namespace: str, raw: bytes) -> tuple[Owner, ...]:
-        owners = self._owner_lists.get((namespace, raw))
+        namespace = entry.key.namespace
+        owners = self._owner_lists.get((namespace, raw)) if raw else ()
         if owners is None:
             # A full cache is dropped as a whole.
             if len(self._owner_lists) >= MAX_CACHED_OWNER_LISTS:
@@ -113,7 +104,13 @@ class OwnerResolver:
                     key = Key(resource.id, namespace if resource.namespaced else "", reference.name)
                 resolved.append(Owner(key, reference.uid, reference.block_owner_deletion is True))
             owners = self._owner_lists[namespace, raw] = tuple(resolved)
-        return owners
+        return GarbageObject(
+            entry.key,
+            metadata.uid,
+            owners,
+            metadata.finalizers or (),
+            metadata.deletion_timestamp is not None,
+        )
 
 
 class OwnershipVerdict(NamedTuple):

@@ -120,19 +120,19 @@ class JoinTokenController:
             self,
             context.clock,
             context.rng,
-            self._list_keys,
-            (Source(context.cache(Secret), self._keys_for_secret),),
+            self.list_keys,
+            (Source(context.cache(Secret), self.keys_for_secret),),
             Concurrency(workers=1),
         )
 
-    def _list_keys(self) -> Iterable[str]:
+    def list_keys(self) -> Iterable[str]:
         return [
             f"{SYSTEM_NAMESPACE}/{secret.metadata.name}"
             for secret in self.context.cache(Secret).objects(SYSTEM_NAMESPACE)
             if secret.type == TOKEN_SECRET_TYPE
         ]
 
-    def _keys_for_secret(self, change: Change) -> Iterable[str]:
+    def keys_for_secret(self, change: Change) -> Iterable[str]:
         secret = self.context.cache(Secret).get(change.key.path)
         if secret is None or secret.type != TOKEN_SECRET_TYPE or change.key.namespace != SYSTEM_NAMESPACE:
             return ()

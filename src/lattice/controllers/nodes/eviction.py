@@ -81,9 +81,9 @@ class EvictionController:
 
     def loop(self) -> Loop:
         sources = (
-            Source(self._nodes, self._keys_for_node),
-            Source(self._workloads, self._keys_for_change),
-            Source(self._services, self._keys_for_change),
+            Source(self._nodes, self.keys_for_node),
+            Source(self._workloads, self.keys_for_change),
+            Source(self._services, self.keys_for_change),
         )
         return Loop(
             self,
@@ -158,12 +158,12 @@ class EvictionController:
             delays.append(SPARED_RECHECK_S)
         return Requeue(min(delays)) if delays else None
 
-    def _keys_for_node(self, change: Change) -> Iterable[str]:
+    def keys_for_node(self, change: Change) -> Iterable[str]:
         node, path = self._nodes.get(change.key.path), change.key.path
         is_concerned = path in self._checked_nodes or (node is not None and needs_eviction_check(node))
         return (path,) if is_concerned else ()
 
-    def _keys_for_change(self, change: Change) -> Iterable[str]:
+    def keys_for_change(self, change: Change) -> Iterable[str]:
         """Wake the nodes that a workload or service concerns.
 
         A drain depends on replicas on any node; a taint concerns the workloads that are on the node or have

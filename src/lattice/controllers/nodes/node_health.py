@@ -99,11 +99,11 @@ class NodeHealthController:
             self.context.clock,
             self.context.rng,
             lambda: [*(path_of(node) for node in self._nodes.objects()), ZONES_KEY],
-            (Source(self._nodes, self._keys_for_node),),
+            (Source(self._nodes, self.keys_for_node),),
             self.concurrency,
         )
         self._wake = loop.wake
-        self.context.presence.on_change(self._on_presence_change)
+        self.context.presence.on_change(self.on_presence_change)
         return loop
 
     def on_change(self, listener: Callable[[Iterable[str]], None]) -> None:
@@ -248,7 +248,7 @@ class NodeHealthController:
             delay_s = verdict.requeue_after or self.concurrency.resync_s
         return Requeue(min(delay_s, RECOUNT_DELAY_S) if node.metadata.name in self._recount_at else delay_s)
 
-    def _keys_for_node(self, change: Change) -> Iterable[str]:
+    def keys_for_node(self, change: Change) -> Iterable[str]:
         """Wake the node, unless only its workload count changed: with thousands of bindings such changes are
         constant."""
         previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
@@ -258,7 +258,7 @@ class NodeHealthController:
         recounted = replace(previous.status, workloads=current.status.workloads)
         return () if is_same and recounted == current.status else (change.key.path,)
 
-    def _on_presence_change(self, change: PresenceChange) -> None:
+    def on_presence_change(self, change: PresenceChange) -> None:
         path = f"/{change.node}"
         node = self._nodes.get(path)
         # A ready node needs no wake-up: its reconcile repeats before the last heartbeat is too old.

@@ -44,29 +44,19 @@ class SurgeTurns:
         if surges is not None:
             self._waiting[node] = surges
         for service in {**previous_of_node, **(surges or {})}:
+            now = self.monotonic()
+            waiting = sorted(key for key, services in self._waiting.items() if service in services)
+            turn = self._turns.pop(service, SurgeTurn("", now))
             # A drain whose surge replica fits nowhere makes no progress: its turn is not extended, and
             # another drain gets the next turn.
-            self._assign(service, "" if is_unschedulable else node)
+            is_extended = turn.node == node and not is_unschedulable
+            # A later drain must not take over a running turn: its surge replica would move between clusters
+            # (I-33).
+            if turn.node in waiting and (is_extended or now < turn.ends_at):
+                self._turns[service] = SurgeTurn(turn.node, now + SURGE_TURN_S) if is_extended else turn
+            elif waiting:
+                # The next node by name, and after the last name the first: every draining node gets a turn.
+                next_node = next((key for key in waiting if key > turn.node), waiting[0])
+                self._turns[service] = SurgeTurn(next_node, now + SURGE_TURN_S)
         reassigned = {service for service, path in self.surges().items() if previous.get(service) != path}
         return ({*previous_of_node} ^ {*(surges or {})}) | reassigned
-
-    def _assign(self, service: str, active_node: str) -> None:
-        """Give the surge replica of a service to the next draining node, once the current drain ends or its
-        turn expires.
-
-        `active_node` is a node whose drain makes progress, which extends the turn of the node.
-        """
-        now = self.monotonic()
-        waiting = sorted(key for key, services in self._waiting.items() if service in services)
-        turn = self._turns.pop(service, SurgeTurn("", now))
-        # A later drain must not take over a running turn: its surge replica would move between clusters
-        # (I-33).
-        if turn.node in waiting and (now < turn.ends_at or turn.node == active_node):
-            if turn.node == active_node:
-                turn = SurgeTurn(turn.node, now + SURGE_TURN_S)
-            self._turns[service] = turn
-        elif waiting:
-            # The next node by name, and after the last name the first: every draining node gets a turn.
-            self._turns[service] = SurgeTurn(
-                next((key for key in waiting if key > turn.node), waiting[0]), now + SURGE_TURN_S
-            )

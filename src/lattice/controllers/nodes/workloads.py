@@ -121,11 +121,11 @@ class WorkloadController:
             self.context.clock,
             self.context.rng,
             lambda: [path_of(workload) for workload in self._workloads.objects()],
-            (Source(self._workloads, self._keys_for_change),),
+            (Source(self._workloads, self.keys_for_change),),
             self.concurrency,
         )
         self._wake = loop.wake
-        self.context.presence.on_change(self._on_presence_change)
+        self.context.presence.on_change(self.on_presence_change)
         self.node_health.on_change(loop.wake)
         self.evictions.on_change(loop.wake)
         return loop
@@ -191,13 +191,13 @@ class WorkloadController:
         ]
         return Requeue(min(*waits, self.recheck_interval_s)) if waits else None
 
-    def _keys_for_change(self, change: Change) -> Iterable[str]:
+    def keys_for_change(self, change: Change) -> Iterable[str]:
         """Wake the workload, unless the workload waits for its first node: the scheduler handles unbound
         workloads."""
         workload = self._workloads.get(change.key.path)
         return () if workload is not None and awaits_node(workload) else (change.key.path,)
 
-    def _on_presence_change(self, change: PresenceChange) -> None:
+    def on_presence_change(self, change: PresenceChange) -> None:
         """Wake the workloads of a report, and the unsettled workloads of its node, because the agent may have
         confirmed their assignments."""
         unsettled = (

@@ -220,7 +220,15 @@ class Loop:
                 if startup.done():
                     startup.result()
                     self._start_reconciles()
-                self._timer.set(self._next_wakeup())
+                # All reconciles have the same timeout, so the first to start is the first to time out.
+                deadline = next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
+                if self._stop_at is not None:
+                    self._timer.set(min(self._stop_at, deadline))
+                else:
+                    # Without a free worker no due key can start; the end of a reconcile wakes the loop.
+                    has_free_worker = len(self._in_flight) < self.concurrency.workers
+                    due = self._queue.next_due() if has_free_worker else math.inf
+                    self._timer.set(min(self._resync_at, deadline, due))
                 await self._woken.wait()
                 self._woken.clear()
         finally:
@@ -264,15 +272,6 @@ class Loop:
         if self._fenced is not None:
             return True
         return self._stop_at is not None and (not self._in_flight or self.clock.monotonic() >= self._stop_at)
-
-    def _next_wakeup(self) -> float:
-        # All reconciles have the same timeout, so the first to start is the first to time out.
-        deadline = next(iter(self._in_flight.values())).deadline if self._in_flight else math.inf
-        if self._stop_at is not None:
-            return min(self._stop_at, deadline)
-        # Without a free worker no due key can start; the end of a reconcile wakes the loop.
-        due = self._queue.next_due() if len(self._in_flight) < self.concurrency.workers else math.inf
-        return min(self._resync_at, deadline, due)
 
     def _start_reconciles(self) -> None:
         now = self.clock.monotonic()

@@ -149,8 +149,15 @@ class BatchBinder:
             try:
                 revision = await self.binding_store.context.commit([*counts, *puts])
             except RevisionConflict as conflict:
+                affected = {
+                    id(scheduled)
+                    for scheduled in remaining
+                    if conflict.key in (node_key(scheduled.node), workload_key(scheduled.ask.name))
+                }
+                # A conflict on neither a node nor a workload of the batch concerns every workload.
+                unaffected = [scheduled for scheduled in remaining if id(scheduled) not in affected]
                 remaining = self._drop(
-                    remaining, _unaffected(remaining, conflict), f"another write of {conflict.key} came first"
+                    remaining, unaffected if affected else (), f"another write of {conflict.key} came first"
                 )
                 await self._wait_for_rival_write(conflict)
             except TooLarge:
@@ -284,14 +291,3 @@ class BatchBinder:
         )
         # A deleted object has no revision: the current revision of the store includes the deletion.
         await cache.wait_for(conflict.actual or await context.store.revision())
-
-
-def _unaffected(batch: Sequence[ScheduledWorkload], conflict: RevisionConflict) -> list[ScheduledWorkload]:
-    """The workloads that a conflict does not concern; none if the conflict is on neither a node nor a
-    workload of the batch."""
-    affected = {
-        id(scheduled)
-        for scheduled in batch
-        if conflict.key in (node_key(scheduled.node), workload_key(scheduled.ask.name))
-    }
-    return [scheduled for scheduled in batch if id(scheduled) not in affected] if affected else []

@@ -3,13 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cached_property
 from typing import Any
 
 import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
-from lattice.controllers.runtime.event_recorder import EventRecorder
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.meta.conditions import find_false, merge_conditions, without_condition
@@ -50,10 +48,6 @@ class BindingRecords:
 
     context: ControllerContext
 
-    @cached_property
-    def _recorder(self) -> EventRecorder:
-        return self.context.recorder("scheduling")
-
     def add_to_count(self, entry: Entry, delta: int) -> Put:
         """Add `delta` to the workload count of the node.
 
@@ -75,7 +69,11 @@ class BindingRecords:
     def bind(self, entry: Entry, binding: Binding, details: BindingDetails) -> list[Put]:
         """Bind the workload to the node, with an event; without details, ports and GPUs are those of the
         reservation."""
-        workload, now = self._workload(entry), self.context.timestamp
+        cache, path, now = self.context.cache(LatticeWorkload), entry.key.path, self.context.timestamp
+        cached_entry, workload = cache.entry(path), cache.get(path)
+        # Decoding is expensive: take the object of the cache if the cache has this revision.
+        if workload is None or cached_entry is None or cached_entry.revision != entry.revision:
+            workload = _decode_workload(entry.value)
         status = scheduling_status(workload)
         status = msgspec.structs.replace(
             status,
@@ -179,14 +177,6 @@ class BindingRecords:
         clock = self.context.clock
         return format_exact_time(clock.now() + timedelta(seconds=seconds - clock.monotonic()))
 
-    def _workload(self, entry: Entry) -> LatticeWorkload:
-        """The decoded workload, from the cache if the cache has this revision: decoding is expensive."""
-        cache, path = self.context.cache(LatticeWorkload), entry.key.path
-        cached_entry, workload = cache.entry(path), cache.get(path)
-        if workload is not None and cached_entry is not None and cached_entry.revision == entry.revision:
-            return workload
-        return _decode_workload(entry.value)
-
     def _node(self, entry: Entry) -> LatticeNode:
         cache, path = self.context.cache(LatticeNode), entry.key.path
         cached_entry, node = cache.entry(path), cache.get(path)
@@ -195,7 +185,7 @@ class BindingRecords:
         return _decode_node(entry.value)
 
     def _event(self, workload: LatticeWorkload, reason: str, message: str, *, warning: bool = False) -> Put:
-        return self._recorder.event(workload, reason, message, warning=warning)
+        return self.context.recorder("scheduling").event(workload, reason, message, warning=warning)
 
 
 def _add_finalizer(metadata: dict[str, Any]) -> dict[str, Any]:

@@ -144,12 +144,13 @@ class PersistentBindingStore:
         )
         lease = _lock_lease(node, spec)
         existing = await self.context.store.get(key_of(lease))
-        if (
-            existing is not None
-            and not self._is_from_earlier_term(_decode_lease(existing.value).spec.holder_identity or "")
-            and not _is_lease_expired(existing, now)
-        ):
-            return None
+        if existing is not None:
+            current = _decode_lease(existing.value).spec
+            duration = timedelta(seconds=current.lease_duration_seconds or 0)
+            # By wall time, because the holder may be another process. A Lease without renew time has expired.
+            has_expired = current.renew_time is None or now >= parse_timestamp(current.renew_time) + duration
+            if not has_expired and not self._is_from_earlier_term(current.holder_identity or ""):
+                return None
         put = put_new(lease, uid=self.context.new_uid(), now=self.context.timestamp)
         revision = await self._try_write(
             [put if existing is None else Put(put.key, put.value, existing.revision)]
@@ -202,8 +203,14 @@ class PersistentBindingStore:
         first, *remaining = parts
         if missing := await self._commit_together(first, attempt):
             return missing
+        # The lead is bound. A missing member was deleted, or bound by another leader.
         for part in remaining:
-            await self._finish(part)
+            for _ in range(MAX_WRITE_ATTEMPTS):
+                reserved, _ = await self._read_reservations(part)
+                if await self._bind(reserved):
+                    break
+            else:
+                raise _contended(part[0].workload)
         return ()
 
     def _parts(self, requests: Sequence[BindRequest], writes_per_request: int) -> list[list[BindRequest]]:
@@ -221,7 +228,17 @@ class PersistentBindingStore:
         # A cancelled reservation takes up to two writes: the workload and the count of its node.
         for part in self._parts(requests, writes_per_request=2):
             await self._write_with_retries(partial(self._abort_writes, part))
-        return await self._bound_reservations(requests)
+        entries = await asyncio.gather(
+            *(self.context.store.get(workload_key(request.workload)) for request in requests)
+        )
+        bound: list[str] = []
+        for request, entry in zip(requests, entries, strict=True):
+            # A reservation may be bound although the reply of its commit was lost.
+            if entry and binding_reservation(_decode_workload(entry.value)) == request.reservation:
+                # With this revision, an older state in the cache is ignored.
+                self.written_revisions[request.workload] = entry.revision
+                bound.append(request.reservation)
+        return bound
 
     async def settle_reservation(self, path: str, now: datetime) -> bool:
         """Bind or cancel the reservation of an attempt that has ended; return whether anything was written.
@@ -245,8 +262,14 @@ class PersistentBindingStore:
         if not self._is_from_earlier_term(reservation.id) and not reservation.is_expired(now):
             return False
         # Cancel the lead first: a cancelled lead can no longer decide for the gang (I-15).
-        if reservation.gang and reservation.lead != path and not await self._cancel_lead(reservation):
-            return False
+        if reservation.gang and reservation.lead != path:
+            lead_entry = await self.context.store.get(workload_key(reservation.lead))
+            lead = reservation_record(_decode_workload(lead_entry.value)) if lead_entry else None
+            if lead_entry and lead and lead.gang == reservation.gang:
+                if await self._try_write([self.records.cancel_reservation(lead_entry)]) is None:
+                    return False
+            elif lead_entry and self._is_gang_bound(reservation, lead_entry):
+                return False
         request = BindRequest(path, reservation.node, reservation.id, (), 0.0)
         return await self._write_with_retries(partial(self._abort_writes, [request]))
 
@@ -255,14 +278,6 @@ class PersistentBindingStore:
         whatever the clocks say."""
         role, number = term_of(holder) or ("", 0)
         return role == self.context.term.role and number < self.context.term.number
-
-    async def _cancel_lead(self, reservation: ReservationRecord) -> bool:
-        """Cancel the lead of the gang, which decides for every member; False if the gang is bound."""
-        entry = await self.context.store.get(workload_key(reservation.lead))
-        lead = reservation_record(_decode_workload(entry.value)) if entry else None
-        if entry is None or lead is None or lead.gang != reservation.gang:
-            return entry is None or not self._is_gang_bound(reservation, entry)
-        return await self._try_write([self.records.cancel_reservation(entry)]) is not None
 
     def _is_gang_bound(self, reservation: ReservationRecord, lead: Entry | None) -> bool:
         """Whether a member of the attempt is bound: the lead, or another member if the lead is deleted."""
@@ -302,15 +317,6 @@ class PersistentBindingStore:
                 return missing
         raise _contended(requests[0].workload)
 
-    async def _finish(self, requests: Sequence[BindRequest]) -> None:
-        """Bind further members of a gang whose lead is bound; a missing member was deleted, or bound by
-        another leader."""
-        for _ in range(MAX_WRITE_ATTEMPTS):
-            reserved, _ = await self._read_reservations(requests)
-            if await self._bind(reserved):
-                return
-        raise _contended(requests[0].workload)
-
     async def _bind(self, reserved: Iterable[tuple[Entry, ReservationRecord]]) -> bool:
         puts: list[Put] = []
         for entry, reservation in reserved:
@@ -334,21 +340,6 @@ class PersistentBindingStore:
             elif workload is None or binding_reservation(workload) != request.reservation:
                 missing.append(request.reservation)
         return reserved, missing
-
-    async def _bound_reservations(self, requests: Sequence[BindRequest]) -> list[str]:
-        """The reservations that are bound, also if the reply of their commit was lost. Records the revisions,
-        so that an older state in the cache is ignored."""
-        entries = await asyncio.gather(
-            *(self.context.store.get(workload_key(request.workload)) for request in requests)
-        )
-        pairs = zip(requests, entries, strict=True)
-        bound = [
-            (request, entry)
-            for request, entry in pairs
-            if entry and binding_reservation(_decode_workload(entry.value)) == request.reservation
-        ]
-        self.written_revisions.update({request.workload: entry.revision for request, entry in bound})
-        return [request.reservation for request, _ in bound]
 
     async def _abort_writes(self, requests: Sequence[BindRequest]) -> list[Write]:
         """The writes that cancel reservations and free their capacity, or bind the members of a decided gang;
@@ -438,33 +429,19 @@ def _free_capacity(node: LatticeNode, assigned: Iterable[LatticeWorkload]) -> di
     for workload in unique.values():
         ask = table.ask_of(workload)
         has_room = ask.demands.gpu is None or has_free_gpus(ask.demands.gpu, table, row)
-        if _is_assigned_to(workload, node) and has_room:
+        # The index also has workloads on an earlier node of the same name.
+        assignment = workload.status.binding or reservation_record(workload)
+        uid = assignment.uid if assignment else ""
+        if uid == node.metadata.uid and has_room:
             table.admit(ask, row, dynamic_ports(workload.spec.containers, workload.status.allocated_ports))
     free = {name: int(table.free(number)[row]) for name, number in table.resource_index.items()}
     return {**free, GPU: int(table.gpus.free(row).clip(0).sum())}
-
-
-def _is_assigned_to(workload: LatticeWorkload, node: LatticeNode) -> bool:
-    """Whether the workload is bound to or reserved on this node, and not on an earlier node of the same
-    name."""
-    binding, reservation = workload.status.binding, reservation_record(workload)
-    if binding:
-        return binding.uid == node.metadata.uid
-    return (reservation.uid if reservation else "") == node.metadata.uid
 
 
 def _lock_lease(node: str, spec: LeaseSpec) -> Lease:
     resource = Lease.resource
     metadata = Metadata(namespace=SYSTEM_NAMESPACE, name=f"node.{node}")
     return Lease(api_version=resource.api_version, kind=resource.kind, metadata=metadata, spec=spec)
-
-
-def _is_lease_expired(lease: Entry, now: datetime) -> bool:
-    """Whether the lock has expired by wall time, because the holder may be another process. A Lease without
-    renew time counts as expired."""
-    spec = _decode_lease(lease.value).spec
-    seconds = timedelta(seconds=spec.lease_duration_seconds or 0)
-    return spec.renew_time is None or now >= parse_timestamp(spec.renew_time) + seconds
 
 
 def _contended(where: str) -> Conflict:

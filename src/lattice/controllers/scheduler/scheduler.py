@@ -142,7 +142,18 @@ class SchedulingController:
         await self.unschedulable_reporter.report(self.scheduler_cache.queue)
         await self.bind_failure_reporter.report()
         await self.binding_cycle.batch_binder.write_counts(self.table_updater.pop_recounts())
-        return self._next_requeue()
+        now = self.context.clock.monotonic()
+        due = [
+            due_at
+            for due_at in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
+            if due_at is not None
+        ]
+        due += self.awaiting_victims.expiry_times()
+        if self.scheduler_cache.reservation_records:
+            due.append(now + ORPHANED_RESERVATION_POLL_S)
+        if self.changes:
+            due.append(now)
+        return Requeue(max(0.0, min(due) - now)) if due else None
 
     async def _apply_changes(self) -> None:
         """Update the table from the caches; the first update takes over the learned GPU demand of the
@@ -163,31 +174,26 @@ class SchedulingController:
             metrics.SCHEDULING_SECONDS.labels("decide").time(),
             traces.span("schedule", term=self.context.term.number) as span,
         ):
-            cycle = self._run_cycle(batch, now)
+            revision = self.context.cache(LatticeNode).revision
+            # A budget is spent within one cycle; the next cycle computes the budget again.
+            self.disruption_budgets.reset()
+            for run in batch:
+                self.pending_decisions.forget(ask.name for ask in run)
+                metrics.SCHEDULING_ATTEMPTS.inc(len(run))
+            cycle = self.scheduler.cycle(batch, now)
+            for reservation in cycle.expired:
+                self.awaiting_victims.requeue_expired(reservation.workload, now)
+            self.unschedulable_reporter.record_cycle(cycle, queue, now, revision)
+            self.awaiting_victims.add(cycle.scheduled)
+            self.changes.add_workloads(self.awaiting_victims.release_evicted())
+            cycle.scheduled = self.awaiting_victims.pop_ready()
+            self.binding_cycle.begin(cycle.scheduled)
             if span.is_recording:
                 span.set_attributes(
                     workloads=traces.first_paths([ask.name for run in batch for ask in run]),
-                    placed=len(cycle.scheduled) if cycle else 0,
+                    placed=len(cycle.scheduled),
                 )
-            return cycle
-
-    def _run_cycle(self, batch: list[list[WorkloadAsk]], now: float) -> CycleResult | None:
-        queue = self.scheduler_cache.queue
-        revision = self.context.cache(LatticeNode).revision
-        # A budget is spent within one cycle; the next cycle computes the budget again.
-        self.disruption_budgets.reset()
-        for run in batch:
-            self.pending_decisions.forget(ask.name for ask in run)
-            metrics.SCHEDULING_ATTEMPTS.inc(len(run))
-        cycle = self.scheduler.cycle(batch, now)
-        for reservation in cycle.expired:
-            self.awaiting_victims.requeue_expired(reservation.workload, now)
-        self.unschedulable_reporter.record_cycle(cycle, queue, now, revision)
-        self.awaiting_victims.add(cycle.scheduled)
-        self.changes.add_workloads(self.awaiting_victims.release_evicted())
-        cycle.scheduled = self.awaiting_victims.pop_ready()
-        self.binding_cycle.begin(cycle.scheduled)
-        return cycle if cycle.scheduled or batch else None
+            return cycle if cycle.scheduled or batch else None
 
     def _without_unsettled_gangs(self, batch: list[list[WorkloadAsk]], now: float) -> list[list[WorkloadAsk]]:
         """The batch without gangs that have reservations of another attempt; these gangs wait until the
@@ -213,20 +219,6 @@ class SchedulingController:
                 await self.binding_cycle.bind(cycle.scheduled)
         finally:
             self.binding_cycle.requeue_unbound(cycle.scheduled)
-
-    def _next_requeue(self) -> Requeue | None:
-        now = self.context.clock.monotonic()
-        due = [
-            due_at
-            for due_at in (self.scheduler_cache.next_due_at(), self.bind_failure_reporter.next_report_at)
-            if due_at is not None
-        ]
-        due += self.awaiting_victims.expiry_times()
-        if self.scheduler_cache.reservation_records:
-            due.append(now + ORPHANED_RESERVATION_POLL_S)
-        if self.changes:
-            due.append(now)
-        return Requeue(max(0.0, min(due) - now)) if due else None
 
 
 def _age(context: ControllerContext, name: str) -> float:

@@ -60,8 +60,8 @@ class TableUpdater:
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
         # The loop waits for the cache of a source: without the services, preemption knows no disruption
         # budgets.
-        services = Source(self.context.cache(LatticeService), self._service_changed)
-        return (Source(nodes, self._node_changed), Source(workloads, self._workload_changed), services)
+        services = Source(self.context.cache(LatticeService), self.on_service_change)
+        return (Source(nodes, self.on_node_change), Source(workloads, self.on_workload_change), services)
 
     def list_keys(self) -> Iterable[str]:
         """Mark every node and workload as changed until the table is filled; after that, the caches report
@@ -106,7 +106,11 @@ class TableUpdater:
         self._apply_workload_changes(now)
         if self.disruption_budgets.has_eased(queue.is_awaited(Wakes.DISRUPTION_LIMITS_EASED)):
             queue.wake(Wakes.DISRUPTION_LIMITS_EASED, now.monotonic)
-        self._log_anomalies()
+        problems = self.scheduler_cache.problems
+        for subject, problem in problems.items():
+            if self._logged_anomalies.get(subject) != problem:
+                log.warning("object not counted as stored", what=subject, why=problem)
+        self._logged_anomalies = dict(problems)
         self._is_filled = True
 
     def pop_recounts(self) -> dict[str, int]:
@@ -116,7 +120,7 @@ class TableUpdater:
         self._nodes_to_recount.clear()
         return {name: len(self.table.placements_by_row[self.table.row_of[name]]) for name in names}
 
-    def _node_changed(self, change: Change) -> Iterable[str]:
+    def on_node_change(self, change: Change) -> Iterable[str]:
         name = change.key.name
         self.binding_cycle.batch_binder.on_node_cached(name, change.revision)
         # The binding cycle compares revisions when the commit returns.
@@ -125,10 +129,10 @@ class TableUpdater:
         self.changes.nodes[name] = None
         return (NODE_TABLE_KEY,)
 
-    def _service_changed(self, change: Change) -> Iterable[str]:
+    def on_service_change(self, change: Change) -> Iterable[str]:
         return (NODE_TABLE_KEY,) if self.disruption_budgets.note_service(change.key.path) else ()
 
-    def _workload_changed(self, change: Change) -> Iterable[str]:
+    def on_workload_change(self, change: Change) -> Iterable[str]:
         path = change.key.path
         # The binding cycle compares the revisions when the commit returns.
         if path in self.binding_cycle.being_bound:
@@ -199,13 +203,3 @@ class TableUpdater:
         if placement is not None and placement.state == "bound":
             return self.table.names[placement.row]
         return self.scheduler_cache.scheduler.evictions.node_of_victim(path)
-
-    def _log_anomalies(self) -> None:
-        """Log every problem of the scheduler cache once."""
-        problems = self.scheduler_cache.problems
-        if problems == self._logged_anomalies:
-            return
-        for subject, problem in problems.items():
-            if self._logged_anomalies.get(subject) != problem:
-                log.warning("object not counted as stored", what=subject, why=problem)
-        self._logged_anomalies = dict(problems)

@@ -44,20 +44,20 @@ class AgreementController:
     def loop(self) -> Loop:
         sources = (
             Source(self._services),
-            Source(self._workloads, self._keys_for_workload),
-            Source(self._agreements, self._keys_for_agreement),
+            Source(self._workloads, self.keys_for_workload),
+            Source(self._agreements, self.keys_for_agreement),
         )
         return Loop(
-            self, self.context.clock, self.context.rng, self._list_keys, sources, Concurrency(workers=1)
+            self, self.context.clock, self.context.rng, self.list_keys, sources, Concurrency(workers=1)
         )
 
-    def _list_keys(self) -> Iterable[str]:
+    def list_keys(self) -> Iterable[str]:
         keys = {str(name_of(service)) for service in self._services.objects() if service.spec.resources}
         for agreement in self._agreements.objects():
             keys.update(map(str, pair_of(agreement)))
         return sorted(keys)
 
-    def _keys_for_workload(self, change: Change) -> Iterable[str]:
+    def keys_for_workload(self, change: Change) -> Iterable[str]:
         """The services whose endpoints change: only readiness, binding and service of a workload count."""
         previous = self._workloads.previous_object
         current = self._workloads.get(change.key.path) if change.value else None
@@ -70,7 +70,7 @@ class AgreementController:
             return ()
         return [f"{change.key.namespace}/{service}" for service in sorted({state[0] for state in states})]
 
-    def _keys_for_agreement(self, change: Change) -> Iterable[str]:
+    def keys_for_agreement(self, change: Change) -> Iterable[str]:
         agreement = self._agreements.get(change.key.path)
         return (str(pair_of(agreement).caller),) if agreement is not None else ()
 
@@ -90,35 +90,29 @@ class AgreementController:
             if name in pair_of(agreement)
         }
         for pair in sorted(declared | set(existing)):
-            await self._reconcile_pair(pair, existing.get(pair), services if pair in declared else None)
+            entry = self._agreements.entry(f"{pair.caller.namespace}/{pair.object_name}")
+            # No service declares the pair any more.
+            if pair not in declared:
+                if entry is not None:
+                    await self.context.commit([Delete(entry.key, entry.revision)])
+                continue
+            status = agreement_status(pair, services)
+            if status.active:
+                replicas = self._workloads.by_index("service", str(pair.callee))
+                addresses = endpoints(replicas, lambda node: self._nodes.get(f"/{node}"))
+                status = msgspec.structs.replace(status, endpoints=addresses)
+            agreement = existing.get(pair)
+            if agreement is None or entry is None:
+                created = build_agreement(pair, status)
+                write = put_new(created, uid=self.context.new_uid(), now=self.context.timestamp)
+                # The next reconcile must find the agreement in the cache, or a second create would conflict.
+                await self._agreements.wait_for(await self.context.commit([write]))
+                continue
+            current = agreement.status
+            if (status.active, status.missing, status.endpoints) != (
+                current.active,
+                current.missing,
+                current.endpoints,
+            ):
+                await self.context.commit([with_status(entry, status)])
         return None
-
-    async def _reconcile_pair(
-        self, pair: Pair, agreement: LatticeAgreement | None, services: dict[Name, LatticeService] | None
-    ) -> None:
-        """Create, update or delete the agreement of one pair of services; `services` is None if no service
-        declares the pair."""
-        entry = self._agreements.entry(f"{pair.caller.namespace}/{pair.object_name}")
-        # No service declares the pair any more.
-        if services is None:
-            if entry is not None:
-                await self.context.commit([Delete(entry.key, entry.revision)])
-            return
-        status = agreement_status(pair, services)
-        if status.active:
-            replicas = self._workloads.by_index("service", str(pair.callee))
-            addresses = endpoints(replicas, lambda node: self._nodes.get(f"/{node}"))
-            status = msgspec.structs.replace(status, endpoints=addresses)
-        if agreement is None or entry is None:
-            write = put_new(
-                build_agreement(pair, status), uid=self.context.new_uid(), now=self.context.timestamp
-            )
-            # The next reconcile must find the agreement in the cache, or a second create would conflict.
-            await self._agreements.wait_for(await self.context.commit([write]))
-        elif (
-            msgspec.structs.replace(
-                agreement.status, active=status.active, missing=status.missing, endpoints=status.endpoints
-            )
-            != agreement.status
-        ):
-            await self.context.commit([with_status(entry, status)])

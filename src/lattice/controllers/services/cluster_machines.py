@@ -22,7 +22,7 @@ from lattice.controllers.runtime.object_writes import (
 from lattice.controllers.services.cluster_nodes import MACHINE_FINALIZER, NodeNames, build_node, node_labels
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.errors import Conflict, Fenced, LatticeError, NotFound, Unavailable
-from lattice.kinds.cluster import ClusterStatus, LatticeCluster
+from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.meta.conditions import READY_CONDITION, find_condition, is_true, merge_conditions
@@ -65,7 +65,7 @@ from lattice.providers.protocol import (
     ProvisioningFailed,
     ProvisioningRejected,
 )
-from lattice.store.protocol import Change, Check, Delete, Entry, Put, Write
+from lattice.store.protocol import Change, Check, Delete, Put, Write
 
 # Machines that are being created are polled at this interval.
 PROVISIONING_POLL_S = 5.0
@@ -103,26 +103,26 @@ class ClusterController:
 
     def loop(self) -> Loop:
         sources = (
-            Source(self._clusters, self._keys_for_cluster),
-            Source(self._nodes, self._keys_for_node),
-            Source(self._workloads, self._keys_for_workload),
+            Source(self._clusters, self.keys_for_cluster),
+            Source(self._nodes, self.keys_for_node),
+            Source(self._workloads, self.keys_for_workload),
         )
         return Loop(
             self,
             self.context.clock,
             self.context.rng,
-            self._list_keys,
+            self.list_keys,
             sources,
             Concurrency(resync_s=self.resync_s, timeout_s=PROVIDER_TIMEOUT_S),
         )
 
-    def _list_keys(self) -> list[str]:
+    def list_keys(self) -> list[str]:
         """All clusters, and deleted clusters that still have a node."""
         keys = {f"/{cluster.metadata.name}" for cluster in self._clusters.objects()}
         keys |= {f"/{node.spec.cluster}" for node in self._nodes.objects() if node.spec.cluster}
         return sorted(keys)
 
-    def _keys_for_cluster(self, change: Change) -> Sequence[str]:
+    def keys_for_cluster(self, change: Change) -> Sequence[str]:
         """Wake the cluster only if its spec or deletion mark changed: the status needs no action."""
         if change.value is None or change.previous is None:
             return (change.key.path,)
@@ -130,7 +130,7 @@ class ClusterController:
             return (change.key.path,)
         return ()
 
-    def _keys_for_node(self, change: Change) -> Sequence[str]:
+    def keys_for_node(self, change: Change) -> Sequence[str]:
         """Wake the cluster of a node, unless only usage or workload count changed: with thousands of bound
         workloads such changes are constant."""
         previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
@@ -145,7 +145,7 @@ class ClusterController:
             return ()
         return (f"/{node.spec.cluster}",)
 
-    def _keys_for_workload(self, change: Change) -> Sequence[str]:
+    def keys_for_workload(self, change: Change) -> Sequence[str]:
         """Wake the cluster of a decommissioned node, which waits for its workloads to stop."""
         previous = self._workloads.previous_object
         binding = previous.status.binding if previous else None
@@ -161,7 +161,14 @@ class ClusterController:
         # machines as paid, and the removed machines as no longer paid.
         await self._ledgers.wait_for(max(self._clusters.revision, self._nodes.revision))
         if cluster is not None:
-            await self._relabel(cluster, nodes)
+            for node in nodes:
+                entry, labels = self._nodes.entry(f"/{node.metadata.name}"), node_labels(node, cluster)
+                if entry is not None and labels != node.metadata.labels:
+                    write = with_metadata(
+                        entry,
+                        lambda metadata, labels=labels: metadata | {"labels": labels},  # type: ignore[misc]
+                    )
+                    await self._nodes.wait_for(await self.context.commit([write]))
         provider = self.providers.get(cluster.spec.provider if cluster else nodes[0].spec.provider)
         if provider is None:
             if cluster is None:
@@ -183,13 +190,6 @@ class ClusterController:
         if not nodes and not listed and not cluster.spec.desired_nodes:
             await self._remove_if_unused(cluster)
         return requeue
-
-    async def _relabel(self, cluster: LatticeCluster, nodes: Sequence[LatticeNode]) -> None:
-        for node in nodes:
-            labels, entry = node_labels(node, cluster), self._nodes.entry(f"/{node.metadata.name}")
-            if entry is not None and labels != node.metadata.labels:
-                write = with_metadata(entry, lambda metadata, labels=labels: metadata | {"labels": labels})  # type: ignore[misc]
-                await self._nodes.wait_for(await self.context.commit([write]))
 
     def _observe_machines(
         self,
@@ -262,7 +262,19 @@ class ClusterController:
     ) -> list[ProviderProblem]:
         """Carry out the steps of a plan and return the problems of the provider."""
         for name in steps.decommission:
-            await self._decommission(name)
+            entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
+            if entry is None or node is None:
+                continue
+            reason = not_ready_message(node) or "the cluster no longer needs the machine"
+            event = self._recorder.event(node, "NodeGivenUp", f"Decommissioning the node: {reason}")
+            # The eviction controller evicts the workloads of the marked node before its machine is removed.
+            mark = with_metadata(
+                entry,
+                lambda metadata: mark_for_deletion({"metadata": metadata}, now=self.context.timestamp)[
+                    "metadata"
+                ],
+            )
+            await self.context.commit([mark, event])
         obtainable, problems = await self._obtainable_machines(cluster, provider, steps)
         for name, node_class in obtainable:
             if cluster is not None:
@@ -310,26 +322,6 @@ class ClusterController:
             ]
         return steps.create, []
 
-    async def _decommission(self, name: str) -> None:
-        """Mark the node for deletion: the eviction controller evicts its workloads before the machine is
-        removed."""
-        entry = self._nodes.entry(f"/{name}")
-        node = self._nodes.get(f"/{name}")
-        if entry is None or node is None:
-            return
-        mark = with_metadata(
-            entry,
-            lambda metadata: mark_for_deletion({"metadata": metadata}, now=self.context.timestamp)[
-                "metadata"
-            ],
-        )
-        problem = not_ready_message(node)
-        if problem:
-            message = f"Decommissioning the node: {problem}"
-        else:
-            message = "Decommissioning the node: the cluster no longer needs the machine"
-        await self.context.commit([mark, self._recorder.event(node, "NodeGivenUp", message)])
-
     async def _create_node(self, cluster: LatticeCluster, name: str, node_class: str) -> None:
         """Write the node of a new machine; raise Conflict if the cluster changed since the plan."""
         node = build_node(cluster, name, self._classes.get(f"/{node_class}"), node_class)
@@ -355,7 +347,21 @@ class ClusterController:
         # During the provider call the plan counts the machine as running, so no second create starts.
         self._creating.add(name)
         try:
-            size = self._size(node)
+            spec, node_class = node.spec, self._classes.get(f"/{node.spec.node_class}")
+            size = node_class.spec.size_on(spec.provider) if node_class else None
+            if size is None:
+                # A data center without classes is split into equal machines.
+                static = self._statics.get(f"/{spec.pool}")
+                types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
+                machine_type = next((offered for offered in types if offered.name == spec.node_class), None)
+                if machine_type is None:
+                    raise NotFound(
+                        f"LatticeNodeClass {spec.node_class} has no entry for provider {spec.provider}",
+                        where=f"latticenode/{name}",
+                        fix="apply the LatticeNodeClass again, with an entry for this provider",
+                    )
+                get = machine_type.size.get
+                size = MachineSize(get("cpu", 0), get("memory", 0), get("storage", 0), 0, {})
             token, token_write = self.mint_token(node)
             # The token must be stored before the machine exists, or the agent could not join.
             await self.context.commit([token_write])
@@ -364,33 +370,13 @@ class ClusterController:
                 for key, value in node.metadata.labels.items()
                 if not key.startswith("lattice.dev/")
             }
-            node_class = self._classes.get(f"/{node.spec.node_class}")
             gpu_model = node_class.spec.resources.gpu_model if node_class else ""
-            spec = node.spec
             machine = MachineSpec(
                 name, spec.cluster, spec.region, spec.zone, spec.node_class, size, gpu_model, labels, token
             )
             await provider.create(machine)
         finally:
             self._creating.discard(name)
-
-    def _size(self, node: LatticeNode) -> MachineSize:
-        """The machine size of the node's class at the provider; a data center without classes is split into
-        equal machines."""
-        node_class = self._classes.get(f"/{node.spec.node_class}")
-        if node_class is not None and (size := node_class.spec.size_on(node.spec.provider)) is not None:
-            return size
-        static = self._statics.get(f"/{node.spec.pool}")
-        types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
-        machine_type = next((offered for offered in types if offered.name == node.spec.node_class), None)
-        if machine_type:
-            milli, memory, storage = (machine_type.size.get(name, 0) for name in ("cpu", "memory", "storage"))
-            return MachineSize(milli, memory, storage, 0, {})
-        raise NotFound(
-            f"LatticeNodeClass {node.spec.node_class} has no entry for provider {node.spec.provider}",
-            where=f"latticenode/{node.metadata.name}",
-            fix="apply the LatticeNodeClass again, with an entry for this provider",
-        )
 
     async def _remove_machine(self, provider: Provider, name: str, *, is_paid_back: bool) -> None:
         """Delete the machine, then the node and its charge in one commit: a machine is paid until the machine
@@ -439,7 +425,21 @@ class ClusterController:
             ]
         entry, current = self._clusters.entry(path), self._clusters.get(path)
         if entry is not None and current is not None:
-            await self._write(entry, current, status_from_nodes(current, nodes, problems, self.endpoint()))
+            status = status_from_nodes(current, nodes, problems, self.endpoint())
+            conditions = merge_conditions(
+                current.status.conditions, status.conditions, self.context.timestamp
+            )
+            status = msgspec.structs.replace(status, conditions=conditions)
+            writes: list[Write] = []
+            if status != current.status:
+                writes.append(with_status(entry, status))
+            if status.phase != current.status.phase:
+                is_bad = status.phase in ("Degraded", "Failed")
+                writes.append(
+                    self._recorder.event(current, f"Cluster{status.phase}", status.message, warning=is_bad)
+                )
+            if writes:
+                await self.context.commit(writes)
         # Without an adapter no retry can succeed; a restart with other settings resyncs the cluster.
         if any(problem.reason == PROVIDER_UNAVAILABLE for problem in problems):
             return None
@@ -451,22 +451,6 @@ class ClusterController:
         if is_settled and not cluster.metadata.deletion_timestamp:
             return None
         return Requeue(PROVISIONING_POLL_S)
-
-    async def _write(self, entry: Entry, cluster: LatticeCluster, status: ClusterStatus) -> None:
-        previous = cluster.status
-        status = msgspec.structs.replace(
-            status,
-            conditions=merge_conditions(previous.conditions, status.conditions, self.context.timestamp),
-        )
-        if status == previous:
-            return
-        writes: list[Write] = [with_status(entry, status)]
-        if status.phase != previous.phase:
-            is_bad = status.phase in ("Degraded", "Failed")
-            writes.append(
-                self._recorder.event(cluster, f"Cluster{status.phase}", status.message, warning=is_bad)
-            )
-        await self.context.commit(writes)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
         """Delete a cluster without placements, workloads, paid machines and a minimum size, once its number

@@ -2,7 +2,6 @@
 pools."""
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -62,7 +61,32 @@ class FleetMetricsController:
         if (wait := self._last_run_at + METRICS_INTERVAL_S - now) > 0:
             return Requeue(wait)
         self._last_run_at = now
-        samples = list(self._samples())
+        samples: list[MetricSample] = []
+        counts = Counter(
+            (pending_verdict(service), reason_of(service))
+            for service in self.context.cache(LatticeService).objects()
+        )
+        for (verdict, reason), count in counts.items():
+            if verdict:
+                samples.append(MetricSample(metrics.PENDING_SERVICES, (verdict, reason), count))
+        wall_time = self.context.clock.now()
+        for ledger in self.context.cache(LatticeLedger).objects():
+            budget = ledger.spec.budget
+            pool_name = budget.name if budget.kind == LatticePool.resource.kind else ""
+            series, status = (ledger.metadata.name, pool_name), budget_status(ledger, wall_time)
+            samples += [
+                MetricSample(metrics.BUDGET_COMMITTED, series, ledger.status.committed_micros / MICRO),
+                MetricSample(metrics.BUDGET_SPENT, series, status.spent / MICRO),
+                MetricSample(metrics.BUDGET_PROJECTED, series, status.projected / MICRO),
+            ]
+            if status.limit is not None:
+                samples.append(MetricSample(metrics.BUDGET_LIMIT, series, status.limit / MICRO))
+        for pool in self.context.cache(LatticePool).objects():
+            utilization = pool.status.utilization
+            for resource in ("nodes", "cores", "memory") if utilization is not None else ():
+                if (share := getattr(utilization, resource)) is not None:
+                    series = (pool.metadata.name, resource)
+                    samples.append(MetricSample(metrics.POOL_UTILIZATION, series, float(share)))
         for gauge, labels, value in samples:
             gauge.labels(*labels).set(value)
         exported = {(gauge, labels) for gauge, labels, _ in samples}
@@ -70,31 +94,6 @@ class FleetMetricsController:
             gauge.remove(*labels)
         self._exported = exported
         return Requeue(SPEND_REFRESH_S)
-
-    def _samples(self) -> Iterator[MetricSample]:
-        """Yield the samples of pending services, budgets and pools."""
-        counts = Counter(
-            (pending_verdict(service), reason_of(service))
-            for service in self.context.cache(LatticeService).objects()
-        )
-        for (verdict, reason), count in counts.items():
-            if verdict:
-                yield MetricSample(metrics.PENDING_SERVICES, (verdict, reason), count)
-        now = self.context.clock.now()
-        for ledger in self.context.cache(LatticeLedger).objects():
-            budget = ledger.spec.budget
-            pool_name = budget.name if budget.kind == LatticePool.resource.kind else ""
-            labels, status = (ledger.metadata.name, pool_name), budget_status(ledger, now)
-            yield MetricSample(metrics.BUDGET_COMMITTED, labels, ledger.status.committed_micros / MICRO)
-            yield MetricSample(metrics.BUDGET_SPENT, labels, status.spent / MICRO)
-            yield MetricSample(metrics.BUDGET_PROJECTED, labels, status.projected / MICRO)
-            if status.limit is not None:
-                yield MetricSample(metrics.BUDGET_LIMIT, labels, status.limit / MICRO)
-        for pool in self.context.cache(LatticePool).objects():
-            utilization = pool.status.utilization
-            for resource in ("nodes", "cores", "memory") if utilization is not None else ():
-                if (share := getattr(utilization, resource)) is not None:
-                    yield MetricSample(metrics.POOL_UTILIZATION, (pool.metadata.name, resource), float(share))
 
 
 def pending_verdict(service: LatticeService) -> str:

@@ -121,7 +121,13 @@ class LedgerCommitter:
         MAX_ATTEMPTS.
         """
         for attempt in range(MAX_ATTEMPTS):
-            entries = await self._read(payment)
+            unique: set[Key] = set()
+            for account in payment.accounts:
+                unique |= {_ledger_key(account), _owner_key(account)}
+            # Sorted, because the order of a set would give one seed several histories (I-36).
+            keys = sorted(unique)
+            stored = await asyncio.gather(*map(self.store.get, keys))
+            entries = dict(zip(keys, stored, strict=True))
             try:
                 updates = self._settle(payment, entries, self.clock.now())
             # The first attempt of this request may have succeeded with its reply lost.
@@ -140,7 +146,12 @@ class LedgerCommitter:
                 if conflict.key in payment.keys:
                     raise
                 # A rival changed a ledger or a limit: read both again and settle the payment again.
-                await self.clock.sleep(_backoff_s(payment, attempt))
+                # The delay grows exponentially. Its jitter is a checksum of the attempt and the keys, so that
+                # rivals differ and simulations repeat.
+                seed = f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}"
+                jitter = crc32(seed.encode()) / 0xFFFFFFFF
+                backoff_s = min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + jitter) / 2
+                await self.clock.sleep(backoff_s)
                 continue
             return CommittedPayment(
                 revision, tuple(result for result in updates.results if isinstance(result, BudgetApproval))
@@ -151,16 +162,6 @@ class LedgerCommitter:
             where=f"latticeledger/{names}",
             fix="retry later",
         )
-
-    async def _read(self, payment: Payment) -> dict[Key, Entry | None]:
-        """Read every ledger of the payment and every object that states a budget."""
-        unique: set[Key] = set()
-        for account in payment.accounts:
-            unique |= {_ledger_key(account), _owner_key(account)}
-        # Sorted, because the order of a set would give one seed several histories (I-36).
-        keys = sorted(unique)
-        entries = await asyncio.gather(*map(self.store.get, keys))
-        return dict(zip(keys, entries, strict=True))
 
     def _settle(self, payment: Payment, entries: Mapping[Key, Entry | None], now: datetime) -> _LedgerUpdates:
         """Settle the payment with every ledger; raise Invalid if the amounts of a stored ledger do not add
@@ -271,16 +272,3 @@ def _ledger_key(account: Account) -> Key:
 
 def _owner_key(account: Account) -> Key:
     return Key(BUDGET_OWNER_KINDS[account.kind].resource.id, "", account.name)
-
-
-def _backoff_s(payment: Payment, attempt: int) -> float:
-    """The delay in seconds before the next attempt: grows exponentially, with a jitter derived from the
-    request.
-
-    The jitter is a checksum of the attempt and the keys, so that rivals differ and simulations repeat.
-    """
-    jitter = (
-        crc32(f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}".encode())
-        / 0xFFFFFFFF
-    )
-    return min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + jitter) / 2

@@ -2,7 +2,7 @@
 caches."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -289,7 +289,18 @@ class PlacementWriter:
         for existing in self._clusters.objects():
             name = existing.metadata.name
             cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
-            desired, leaving = self._with_replacements(existing, classes_by_cluster.get(name, ()))
+            desired = dict(existing.spec.nodes)
+            leaving: list[tuple[Entry, LatticeNode]] = []
+            # A leaving node of a class that is paid in advance gets a replacement.
+            for node_class in sorted(classes_by_cluster.get(name, ())):
+                in_cluster = self._nodes.by_index("cluster", name)
+                nodes = [node for node in in_cluster if node.spec.node_class == node_class]
+                marked = [node for node in nodes if node.metadata.deletion_timestamp]
+                first = min(marked, key=lambda node: node.metadata.name, default=None)
+                leaving_entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
+                if first and leaving_entry:
+                    desired[node_class] = max(desired.get(node_class, 0), len(nodes) + 1)
+                    leaving.append((leaving_entry, first))
             charges = charges_due(fleet, cluster, desired, paid) if cluster and entry else ()
             # The pool may allow fewer machines by now: an unpaid machine beyond its limits stays unpaid
             # (I-20).
@@ -304,26 +315,6 @@ class PlacementWriter:
                 self.over_budget_groups |= {(name, charge.lot.node_class) for charge in charges}
             else:
                 await self._wait_for_caches(result.revision)
-
-    def _with_replacements(
-        self, cluster: LatticeCluster, node_classes: Iterable[str]
-    ) -> tuple[dict[str, int], list[tuple[Entry, LatticeNode]]]:
-        """The machine counts of a cluster by class, with a replacement for a leaving node of the given
-        classes, and the leaving nodes."""
-        counts, replaced = dict(cluster.spec.nodes), []
-        for node_class in sorted(node_classes):
-            nodes = [
-                node
-                for node in self._nodes.by_index("cluster", cluster.metadata.name)
-                if node.spec.node_class == node_class
-            ]
-            leaving = [node for node in nodes if node.metadata.deletion_timestamp]
-            first = min(leaving, key=lambda node: node.metadata.name, default=None)
-            entry = self._nodes.entry(f"/{first.metadata.name}") if first else None
-            if first and entry:
-                counts[node_class] = max(counts.get(node_class, 0), len(nodes) + 1)
-                replaced.append((entry, first))
-        return counts, replaced
 
     async def _shrink_clusters(self, decided: StagedDecision) -> None:
         """Lower the machine counts of clusters to the counts that services need; an empty cluster loses its

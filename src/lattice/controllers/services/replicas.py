@@ -69,8 +69,8 @@ class ReplicaController:
 
     def loop(self) -> Loop:
         sources = (
-            Source(self._services, self._keys_for_service),
-            Source(self._workloads, self._keys_for_workload),
+            Source(self._services, self.keys_for_service),
+            Source(self._workloads, self.keys_for_workload),
         )
         concurrency = Concurrency(workers=self.workers, resync_s=self.resync_s)
         return Loop(
@@ -82,7 +82,7 @@ class ReplicaController:
             concurrency,
         )
 
-    def _keys_for_service(self, change: Change) -> Iterable[str]:
+    def keys_for_service(self, change: Change) -> Iterable[str]:
         """Wake the service only if an input of its replicas changed: health updates of the status are
         frequent."""
         previous, current = self._services.previous_object, self._services.get(change.key.path)
@@ -90,7 +90,7 @@ class ReplicaController:
             return (change.key.path,)
         return ()
 
-    def _keys_for_workload(self, change: Change) -> Iterable[str]:
+    def keys_for_workload(self, change: Change) -> Iterable[str]:
         """Wake the service of a replica that terminates, or changes health while a rollout waits."""
         previous = self._workloads.previous_object
         current = self._workloads.get(change.key.path) if change.value else None
@@ -110,7 +110,12 @@ class ReplicaController:
     async def reconcile(self, key: str) -> Requeue | None:
         service = self._services.get(key)
         # The garbage collector deletes the replicas of a deleted service through the owner reference.
-        if service is None or service.metadata.deletion_timestamp or not _is_placement_current(service):
+        if service is None or service.metadata.deletion_timestamp:
+            self._awaiting_ready.discard(key)
+            return None
+        placed = find_condition(service.status.conditions, PLACED_CONDITION)
+        # Placement has not decided for the current generation of the service yet.
+        if placed is None or placed.observed_generation != service.metadata.generation:
             self._awaiting_ready.discard(key)
             return None
         workloads = self._workloads.by_index("service", key)
@@ -136,11 +141,15 @@ class ReplicaController:
         groups = [
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
-            # The slots of all workloads of the service's name count, owned or not, because the slot is part
-            # of the new workload's name.
-            *self._start_writes(service, spec, steps.start, [workload.spec.slot for workload in workloads]),
-            *self._update_writes(service, spec, owned, steps.stop),
         ]
+        # The slots of all workloads of the service's name count, owned or not, because the slot is part of
+        # the new workload's name.
+        slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
+        specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
+        for node_group in steps.start:
+            workload = build_workload(service, specs[node_group], next(slots), owner)
+            groups.append([put_new(workload, uid=self.context.new_uid(), now=self.context.timestamp)])
+        groups += self._update_writes(service, spec, owned, steps.stop)
         stopping = {f"{service.metadata.namespace}/{name}" for name in steps.stop}
         self._being_stopped |= stopping
         try:
@@ -199,19 +208,6 @@ class ReplicaController:
             failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
             unschedulable_reason=unschedulable_reason(workload),
         )
-
-    def _start_writes(
-        self,
-        service: LatticeService,
-        spec: WorkloadSpec,
-        node_groups: Sequence[NodeGroupKey],
-        taken_slots: Sequence[int],
-    ) -> Iterator[list[Write]]:
-        slots, owner, now = free_slots(taken_slots), owner_reference(service), self.context.timestamp
-        specs = {node_group: in_node_group(spec, node_group) for node_group in set(node_groups)}
-        for node_group in node_groups:
-            workload = build_workload(service, specs[node_group], next(slots), owner)
-            yield [put_new(workload, uid=self.context.new_uid(), now=now)]
 
     def _stop_writes(self, owned: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
         stopping, now = set(names), self.context.timestamp
@@ -276,12 +272,6 @@ class ReplicaController:
         elif condition.status == "False":
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
-
-
-def _is_placement_current(service: LatticeService) -> bool:
-    """Whether placement has decided for the current generation of the service."""
-    placed = find_condition(service.status.conditions, PLACED_CONDITION)
-    return placed is not None and placed.observed_generation == service.metadata.generation
 
 
 def _replica_inputs(service: LatticeService) -> tuple[object, ...]:

@@ -35,7 +35,7 @@ class ServiceStatusController:
         self._next_update_at: dict[str, float] = {}
 
     def loop(self) -> Loop:
-        sources = (Source(self._services), Source(self._workloads, self._keys_for_workload))
+        sources = (Source(self._services), Source(self._workloads, self.keys_for_workload))
         return Loop(
             self,
             self.context.clock,
@@ -44,7 +44,7 @@ class ServiceStatusController:
             sources,
         )
 
-    def _keys_for_workload(self, change: Change) -> Iterable[str]:
+    def keys_for_workload(self, change: Change) -> Iterable[str]:
         workload = self._workloads.get(change.key.path) or self._workloads.previous_object
         if workload is None or not workload.spec.service:
             return ()

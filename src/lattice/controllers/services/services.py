@@ -97,14 +97,14 @@ class PlacementController:
         self._last_duration_s = 0.0
 
     def loop(self) -> Loop:
-        config_sources = [Source(self.context.cache(kind), self._keys_for_config) for kind in CONFIG_KINDS]
+        config_sources = [Source(self.context.cache(kind), self.keys_for_config) for kind in CONFIG_KINDS]
         state_sources = [
-            Source(self.context.cache(LatticeCluster), self._keys_for_state),
-            Source(self.context.cache(LatticeLedger), self._keys_for_state),
-            Source(self.context.cache(LatticeNode), self._keys_for_state),
-            Source(self.context.cache(LatticeWorkload), self._keys_for_workload),
+            Source(self.context.cache(LatticeCluster), self.keys_for_state),
+            Source(self.context.cache(LatticeLedger), self.keys_for_state),
+            Source(self.context.cache(LatticeNode), self.keys_for_state),
+            Source(self.context.cache(LatticeWorkload), self.keys_for_workload),
         ]
-        service_source = Source(self.context.cache(LatticeService), self._keys_for_config)
+        service_source = Source(self.context.cache(LatticeService), self.keys_for_config)
         concurrency = Concurrency(workers=1, resync_s=self.resync_s, timeout_s=PLACEMENT_TIMEOUT_S)
         return Loop(
             self,
@@ -115,14 +115,14 @@ class PlacementController:
             concurrency,
         )
 
-    def _keys_for_config(self, change: Change) -> Iterable[str]:
+    def keys_for_config(self, change: Change) -> Iterable[str]:
         return (FLEET_KEY,) if is_spec_or_metadata_change(change) else ()
 
-    def _keys_for_state(self, _: Change) -> Iterable[str]:
+    def keys_for_state(self, _: Change) -> Iterable[str]:
         """Wake placement only if services wait for capacity or budget: the change may have freed either."""
         return (FLEET_KEY,) if self._has_unplaced else ()
 
-    def _keys_for_workload(self, change: Change) -> Iterable[str]:
+    def keys_for_workload(self, change: Change) -> Iterable[str]:
         """Wake placement for an unschedulable replica, unless placement rechecks unsettled replicas
         anyway."""
         # A search in the stored bytes avoids decoding every changed workload.
@@ -192,10 +192,13 @@ class PlacementController:
             name: self._decision_for(decided, placement, fleet_state)
             for name, placement in decided.placements.items()
         }
-        decisions |= {
-            name: _over_budget_decision(over_budget, world, name, fleet_state)
-            for name, over_budget in rejected.items()
-        }
+        for name, over_budget in rejected.items():
+            digest = digest_of(world.demands[name], fleet_state)
+            decision = world.services[name].status.scheduler_decision
+            # With the same inputs, the stored decision stays, with its amounts.
+            if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
+                decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
+            decisions[name] = decision
         self._decision_cache = {
             name: cached for name, cached in self._decision_cache.items() if name in world.services
         }
@@ -234,17 +237,3 @@ class PlacementController:
 
 def _text_of(decision: SchedulerDecision) -> tuple[object, ...]:
     return (decision.verdict, decision.reason, decision.alternatives, decision.required)
-
-
-def _over_budget_decision(
-    over_budget: OverBudget, world: World, name: str, fleet_state: str
-) -> SchedulerDecision:
-    """The decision of a service that a ledger rejected; with the same inputs, the previous decision with its
-    amounts."""
-    previous, digest = (
-        world.services[name].status.scheduler_decision,
-        digest_of(world.demands[name], fleet_state),
-    )
-    if previous is not None and (previous.verdict, previous.digest) == (OVER_BUDGET, digest):
-        return previous
-    return SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
