@@ -204,12 +204,19 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
     checker = FeasibilityChecker(demand, fleet)
     failure = first_failure(demand, fleet)
     kind = _kind(checker, fleet)
+    reason = demand.rule_conflict
+    if failure is not None:
+        reason = failure.sentence
+        if failure.replica_number > 1:
+            reason = f"replica {failure.replica_number:,} of {demand.replicas:,}: {reason}"
+        if kind == "NotHere":
+            reason = f"no pool is in {', '.join(absent_regions(demand, fleet))}: {reason}"
     return Verdict(
         kind=kind,
         service=demand.name,
         reason="; ".join(
             [
-                _reason(kind, demand, fleet, failure),
+                reason,
                 *(dependency_problems(demand, fleet, services) if failure and services is not None else ()),
             ]
         ),
@@ -272,16 +279,6 @@ def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
         for requirement in demand.regions
         if not any(offer.is_in(requirement.value) for offer in fleet.offers)
     ]
-
-
-def _reason(kind: VerdictKind, demand: Demand, fleet: Fleet, failure: PlacementFailure | None) -> str:
-    if failure is None:
-        return demand.rule_conflict
-    replica_clause = (
-        f"replica {failure.replica_number:,} of {demand.replicas:,}: " if failure.replica_number > 1 else ""
-    )
-    region_clause = f"no pool is in {', '.join(absent_regions(demand, fleet))}: " if kind == "NotHere" else ""
-    return f"{region_clause}{replica_clause}{failure.sentence}"
 
 
 def minimal_blocker_sets(checker: FeasibilityChecker, failure: PlacementFailure | None) -> list[BlockerSet]:

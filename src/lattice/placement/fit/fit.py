@@ -329,8 +329,23 @@ def _extend_option_sets(
             if unplaced.failure is None:
                 continue
             for row in nearest_rows(unplaced.failure):
-                option_sets += _openings(scope, unplaced, unplaced.failure, row)
-                limit_option_sets += _limit_option_sets(scope, unplaced.failure, row)
+                failure = unplaced.failure
+                reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
+                platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
+                team_options = [_team(scope, unplaced, failure, reason, row) for reason in reasons]
+                # Platform options first, with team options for reasons that the platform cannot remove; then
+                # the reverse.
+                for first, second in ((platform_options, team_options), (team_options, platform_options)):
+                    chosen = [
+                        preferred or alternative for preferred, alternative in zip(first, second, strict=True)
+                    ]
+                    if all(chosen):
+                        option_sets.append(tuple(dict.fromkeys(chain.from_iterable(chosen))))
+                # The options that open the offer, with all limits of the offer.
+                limit_options = all_limit_options(_rejected_candidate(scope, failure.ask, row))
+                with_limits = tuple(dict.fromkeys(chain(*platform_options, limit_options)))
+                if all(platform_options) and len(with_limits) > 1:
+                    limit_option_sets.append(with_limits)
         for options in option_sets:
             candidate = tuple(dict.fromkeys((*base, *options)))
             # An extension must add an option.
@@ -458,25 +473,18 @@ def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
         if option.max_strength > 1:
             hint = result.strengths[measured.index(position)] if position in measured else 0
             edit_set = edit_set.with_strength(position, _weakest(trial, edit_set, position, hint))
-    return _reduce(trial, _weaken(trial, edit_set))
-
-
-def _may_fit(trial: ServiceTrial, edit_set: EditSet, position: int, strength: int) -> bool:
-    return trial.may_fit(edit_set.with_strength(position, strength).edits)
-
-
-def _weaken(trial: ServiceTrial, edit_set: EditSet) -> EditSet:
-    """Weaken single options as long as the edit set suffices.
-
-    With less of one option, waiting services may use less capacity, so that less of another option suffices
-    than before.
-    """
+    # With less of one option, waiting services may use less capacity, so that less of another option
+    # suffices.
     while weaker := next((candidate for candidate in edit_set.weaker() if trial.run(candidate.edits)), None):
         position = next(
             index for index, strength in enumerate(edit_set.strengths) if strength != weaker.strengths[index]
         )
         edit_set = weaker.with_strength(position, _weakest(trial, weaker, position, 0))
-    return edit_set
+    return _reduce(trial, edit_set)
+
+
+def _may_fit(trial: ServiceTrial, edit_set: EditSet, position: int, strength: int) -> bool:
+    return trial.may_fit(edit_set.with_strength(position, strength).edits)
 
 
 def _weakest(trial: ServiceTrial, edit_set: EditSet, position: int, hint: int) -> int:
@@ -528,31 +536,6 @@ def _reduce(trial: ServiceTrial, edit_set: EditSet) -> TunedSuggestion | None:
         extent=sum(edit_set.strengths),
     )
     return TunedSuggestion(suggestion, edit_set, edit_set.options)
-
-
-def _limit_option_sets(scope: WhatIfScope, failure: PlacementFailure, row: int) -> Iterator[OptionSet]:
-    """Yield the options that open the offer, with all limits of the offer; nothing if the platform cannot
-    open the offer."""
-    reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
-    platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
-    limit_options = all_limit_options(_rejected_candidate(scope, failure.ask, row))
-    options = dict.fromkeys(chain(*platform_options, limit_options))
-    if all(platform_options) and len(options) > 1:
-        yield tuple(options)
-
-
-def _openings(
-    scope: WhatIfScope, unplaced: UnplacedService, failure: PlacementFailure, row: int
-) -> Iterator[OptionSet]:
-    """Yield option sets that open the offer: first platform options, with team options for reasons that the
-    platform cannot remove; then the reverse."""
-    reasons = [reason for reason, mask in failure.decision.reasons.items() if mask[row]]
-    platform_options = [_platform(scope, failure.ask, reason, row) for reason in reasons]
-    team_options = [_team(scope, unplaced, failure, reason, row) for reason in reasons]
-    for first, second in ((platform_options, team_options), (team_options, platform_options)):
-        chosen = [preferred or alternative for preferred, alternative in zip(first, second, strict=True)]
-        if all(chosen):
-            yield tuple(dict.fromkeys(chain.from_iterable(chosen)))
 
 
 def _platform(scope: WhatIfScope, ask: ReplicaAsk, reason: Reason, row: int) -> list[ChangeOption]:

@@ -42,12 +42,19 @@ def relaxations(
         option = relax_requirement(requirement, demand, service, policies, fleet)
         if option is not None:
             options.append(option)
-    return [
-        *options,
-        *_fewer_replicas(demand, service),
-        *_machines(demand, service, fleet),
-        *_cluster_sizes(demand, policies),
-    ]
+    options += [*_fewer_replicas(demand, service), *_machines(demand, service, fleet)]
+    # Smaller initial clusters, or larger clusters.
+    for policy in policies:
+        cluster_policy = policy.spec.cluster_policy
+        if cluster_policy is None:
+            continue
+        min_nodes, max_nodes = cluster_policy.min_nodes or 0, cluster_policy.max_nodes
+        if min_nodes > 1 and min_nodes == demand.rules.min_nodes:
+            options.append(_size_option(policy, "min_nodes", min_nodes, min_nodes - 1))
+        increase = max(1, demand.rules.min_nodes, demand.replicas) - (max_nodes or 0)
+        if max_nodes is not None and max_nodes == demand.rules.max_nodes and increase > 0:
+            options.append(_size_option(policy, "max_nodes", max_nodes, increase))
+    return options
 
 
 def relax_requirement(
@@ -314,17 +321,28 @@ def _relax_policy_requirement(
                 )
             )
         case "minRegions":
-            return ChangeOption(
-                (*object_key(policy), "minRegions"),
-                lambda strength: _fewer_regions(policy, requirement.amount - strength),
-                requirement.amount - 1,
-            )
+            current = policy.spec.requirements.min_regions
+
+            def build_regions(strength: int) -> ObjectChange:
+                regions = requirement.amount - strength
+                plural = "s" if regions > 1 else ""
+                sentence = f"require {regions} region{plural} instead of {current} in policy {name}"
+                return _policy_edit(policy, "min_regions", sentence, lambda _: regions)
+
+            return ChangeOption((*object_key(policy), "minRegions"), build_regions, requirement.amount - 1)
         case "spread":
-            return ChangeOption(
-                (*object_key(policy), "spread"),
-                lambda strength: _policy_skew(policy, requirement, requirement.amount + strength),
-                max(1, demand.replicas),
-            )
+
+            def build_skew(strength: int) -> ObjectChange:
+                skew = requirement.amount + strength
+                sentence = f"allow skew {skew} over {value} instead of {requirement.amount} in policy {name}"
+                return _policy_edit(
+                    policy,
+                    "spread_constraint",
+                    sentence,
+                    lambda kind: with_fields(kind.spec.requirements.spread_constraint, max_skew=skew),
+                )
+
+            return ChangeOption((*object_key(policy), "spread"), build_skew, max(1, demand.replicas))
     return None
 
 
@@ -337,25 +355,6 @@ def _policy_edit(
         return with_spec(kind, requirements=with_fields(kind.spec.requirements, **{field: value(kind)}))
 
     return change_at_path(policy, "platform", f"spec.requirements.{camel}", sentence, rewrite)
-
-
-def _fewer_regions(policy: LatticePlacementPolicy, regions: int) -> ObjectChange:
-    name, current = policy.metadata.name, policy.spec.requirements.min_regions
-    sentence = f"require {regions} region{'s' if regions > 1 else ''} instead of {current} in policy {name}"
-    return _policy_edit(policy, "min_regions", sentence, lambda _: regions)
-
-
-def _policy_skew(policy: LatticePlacementPolicy, requirement: Requirement, skew: int) -> ObjectChange:
-    sentence = (
-        f"allow skew {skew} over {requirement.value} instead of {requirement.amount}"
-        f" in policy {policy.metadata.name}"
-    )
-    return _policy_edit(
-        policy,
-        "spread_constraint",
-        sentence,
-        lambda kind: with_fields(kind.spec.requirements.spread_constraint, max_skew=skew),
-    )
 
 
 def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[ChangeOption]:
@@ -422,20 +421,6 @@ def _placement_edit(service: LatticeService, path: str, sentence: str, **fields:
         return with_spec(kind, placement=with_fields(kind.spec.placement, **fields))
 
     return change_at_path(service, "team", f"spec.placement.{path}", sentence, rewrite)
-
-
-def _cluster_sizes(demand: Demand, policies: Sequence[LatticePlacementPolicy]) -> Iterator[ChangeOption]:
-    """Yield options to change the cluster sizes of policies: smaller initial clusters, or larger clusters."""
-    for policy in policies:
-        cluster_policy = policy.spec.cluster_policy
-        if cluster_policy is None:
-            continue
-        min_nodes, max_nodes = cluster_policy.min_nodes or 0, cluster_policy.max_nodes
-        if min_nodes > 1 and min_nodes == demand.rules.min_nodes:
-            yield _size_option(policy, "min_nodes", min_nodes, min_nodes - 1)
-        increase = max(1, demand.rules.min_nodes, demand.replicas) - (max_nodes or 0)
-        if max_nodes is not None and max_nodes == demand.rules.max_nodes and increase > 0:
-            yield _size_option(policy, "max_nodes", max_nodes, increase)
 
 
 def _size_option(policy: LatticePlacementPolicy, field: str, current: int, max_strength: int) -> ChangeOption:

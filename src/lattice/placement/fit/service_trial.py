@@ -256,21 +256,13 @@ class WhatIfScope:
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)
-            names += [
-                name
-                for name in self._services_ruled_by(changed_policies)
-                if name not in trial.satisfied_services
-            ]
+            # The services that the changed policies apply to.
+            for name, service in self.world.services.items():
+                labels = service.metadata.labels or {}
+                is_affected = any(policy.spec.applies_to(labels) for policy in changed_policies.values())
+                if is_affected and name not in trial.satisfied_services:
+                    names.append(name)
             self.demands |= {name: self._demand(name) for name in names}
-
-    def _services_ruled_by(self, policies: Mapping[str, LatticePlacementPolicy]) -> list[str]:
-        """Return the services that the changed policies apply to."""
-        changed = list(policies.values())
-        return [
-            name
-            for name, service in self.world.services.items()
-            if any(policy.spec.applies_to(service.metadata.labels or {}) for policy in changed)
-        ]
 
     def _unplaced_dependencies(self) -> Iterator[str]:
         """Yield the service and its unplaced dependencies, breadth first, and add their demands."""

@@ -45,7 +45,15 @@ def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = ""
         return machine
     machine_type = next_machine_type(ask, fleet, row, type_name)
     if machine_type is not None:
-        return _create_machine(ask, fleet, row, machine_type)
+        growable = [
+            fleet.clusters[name]
+            for name in fleet.inventory.growable_clusters(
+                row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
+            )
+        ]
+        neighbours = neighbours_by_cluster(ask.demand, fleet)
+        first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
+        return create_machines(ask, fleet, row, machine_type, first)[1][0]
     return _machine_with_capacity(ask, fleet, row, below_threshold=False, type_name=type_name)
 
 
@@ -131,18 +139,6 @@ def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int |
         key=lambda machine: fleet.machines.rank(demand.name, machine),
         default=None,
     )
-
-
-def _create_machine(ask: ReplicaAsk, fleet: Fleet, row: int, machine_type: MachineType) -> int:
-    growable = [
-        fleet.clusters[name]
-        for name in fleet.inventory.growable_clusters(
-            row, fleet.groups.growable(ask.demand, ask.overflow_source, row)
-        )
-    ]
-    neighbours = neighbours_by_cluster(ask.demand, fleet)
-    first = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
-    return create_machines(ask, fleet, row, machine_type, first)[1][0]
 
 
 def create_machines(

@@ -62,8 +62,18 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
     # No supply can resolve conflicting requirements, so no attempt is made.
     if demand.rule_conflict:
         return Placement(demand, missing=max(0, demand.replicas - fleet.replicas.count(demand.name)))
+    # The variants of the demand that are worth an attempt before a partial placement.
+    variants: list[Demand] = []
+    has_preferences = (
+        demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
+    )
+    # Preferences can use up a capped budget that pays for all replicas in the cheapest offers.
+    if has_preferences and any(
+        budget.commit_cap < UNCAPPED_RATE for budget in fleet.ledgers.budgets.values()
+    ):
+        variants = [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
     placement = None
-    for variant in _preference_variants(demand, fleet):
+    for variant in variants:
         with fleet.attempt() as attempt:
             placement = place_replicas(variant, fleet, keep_decisions)
             attempt.succeeded = placement.is_complete
@@ -78,19 +88,6 @@ def place(demand: Demand, fleet: Fleet, *, keep_decisions: int = 0) -> Placement
     # The variants have other preferences; the placement belongs to the original demand.
     placement.demand = demand
     return placement
-
-
-def _preference_variants(demand: Demand, fleet: Fleet) -> list[Demand]:
-    """Return the variants of the demand that are worth an attempt before a partial placement."""
-    has_preferences = (
-        demand.neighbours or demand.soft_spread or demand.preferences not in ((), CHEAPEST_FIRST)
-    )
-    # Preferences can use up a capped budget that pays for all replicas in the cheapest offers.
-    if has_preferences and any(
-        budget.commit_cap < UNCAPPED_RATE for budget in fleet.ledgers.budgets.values()
-    ):
-        return [demand, replace(demand, preferences=CHEAPEST_FIRST, soft_spread=())]
-    return []
 
 
 def place_as_many_as_fit(demand: Demand, fleet: Fleet, keep_decisions: int) -> Placement:

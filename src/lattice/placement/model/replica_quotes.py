@@ -245,7 +245,11 @@ class Quotes:
         clusters = grows | (table.free(table.resource_index["clusters"])[rows] >= 1)
         if self._overflow_clusters_left(ask.overflow_source) < 1:
             clusters &= grows
-        has_slots: Flags = (nodes >= count) & clusters & self._has_gpus_left(demand, rows)
+        has_slots: Flags = (nodes >= count) & clusters
+        # Offers that do not count GPUs in total pass.
+        for position, row in enumerate(rows.tolist() if demand.needs.get("gpu", 0) else ()):
+            if table.offers[row].limits.gpus:
+                has_slots[position] &= table.gpu_resource_for(demand, row) != ""
         within = np.broadcast_to(has_slots, (len(catalog.type_names), len(rows))).copy()
         for resource in ("cpu", "memory"):
             free = table.free(table.resource_index[resource])[rows]
@@ -259,9 +263,18 @@ class Quotes:
         table, catalog, demand = self._table, self.catalog, ask.demand
         machines: Integers = np.full((len(catalog.type_names), len(rows)), ask.capacity_target, np.int64)
         if "capacity" not in demand.ignored_limits:
+            # The machines that clusters of the group may still add, and the machines of new clusters.
+            rules = ask.demand.rules
+            new_clusters = np.minimum(
+                self._table.free(self._table.resource_index["clusters"])[rows],
+                self._overflow_clusters_left(ask.overflow_source),
+            )
+            slots: Integers = growth + np.clip(new_clusters, 0, UNBOUNDED_COUNT) * np.clip(
+                self._table.nodes_per_cluster[rows], 1, rules.max_nodes
+            )
             np.minimum(
                 machines,
-                np.minimum(self._nodes_left(demand, rows), self._slots(ask, rows, growth)),
+                np.minimum(self._nodes_left(demand, rows), slots),
                 out=machines,
             )
             for resource in ("cpu", "memory"):
@@ -283,18 +296,6 @@ class Quotes:
             machines * self.machine_fit(demand).replicas_per_machine[:, rows], ask.capacity_target
         )
         return capacity
-
-    def _slots(self, ask: ReplicaAsk, rows: Rowids, growth: Integers) -> Integers:
-        """The machines that clusters of the group may still add, and the machines of new clusters."""
-        rules = ask.demand.rules
-        new_clusters = np.minimum(
-            self._table.free(self._table.resource_index["clusters"])[rows],
-            self._overflow_clusters_left(ask.overflow_source),
-        )
-        slots: Integers = growth + np.clip(new_clusters, 0, UNBOUNDED_COUNT) * np.clip(
-            self._table.nodes_per_cluster[rows], 1, rules.max_nodes
-        )
-        return slots
 
     def _nodes_left(self, demand: Demand, rows: Rowids) -> Integers:
         """The machines that the demand may still add in the rows, without the machines reserved for other
@@ -320,17 +321,6 @@ class Quotes:
             if max_clusters is None
             else max_clusters - self._inventory.overflow_clusters[static]
         )
-
-    def _has_gpus_left(self, demand: Demand, rows: Rowids) -> Flags:
-        """Mask of rows with enough GPUs left; offers that do not count GPUs in total pass."""
-        need = demand.needs.get("gpu", 0)
-        enough = np.ones(len(rows), np.bool_)
-        if not need:
-            return enough
-        for position, row in enumerate(rows.tolist()):
-            if self._table.offers[row].limits.gpus:
-                enough[position] = self._table.gpu_resource_for(demand, row) != ""
-        return enough
 
     def _within_budgets(self, ask: ReplicaAsk, rows: Rowids, count: Integers) -> Flags:
         catalog = self.catalog

@@ -64,7 +64,19 @@ class NodeClasses(dict[str, LatticeNodeClass]):
     def machine_types(self, names: Iterable[str], provider: str, region: str) -> tuple[MachineType, ...]:
         """The named classes as the provider sells them in the region, by name; classes without a size on the
         provider are left out."""
-        resolved = (self._resolve_type(name, provider, region) for name in sorted(set(names)) if name in self)
+        resolved = []
+        for name in sorted(set(names)):
+            if name not in self:
+                continue
+            key = (name, provider, region)
+            if key not in self._type_cache:
+                size = self[name].spec.size_on(provider)
+                self._type_cache[key] = (
+                    None
+                    if size is None
+                    else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
+                )
+            resolved.append(self._type_cache[key])
         return tuple(machine_type for machine_type in resolved if machine_type is not None)
 
     def generic_types(self) -> tuple[MachineType, ...]:
@@ -76,17 +88,6 @@ class NodeClasses(dict[str, LatticeNodeClass]):
             if not node_class.spec.default_size.gpu and not node_class.spec.default_size.extended
         ]
         return tuple(_machine_type(node_class, node_class.spec.default_size, None) for node_class in plain)
-
-    def _resolve_type(self, name: str, provider: str, region: str) -> MachineType | None:
-        key = (name, provider, region)
-        if key not in self._type_cache:
-            size = self[name].spec.size_on(provider)
-            self._type_cache[key] = (
-                None
-                if size is None
-                else _machine_type(self[name], size, price_of(self[name], provider, region, self._book))
-            )
-        return self._type_cache[key]
 
 
 def compile_supply(

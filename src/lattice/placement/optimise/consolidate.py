@@ -95,19 +95,19 @@ class _Consolidation:
                 key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name)
             )
             for demand in moving:
-                chosen = pick_machine(demand, fleet, self._target_machines(machine))
+                # Other machines in use, of clusters below their utilisation threshold.
+                targets: list[int] = []
+                for cluster in self.clusters:
+                    if cluster.is_below_threshold:
+                        targets += [
+                            target
+                            for target in cluster.machines
+                            if target != machine and fleet.machines.replica_counts[target]
+                        ]
+                chosen = pick_machine(demand, fleet, targets)
                 if chosen is None:
                     return False
                 fleet.assign_replica(demand, chosen)
             remove_empty_machines(fleet, [home.name])
             attempt.succeeded = len(home.machines) < machine_count
         return attempt.succeeded
-
-    def _target_machines(self, machine: int) -> list[int]:
-        """Other machines in use, of clusters below their utilisation threshold."""
-        counts = self.fleet.machines.replica_counts
-        targets: list[int] = []
-        for cluster in self.clusters:
-            if cluster.is_below_threshold:
-                targets += [other_machine for other_machine in cluster.machines if counts[other_machine]]
-        return [target for target in targets if target != machine]

@@ -188,26 +188,24 @@ class _FleetView:
     def serving(self, demand: Demand, allowed: Flags) -> dict[str, tuple[str, ...]]:
         """By offer, the models on which replicas of the demand may run."""
         key = (demand.machine_needs, demand.rules.hash, allowed.tobytes())
-        if key not in self._models_by_demand:
-            self._models_by_demand[key] = {
-                self.fleet.offers[row].name: tuple(self._models(demand, row))
-                for row in np.flatnonzero(allowed).tolist()
-            }
-        return self._models_by_demand[key]
-
-    def _models(self, demand: Demand, row: int) -> Iterable[str]:
+        if key in self._models_by_demand:
+            return self._models_by_demand[key]
         quotes, rules = self.fleet.quotes, demand.rules.hash
-        serves = quotes.machine_fit(demand).can_host[:, row]
-        for machine_type in self.useful[row]:
-            if serves[quotes.catalog.type_ids[machine_type.name]]:
-                yield self.model_name(machine_type.name, rules)
-        for unlisted in self.unlisted[row].values():
-            if (
-                unlisted.rules == rules
-                and not unlisted.closed
-                and is_type_allowed(demand, unlisted.machine_type)
-            ):
-                yield unlisted.name
+        models_by_offer: dict[str, tuple[str, ...]] = {}
+        for row in np.flatnonzero(allowed).tolist():
+            serves = quotes.machine_fit(demand).can_host[:, row]
+            models = [
+                self.model_name(machine_type.name, rules)
+                for machine_type in self.useful[row]
+                if serves[quotes.catalog.type_ids[machine_type.name]]
+            ]
+            for unlisted in self.unlisted[row].values():
+                is_usable = unlisted.rules == rules and not unlisted.closed
+                if is_usable and is_type_allowed(demand, unlisted.machine_type):
+                    models.append(unlisted.name)
+            models_by_offer[self.fleet.offers[row].name] = tuple(models)
+        self._models_by_demand[key] = models_by_offer
+        return models_by_offer
 
     @cached_property
     def milliseconds(self) -> Integers:

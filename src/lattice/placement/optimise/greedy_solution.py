@@ -141,7 +141,13 @@ class _State:
     def __init__(self, index: ProblemIndex) -> None:
         self.index = index
         self.used = _Used()
-        self.smallest_needs = _smallest_needs(index)
+        # By model, the smallest need of any load that may use the model: a machine with less free capacity is
+        # full.
+        self.smallest_needs: dict[ModelKey, tuple[int, ...]] = {}
+        for name, load in index.loads.items():
+            for key in index.keys[name]:
+                smallest = self.smallest_needs.get(key, load.needs)
+                self.smallest_needs[key] = tuple(map(min, smallest, load.needs))
         self.limits: dict[str, tuple[int, ...]] = {}
         for name, source in index.sources.items():
             resources = [index.resource_limit(source, r) for r in range(len(index.problem.resources))]
@@ -213,16 +219,6 @@ class _State:
                     bins, self.index.models[key].size, remaining_load.needs, counts[remaining_load.name][key]
                 )
             self._record_bins(key, bins, self.used.machines[key])
-
-
-def _smallest_needs(index: ProblemIndex) -> dict[ModelKey, tuple[int, ...]]:
-    """By model, the smallest need of any load that may use the model: a machine with less free capacity is
-    full."""
-    smallest: dict[ModelKey, tuple[int, ...]] = {}
-    for name, load in index.loads.items():
-        for key in index.keys[name]:
-            smallest[key] = tuple(map(min, smallest.get(key, load.needs), load.needs))
-    return smallest
 
 
 def _place_load(state: _State, load: Load, placed: dict[ModelKey, int], keys: Sequence[ModelKey]) -> None:

@@ -65,9 +65,35 @@ def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
     for key in sorted({*use.users, *use.in_minimums}):
         _add_machines(matrix, index, key, (use.users.get(key, []), key in use.single_replica))
     _add_supply_limits(matrix, index, use)
+    # A source may have replicas of a load only if a reachable source has a replica of the target load.
     for name in index.proximity_bound:
-        _add_proximity(matrix, index.loads[name], use)
-    _add_move_limit(matrix, index)
+        load = index.loads[name]
+        for rule in load.proximity_rules:
+            terms_by_source: dict[str, dict[Column, int]] = {}
+            for key in use.keys[name]:
+                if key[0] in rule.reachable_sources:
+                    terms_by_source.setdefault(key[0], {})[replica_column(load, key)] = 1
+            for source, terms in terms_by_source.items():
+                reachable = rule.reachable_sources[source]
+                targets = [
+                    ("x", rule.target_load, *key)
+                    for key in use.keys.get(rule.target_load, ())
+                    if key[0] in reachable
+                ]
+                matrix.add_at_most({**terms, **dict.fromkeys(targets, -load.replicas)}, 0)
+    limit = index.problem.max_moves
+    if limit is not None:
+        # Dropped and unplaced replicas are no moves.
+        staying: dict[str, int] = {}
+        for column, count in matrix.upper_bounds.items():
+            if column[0] == "m":
+                staying[column[1]] = staying.get(column[1], 0) + count
+        limit += sum(max(0, count - index.loads[name].replicas) for name, count in staying.items())
+        unplaced: dict[Column, int] = {
+            ("u", name): -1 for name in staying if ("u", name) in matrix.upper_bounds
+        }
+        moves = {column: 1 for column in matrix.upper_bounds if column[0] == "m"}
+        matrix.add_at_most(moves | unplaced, limit)
     if allow_unplaced:
         # Only unplaced replicas cost anything.
         matrix.cost = {column: 1 if column[0] == "u" else 0 for column in matrix.cost}
@@ -188,27 +214,20 @@ def _add_load(
             in_cap = {replica_column(load, key): 1 for key in keys if key[0] in cap.sources}
             matrix.add_at_most(in_cap, cap.max_replicas)
     if load.min_regions > 1:
-        _add_regions(matrix, load, regions, slack)
-
-
-def _add_regions(
-    matrix: Matrix, load: Load, regions: dict[str, dict[Column, int]], slack: _Slack | None
-) -> None:
-    """Add the rows for the least number of regions: no region may hold all replicas, and beyond two regions a
-    mark counts the regions in use."""
-    min_regions = load.min_regions
-    for terms in regions.values():
-        matrix.add_at_most(
-            terms | ({slack.unplaced: 1, slack.all_unplaced: 1 - min_regions} if slack else {}),
-            load.replicas - min_regions + 1,
-        )
-    # With two regions the rows above suffice.
-    if min_regions > 2 or min_regions > len(regions):
-        for region, terms in regions.items():
-            matrix.add_column(("y", load.name, region), 1)
-            matrix.add_at_least({**terms, ("y", load.name, region): -1}, 0)
-        marks: dict[Column, int] = {("y", load.name, region): 1 for region in regions}
-        matrix.add_at_least(marks | ({slack.all_unplaced: min_regions} if slack else {}), min_regions)
+        # No region may hold all replicas; beyond two regions a mark counts the regions in use.
+        min_regions = load.min_regions
+        for terms in regions.values():
+            matrix.add_at_most(
+                terms | ({slack.unplaced: 1, slack.all_unplaced: 1 - min_regions} if slack else {}),
+                load.replicas - min_regions + 1,
+            )
+        # With two regions the rows above suffice.
+        if min_regions > 2 or min_regions > len(regions):
+            for region, terms in regions.items():
+                matrix.add_column(("y", load.name, region), 1)
+                matrix.add_at_least({**terms, ("y", load.name, region): -1}, 0)
+            marks: dict[Column, int] = {("y", load.name, region): 1 for region in regions}
+            matrix.add_at_least(marks | ({slack.all_unplaced: min_regions} if slack else {}), min_regions)
 
 
 def _add_moves(matrix: Matrix, index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> None:
@@ -224,20 +243,6 @@ def _add_moves(matrix: Matrix, index: ProblemIndex, load: Load, keys: tuple[Mode
         matrix.add_at_least({**stayed, ("m", load.name, *key): 1}, count)
     # Replicas that a smaller load drops are no moves: the offset takes their price off.
     matrix.offset -= price * max(0, sum(staying.values()) - load.replicas)
-
-
-def _add_move_limit(matrix: Matrix, index: ProblemIndex) -> None:
-    """Limit the number of moves; dropped and unplaced replicas are no moves."""
-    limit = index.problem.max_moves
-    if limit is None:
-        return
-    staying: dict[str, int] = {}
-    for column, count in matrix.upper_bounds.items():
-        if column[0] == "m":
-            staying[column[1]] = staying.get(column[1], 0) + count
-    limit += sum(max(0, count - index.loads[name].replicas) for name, count in staying.items())
-    unplaced: dict[Column, int] = {("u", name): -1 for name in staying if ("u", name) in matrix.upper_bounds}
-    matrix.add_at_most({column: 1 for column in matrix.upper_bounds if column[0] == "m"} | unplaced, limit)
 
 
 def _add_machines(matrix: Matrix, index: ProblemIndex, key: ModelKey, users: tuple[list[Load], bool]) -> None:
@@ -328,20 +333,3 @@ def _add_minimum(matrix: Matrix, use: _ModelUse, rule: tuple[str, MachineMinimum
     for terms in replicas.values():
         matrix.add_at_most(terms, 0)
     matrix.add_at_least({**{("n", *key): 1 for key in keys}, mark: -minimum.min_machines}, 0)
-
-
-def _add_proximity(matrix: Matrix, load: Load, use: _ModelUse) -> None:
-    """Allow replicas of the load in a source only if a reachable source has a replica of the target load."""
-    for rule in load.proximity_rules:
-        terms_by_source: dict[str, dict[Column, int]] = {}
-        for key in use.keys[load.name]:
-            if key[0] in rule.reachable_sources:
-                terms_by_source.setdefault(key[0], {})[replica_column(load, key)] = 1
-        for source, terms in terms_by_source.items():
-            reachable = rule.reachable_sources[source]
-            targets = [
-                ("x", rule.target_load, *key)
-                for key in use.keys.get(rule.target_load, ())
-                if key[0] in reachable
-            ]
-            matrix.add_at_most({**terms, **dict.fromkeys(targets, -load.replicas)}, 0)

@@ -28,9 +28,17 @@ def merge_loads(index: ProblemIndex) -> MergedProblem:
         shape = (name,) if name in proximity_targets else _shape(index, load, index.keys[name])
         by_shape.setdefault(shape, []).append(load)
     members = {loads[0].name: tuple(loads) for loads in by_shape.values()}
-    return MergedProblem(
-        replace(index.problem, loads=tuple(_merge(loads) for _, loads in sorted(members.items()))), members
-    )
+    merged = []
+    for _, loads in sorted(members.items()):
+        current: dict[ModelKey, int] = {}
+        for load in loads:
+            for key, count in load.current_counts.items():
+                current[key] = current.get(key, 0) + count
+        replicas = sum(load.replicas for load in loads)
+        # A load that is merged with no other stays as it is.
+        is_single = len(loads) == 1
+        merged.append(loads[0] if is_single else replace(loads[0], replicas=replicas, current_counts=current))
+    return MergedProblem(replace(index.problem, loads=tuple(merged)), members)
 
 
 def _shape(index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> tuple[object, ...]:
@@ -41,16 +49,6 @@ def _shape(index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> tuple
     if has_rules or staying > load.replicas:
         return (load.name,)
     return (load.needs, keys, index.problem.move_price(load) if staying else 0, staying > 0)
-
-
-def _merge(loads: tuple[Load, ...]) -> Load:
-    if len(loads) == 1:
-        return loads[0]
-    current: dict[ModelKey, int] = {}
-    for load in loads:
-        for key, count in load.current_counts.items():
-            current[key] = current.get(key, 0) + count
-    return replace(loads[0], replicas=sum(load.replicas for load in loads), current_counts=current)
 
 
 def split_counts(merged: MergedProblem, counts: ReplicaCounts) -> ReplicaCounts:

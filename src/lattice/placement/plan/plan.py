@@ -64,24 +64,23 @@ def manifest_changes(
         previous = before.objects.get(object_key(changed))
         if previous is None:
             manifests.append(ManifestChange("+", object_key(changed)))
-        elif fields := tuple(_fields(previous, changed)):
+            continue
+        fields: list[FieldChange] = []
+        labels = previous.metadata.labels or {}, changed.metadata.labels or {}
+        if labels[0] != labels[1]:
+            fields += _diff_values("metadata.labels", *labels)
+        specs = getattr(previous, "spec", None), getattr(changed, "spec", None)
+        if specs[0] != specs[1]:
+            fields += _diff_values("spec", *map(to_json_value, specs))
+        if fields:
             is_restarted = (
                 isinstance(previous, LatticeService)
                 and isinstance(changed, LatticeService)
                 and service_key(previous) in placed
                 and template(previous).revision != template(changed).revision
             )
-            manifests.append(ManifestChange("~", object_key(changed), fields, is_restarted))
+            manifests.append(ManifestChange("~", object_key(changed), tuple(fields), is_restarted))
     yield from sorted(manifests, key=lambda change: change.object)
-
-
-def _fields(before: Kind, after: Kind) -> Iterator[FieldChange]:
-    labels = before.metadata.labels or {}, after.metadata.labels or {}
-    if labels[0] != labels[1]:
-        yield from _diff_values("metadata.labels", *labels)
-    specs = getattr(before, "spec", None), getattr(after, "spec", None)
-    if specs[0] != specs[1]:
-        yield from _diff_values("spec", *map(to_json_value, specs))
 
 
 def _diff_values(path: str, before: Any, after: Any) -> Iterator[FieldChange]:
@@ -373,33 +372,45 @@ def compare(
     before: FleetState, after: FleetState, changes: Sequence[Kind] = (), deleted: Sequence[ObjectKey] = ()
 ) -> Plan:
     """Compute the plan from the states before and after the change."""
-    services = tuple(_service_changes(before, after))
-    clusters = tuple(_cluster_changes(before, after))
+    services = []
+    for name in sorted({*before.replica_counts, *after.replica_counts, *after.unplaced}):
+        placed_before = before.replica_counts.get(name, Counter())
+        placed_after = after.replica_counts.get(name, Counter())
+        costs = before.service_rates.get(name, 0), after.service_rates.get(name, 0)
+        is_newly_unplaced = name in after.unplaced and name not in before.unplaced
+        if placed_before != placed_after or costs[0] != costs[1] or is_newly_unplaced:
+            is_placed = name not in after.unplaced
+            services.append(ServiceChange(name, dict(placed_before), dict(placed_after), *costs, is_placed))
+    clusters = []
+    for name in sorted({*before.clusters, *after.clusters}):
+        nodes_before, nodes_after = before.clusters.get(name, Counter()), after.clusters.get(name, Counter())
+        if nodes_before != nodes_after:
+            offer = after.offer_of.get(name) or before.offer_of[name]
+            clusters.append(ClusterChange(name, offer, dict(nodes_before), dict(nodes_after)))
+    changed_services = {service_key(resource) for resource in changes if isinstance(resource, LatticeService)}
+    # Services that the change does not affect, and that stay unplaced.
+    untouched = [
+        name
+        for name in sorted({*before.unplaced} & {*after.unplaced} - changed_services)
+        if after.placed_replicas(name) >= before.placed_replicas(name)
+    ]
     names = sorted({*before.offer_rates, *after.offer_rates})
     rates = {name: (before.offer_rates.get(name, 0), after.offer_rates.get(name, 0)) for name in names}
     result = Plan(
-        services=services,
-        clusters=clusters,
+        services=tuple(services),
+        clusters=tuple(clusters),
         rates={name: pair for name, pair in rates.items() if pair[0] != pair[1]},
         total=(sum(before.offer_rates.values()), sum(after.offer_rates.values())),
         budgets=tuple(_budget_changes(before, after)),
         would_move=tuple(_misplaced_services(before, after)),
         unplaced=tuple(sorted(after.unplaced)),
         risks=tuple(_risks(before, after)),
-        untouched=tuple(_untouched(before, after, changes)) if changes or deleted else (),
+        untouched=tuple(untouched) if changes or deleted else (),
         manifest_changes=tuple(manifest_changes(before.world, changes, deleted, before.replica_counts)),
         state_before=before,
         state_after=after,
     )
     return replace(result, id=plan_id(result, changes, deleted))
-
-
-def _untouched(before: FleetState, after: FleetState, changes: Iterable[Kind]) -> Iterable[str]:
-    """Yield services that were unplaced before, are unplaced after, and are not affected by the change."""
-    changed_services = {service_key(resource) for resource in changes if isinstance(resource, LatticeService)}
-    for name in sorted({*before.unplaced} & {*after.unplaced} - changed_services):
-        if after.placed_replicas(name) >= before.placed_replicas(name):
-            yield name
 
 
 def plan_id(result: Plan, changes: Iterable[Kind], deleted: Iterable[ObjectKey]) -> str:
@@ -431,25 +442,6 @@ def _plain(value: object) -> object:
     if isinstance(value, (ServiceChange, ClusterChange, MisplacedService)):
         return [_plain(getattr(value, name)) for name in value.__dataclass_fields__]
     return value
-
-
-def _service_changes(before: FleetState, after: FleetState) -> Iterable[ServiceChange]:
-    for name in sorted({*before.replica_counts, *after.replica_counts, *after.unplaced}):
-        placed_before = before.replica_counts.get(name, Counter())
-        placed_after = after.replica_counts.get(name, Counter())
-        costs = before.service_rates.get(name, 0), after.service_rates.get(name, 0)
-        is_newly_unplaced = name in after.unplaced and name not in before.unplaced
-        if placed_before != placed_after or costs[0] != costs[1] or is_newly_unplaced:
-            is_placed = name not in after.unplaced
-            yield ServiceChange(name, dict(placed_before), dict(placed_after), *costs, is_placed)
-
-
-def _cluster_changes(before: FleetState, after: FleetState) -> Iterable[ClusterChange]:
-    for name in sorted({*before.clusters, *after.clusters}):
-        nodes_before, nodes_after = before.clusters.get(name, Counter()), after.clusters.get(name, Counter())
-        if nodes_before != nodes_after:
-            offer = after.offer_of.get(name) or before.offer_of[name]
-            yield ClusterChange(name, offer, dict(nodes_before), dict(nodes_after))
 
 
 def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetChange]:

@@ -185,12 +185,9 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
             f"{offer} does not have {certificate}",
             fix=f"use one of: {', '.join(sorted(certificates)) or '(none)'}",
         )
-    return _without_certificate(resource, region, certificate.lower())
 
-
-def _without_certificate(resource: SupplyObject, region: str, certificate: str) -> Kind:
     def remaining(certificates: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in certificates if name.lower() != certificate)
+        return tuple(name for name in certificates if name.lower() != certificate.lower())
 
     replace_fields = msgspec.structs.replace
     if isinstance(resource, LatticePool):
@@ -228,7 +225,25 @@ def loss_impacts(state: FleetState) -> list[LossImpact]:
 def _loss_impact(state: FleetState, eviction: DependencyEviction, offer: str) -> LossImpact:
     fleet, already_unplaced = state.fleet, state.unplaced
     with fleet.what_if():
-        evicted = _close(fleet, fleet.row(offer))
+        # Remove all machines and replicas of the offer; the services with these replicas are evicted.
+        row = fleet.row(offer)
+        evicted: set[str] = set()
+        for name in list(fleet.inventory.clusters_by_offer[row]):
+            for machine in list(fleet.clusters[name].machines):
+                services = list(fleet.machines.replica_counts[machine])
+                evicted.update(services)
+                for service in services:
+                    on_machine = [
+                        assignment
+                        for assignment in fleet.assignments[service]
+                        if assignment.machine == machine
+                    ]
+                    for assignment in on_machine:
+                        fleet.unassign(assignment)
+                fleet.inventory.drop_machine(machine)
+            fleet.inventory.drop_cluster(name)
+        # A lost offer accepts no new replicas.
+        fleet.mark_lost(row)
         candidates = set(evicted)
         for name in evicted:
             candidates.update(eviction.dependants.get(name, ()))
@@ -243,24 +258,3 @@ def _loss_impact(state: FleetState, eviction: DependencyEviction, offer: str) ->
         return LossImpact(
             offer, moved, tuple(name for name in unplaced if name not in already_unplaced), cost
         )
-
-
-def _close(fleet: Fleet, row: int) -> set[str]:
-    """Remove all machines and replicas of the offer and close the offer; return the services that had
-    replicas in the offer."""
-    services_hit: set[str] = set()
-    for name in list(fleet.inventory.clusters_by_offer[row]):
-        for machine in list(fleet.clusters[name].machines):
-            services = list(fleet.machines.replica_counts[machine])
-            services_hit.update(services)
-            for service in services:
-                on_machine = [
-                    assignment for assignment in fleet.assignments[service] if assignment.machine == machine
-                ]
-                for assignment in on_machine:
-                    fleet.unassign(assignment)
-            fleet.inventory.drop_machine(machine)
-        fleet.inventory.drop_cluster(name)
-    # A lost offer accepts no new replicas.
-    fleet.mark_lost(row)
-    return services_hit

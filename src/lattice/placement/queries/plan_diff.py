@@ -1,6 +1,6 @@
 """The differences between two plans of the same manifests, computed from their documents."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lattice.errors import Malformed
@@ -19,25 +19,20 @@ def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
     """
     try:
         lines: list[str] = []
-        for section in SECTIONS:
-            lines += _section(section, earlier, later)
+        for section, (noun, summarize) in SECTIONS.items():
+            old_entries, new_entries = (
+                {entry["name"]: summarize(entry) for entry in document.get(section) or ()}
+                for document in (earlier, later)
+            )
+            for name in sorted({*old_entries, *new_entries}):
+                change = _describe_change(old_entries.get(name), new_entries.get(name))
+                lines += [f"{noun} {name}: {change}"] if change else []
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(
             "the document to compare with is not a plan",
             fix="pass the output of `lattice plan -o json`, or the id of a plan",
         ) from e
     return lines or ["the manifests differ from the planned manifests"]
-
-
-def _section(section: str, earlier: PlanDocument, later: PlanDocument) -> Iterator[str]:
-    noun, summarize = SECTIONS[section]
-    old_entries, new_entries = (
-        {entry["name"]: summarize(entry) for entry in document.get(section) or ()}
-        for document in (earlier, later)
-    )
-    for name in sorted({*old_entries, *new_entries}):
-        if change := _describe_change(old_entries.get(name), new_entries.get(name)):
-            yield f"{noun} {name}: {change}"
 
 
 def _describe_change(old: EntrySummary | None, new: EntrySummary | None) -> str:
@@ -51,7 +46,7 @@ def _describe_change(old: EntrySummary | None, new: EntrySummary | None) -> str:
     return "; ".join(changes)
 
 
-def _service(entry: PlanDocument) -> EntrySummary:
+def summarize_service(entry: PlanDocument) -> EntrySummary:
     cost = entry["cost"]
     return {
         "": _places(entry["after"]),
@@ -69,7 +64,7 @@ def _places(places: list[PlanDocument]) -> str:
     )
 
 
-def _cluster(entry: PlanDocument) -> EntrySummary:
+def summarize_cluster(entry: PlanDocument) -> EntrySummary:
     return {"": _machines(entry["after"]), "before": _machines(entry["before"])}
 
 
@@ -77,21 +72,21 @@ def _machines(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def _pool(entry: PlanDocument) -> EntrySummary:
+def summarize_pool(entry: PlanDocument) -> EntrySummary:
     return {
         "": format_per_hour(entry["after"]["hourlyMicros"]),
         "before": format_per_hour(entry["before"]["hourlyMicros"]),
     }
 
 
-def _moving(entry: PlanDocument) -> EntrySummary:
+def summarize_move(entry: PlanDocument) -> EntrySummary:
     return {
         "": "nowhere" if entry["to"] is None else _places(entry["to"]),
         "why": "; ".join(entry["reasons"]),
     }
 
 
-def _unplaced(entry: PlanDocument) -> EntrySummary:
+def summarize_unplaced(entry: PlanDocument) -> EntrySummary:
     return {
         "": f"{entry['verdict']} ({entry['reason']})",
         "the number of unplaced replicas": f"{entry['missing']:,}",
@@ -99,9 +94,9 @@ def _unplaced(entry: PlanDocument) -> EntrySummary:
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[PlanDocument], EntrySummary]]] = {
-    "services": ("service", _service),
-    "clusters": ("cluster", _cluster),
-    "pools": ("cost of pool", _pool),
-    "wouldMove": ("move of", _moving),
-    "unplaced": ("verdict on", _unplaced),
+    "services": ("service", summarize_service),
+    "clusters": ("cluster", summarize_cluster),
+    "pools": ("cost of pool", summarize_pool),
+    "wouldMove": ("move of", summarize_move),
+    "unplaced": ("verdict on", summarize_unplaced),
 }

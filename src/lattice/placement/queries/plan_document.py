@@ -17,7 +17,6 @@ from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.world import World
 from lattice.placement.plan.plan import (
     BudgetChange,
-    ClusterChange,
     FleetState,
     ManifestChange,
     PlacementKey,
@@ -92,7 +91,17 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         "isFeasible": plan.is_feasible,
         "declared": [_manifest_change(change) for change in plan.manifest_changes],
         "services": [_service(service, after) for service in plan.services],
-        "clusters": [_cluster(cluster, before, after) for cluster in plan.clusters],
+        "clusters": [
+            {
+                "mark": cluster.mark,
+                "name": cluster.name,
+                "pool": cluster.offer,
+                "before": dict(sorted(cluster.nodes_before.items())),
+                "after": dict(sorted(cluster.nodes_after.items())),
+                "cost": rate_change_document(_bill_of(cluster.name, before), _bill_of(cluster.name, after)),
+            }
+            for cluster in plan.clusters
+        ],
         "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
         "total": rate_change_document(*plan.total),
         "pending": pending_document(before, world),
@@ -161,17 +170,6 @@ def _service(change: ServiceChange, after: FleetState) -> Document:
     }
 
 
-def _cluster(change: ClusterChange, before: FleetState, after: FleetState) -> Document:
-    return {
-        "mark": change.mark,
-        "name": change.name,
-        "pool": change.offer,
-        "before": dict(sorted(change.nodes_before.items())),
-        "after": dict(sorted(change.nodes_after.items())),
-        "cost": rate_change_document(_bill_of(change.name, before), _bill_of(change.name, after)),
-    }
-
-
 def _bill_of(cluster: str, state: FleetState) -> int:
     fleet = state.fleet
     placed = fleet.clusters.get(cluster)
@@ -217,7 +215,16 @@ def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetSta
         key = (_demand_signature(placement.demand), len(after.fleet.assignments.get(name, ())))
         if number >= MAX_INDIVIDUAL_VERDICTS and key in by_demand:
             first, verdict = by_demand[key]
-            verdict = _with_own_source(placement.demand, first, verdict)
+            own = service_source(placement.demand.name)
+            # Blockers that the first service declares itself are declared by this service here.
+            conflicts = [
+                [
+                    {**blocker, "source": own if blocker["source"] == first else blocker["source"]}
+                    for blocker in blockers
+                ]
+                for blockers in verdict["conflicts"]
+            ]
+            verdict = {**verdict, "conflicts": conflicts}
         else:
             verdict = verdict_document(judge(placement, after.fleet, after.world.services))
         # Only sources of blockers are rewritten: a verdict with conflicting requirements is not shared.
@@ -248,21 +255,6 @@ def _demand_signature(demand: Demand) -> object:
         for requirement in demand.requirements
     )
     return (requirements, demand.machine_shape, demand.latency_to, demand.rule_conflict)
-
-
-def _with_own_source(demand: Demand, first: str, verdict: Document) -> Document:
-    """The verdict of another service with equal demand, with this service as the source of its
-    requirements."""
-    own = service_source(demand.name)
-    # Blockers that the first service declares itself are declared by this service here.
-    conflicts = [
-        [
-            {**blocker, "source": own if blocker["source"] == first else blocker["source"]}
-            for blocker in blockers
-        ]
-        for blockers in verdict["conflicts"]
-    ]
-    return {**verdict, "conflicts": conflicts}
 
 
 def verdict_document(verdict: Verdict) -> Document:
@@ -358,41 +350,33 @@ class _PricedClass:
 def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]:
     """Return the latency of each pool of the services to their dependencies, for every latency limit, with
     its source."""
+    fleet = state.fleet
     demands = [state.world.demands[name] for name in names if name in state.world.demands]
     documents = []
     for demand in demands:
         for limit in demand.latency:
             target = dict(demand.latency_to)[limit.value]
-            for row in sorted(state.fleet.replicas.by_offer(demand.name)):
-                nearest = _nearest(state, row, target)
+            for row in sorted(fleet.replicas.by_offer(demand.name)):
+                origin = fleet.offers[row].place
+                round_trips = []
+                for target_row in sorted(fleet.replicas.by_offer(target)):
+                    place = fleet.offers[target_row].place
+                    if rtt := fleet.latencies.between(origin, place):
+                        round_trips.append((rtt.ms, place.name, rtt.source))
+                ms, target_name, source = min(round_trips, default=(None, None, "unknown"))
                 documents.append(
                     {
                         "service": demand.name,
                         "dependency": limit.value,
                         "maxMs": limit.amount,
-                        **nearest,
+                        "from": origin.name,
+                        "to": target_name,
+                        "ms": ms,
+                        "source": source,
+                        "isEstimate": source.startswith(ESTIMATED_PREFIX),
                     }
                 )
     return documents
-
-
-def _nearest(state: FleetState, row: int, target: str) -> Document:
-    """The latency from the offer to the nearest replica of the target, or unknown."""
-    fleet = state.fleet
-    origin = fleet.offers[row].place
-    round_trips = []
-    for target_row in sorted(fleet.replicas.by_offer(target)):
-        place = fleet.offers[target_row].place
-        if rtt := fleet.latencies.between(origin, place):
-            round_trips.append((rtt.ms, place.name, rtt.source))
-    ms, target_name, source = min(round_trips, default=(None, None, "unknown"))
-    return {
-        "from": origin.name,
-        "to": target_name,
-        "ms": ms,
-        "source": source,
-        "isEstimate": source.startswith(ESTIMATED_PREFIX),
-    }
 
 
 def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:

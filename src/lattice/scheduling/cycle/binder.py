@@ -212,20 +212,17 @@ class Binder:
             raise
         except BaseException:
             try:
-                await self._cancel_gang(claimed)
+                # Members that are bound by now stay bound.
+                unbound = [member for member in claimed if member.event is None]
+                for member in unbound:
+                    member.problem = member.problem or _cancelled()
+                await self._abort_members(unbound)
             finally:
                 self._emit_events(members)
             raise
         finally:
             self.reservations.in_flight -= {member.request.reservation for member in claimed}
         return self._emit_events(members)
-
-    async def _cancel_gang(self, members: Sequence[_Member]) -> None:
-        """Roll a cancelled gang back; members that are bound by then stay bound."""
-        unbound = [member for member in members if member.event is None]
-        for member in unbound:
-            member.problem = member.problem or _cancelled()
-        await self._abort_members(unbound)
 
     async def _abort_members(self, members: Sequence[_Member]) -> None:
         bound = await self._abort([member.reservation for member in members])

@@ -115,7 +115,17 @@ class CompositeScheduler:
         gangs: set[str] = set()
         for run in runs:
             if not run[0].group:
-                self._schedule_equal(run, now, cycle)
+                rejection: NoFeasibleNode | None = None
+                for ask in self._schedule_equal_at_once(self._drop_already_placed(run, cycle), now, cycle):
+                    result = rejection or self._find_assignment(ask, self.preemptor)
+                    if isinstance(result, Assignment):
+                        self._reserve(result, now, cycle)
+                    else:
+                        # The table has not changed: the remaining workloads of the run fail alike.
+                        rejection = result
+                        cycle.unschedulable.append(
+                            UnschedulableWorkload(ask, result.reason, result.wakes_on, result.reason_kinds)
+                        )
             elif run[0].group not in gangs:
                 # A gang may have several runs; all its members are scheduled at its first run.
                 gangs.add(run[0].group)
@@ -162,20 +172,6 @@ class CompositeScheduler:
                 events += await self.binder.bind_gang([scheduled.reservation for scheduled in gang], least)
         return events
 
-    def _schedule_equal(self, run: Sequence[WorkloadAsk], now: float, cycle: CycleResult) -> None:
-        rejection: NoFeasibleNode | None = None
-        for ask in self._schedule_equal_at_once(self._drop_already_placed(run, cycle), now, cycle):
-            result = rejection or self._find_assignment(ask, self.preemptor)
-            if isinstance(result, Assignment):
-                self._reserve(result, now, cycle)
-            else:
-                # The table has not changed, so the remaining workloads of the run are rejected for the same
-                # reason.
-                rejection = result
-                cycle.unschedulable.append(
-                    UnschedulableWorkload(ask, result.reason, result.wakes_on, result.reason_kinds)
-                )
-
     def _drop_already_placed(self, run: Sequence[WorkloadAsk], cycle: CycleResult) -> list[WorkloadAsk]:
         placements, unplaced = self.table.placements, []
         for ask in run:
@@ -219,22 +215,29 @@ class CompositeScheduler:
                 UnschedulableWorkload(ask, reason, wakes, (GANG_INCOMPLETE,)) for ask in members
             ]
             return
-        gang = self._assign_without_preemption(members, least)
-        if not gang.assignments and self.preemptor:
-            gang = self._assign_with_preemption(members, least, self.preemptor)
-        for assignment in gang.assignments:
-            self._reserve(assignment, now, cycle)
-        self._reject_gang(members, gang, cycle)
-
-    def _assign_without_preemption(self, members: Sequence[WorkloadAsk], least: int) -> GangAssignment:
         finder = AssignmentFinder(
             find=lambda ask: self._find_assignment(ask, None),
             best_rows=lambda ask, most: best_rows(decide(ask, self.table, self.profile_of(ask)), most),
         )
         gang = assign_gang(members, least, self.table, finder.find)
-        if gang.assignments:
-            return gang
-        return assign_cyclic_gang(members, least, self.table, finder) or gang
+        if not gang.assignments:
+            gang = assign_cyclic_gang(members, least, self.table, finder) or gang
+        if not gang.assignments and self.preemptor:
+            gang = self._assign_with_preemption(members, least, self.preemptor)
+        for assignment in gang.assignments:
+            self._reserve(assignment, now, cycle)
+        rejections = {rejection.ask.name: rejection for rejection in gang.rejections}
+        assigned = {assignment.ask.name for assignment in gang.assignments}
+        prefix = "" if assigned else self._gang_shortfall_message(members, gang)
+        for ask in members:
+            if ask.name in assigned:
+                continue
+            # A member without a reason of its own gets the reason of the first rejected member.
+            rejection = rejections.get(ask.name) or gang.rejections[0]
+            kinds = rejection.reason_kinds if assigned else ("group members", *rejection.reason_kinds)
+            cycle.unschedulable.append(
+                UnschedulableWorkload(ask, prefix + rejection.reason, rejection.wakes_on, kinds)
+            )
 
     def _assign_with_preemption(
         self, members: Sequence[WorkloadAsk], least: int, preemptor: Preemptor
@@ -256,20 +259,6 @@ class CompositeScheduler:
         gang = assign_gang(members, least, self.table, find)
         preemptor.charge(charged, -1)
         return gang
-
-    def _reject_gang(self, members: Sequence[WorkloadAsk], gang: GangAssignment, cycle: CycleResult) -> None:
-        rejections = {rejection.ask.name: rejection for rejection in gang.rejections}
-        assigned = {assignment.ask.name for assignment in gang.assignments}
-        prefix = "" if assigned else self._gang_shortfall_message(members, gang)
-        for ask in members:
-            if ask.name in assigned:
-                continue
-            # A member without a reason of its own gets the reason of the first rejected member.
-            rejection = rejections.get(ask.name) or gang.rejections[0]
-            kinds = rejection.reason_kinds if assigned else ("group members", *rejection.reason_kinds)
-            cycle.unschedulable.append(
-                UnschedulableWorkload(ask, prefix + rejection.reason, rejection.wakes_on, kinds)
-            )
 
     def _gang_shortfall_message(self, members: Sequence[WorkloadAsk], gang: GangAssignment) -> str:
         first = members[0]

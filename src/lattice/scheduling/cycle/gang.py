@@ -162,10 +162,9 @@ def _assign_after_first(
                 waiting.remove(ask)
                 rejections.pop(ask.name, None)
                 assigned_in_round += 1
-        is_met = all(_meets_affinity(assignment, table) for assignment in assignments)
+        is_met = not any(
+            mask[assignment.row]
+            for assignment in assignments
+            for mask in WorkloadAffinity().filter(assignment.ask, table).values()
+        )
     return GangAssignment(tuple(assignments) if is_met else (), len(assignments), tuple(rejections.values()))
-
-
-def _meets_affinity(assignment: Assignment, table: NodeTable) -> bool:
-    masks = WorkloadAffinity().filter(assignment.ask, table).values()
-    return not any(mask[assignment.row] for mask in masks)

@@ -75,7 +75,13 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
 
 def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
     """Conflicting or unlikely amounts in the status of a node."""
-    for message in (*_gpu_warnings(node), *capacity_conflicts(node.status), *_unit_mistakes(node.status)):
+    messages = [*_gpu_warnings(node), *capacity_conflicts(node.status)]
+    # Amounts so small that a different unit was meant.
+    for name, amount in (node.status.capacity or node.status.allocatable).items():
+        unit, least, example = _unit_of(name)
+        if 0 < amount < least:
+            messages.append(f"has {amount} {unit} of {name}: node amounts are in {unit}{example}")
+    for message in messages:
         yield InputWarning("node", node.metadata.name, message)
 
 
@@ -114,14 +120,6 @@ def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
             )
 
 
-def _unit_mistakes(status: NodeStatus) -> Iterator[str]:
-    """Amounts so small that a different unit was meant."""
-    for name, amount in (status.capacity or status.allocatable).items():
-        unit, least, example = _unit_of(name)
-        if 0 < amount < least:
-            yield f"has {amount} {unit} of {name}: node amounts are in {unit}{example}"
-
-
 def _unit_of(resource: str) -> tuple[str, int, str]:
     """The unit of a node's amounts, the least amount that a node would have, and an example."""
     if resource == "cpu":
@@ -143,18 +141,16 @@ def unit_problems(status: Any) -> Iterator[Cause]:
     for part in ("capacity", "reserved", "allocatable"):
         amounts = parts.get(part)
         for name, amount in amounts.items() if isinstance(amounts, dict) else ():
-            if isinstance(amount, str | Decimal):
-                yield Cause(join_path(f"status.{part}", name), _whole_number_message(name, amount))
-
-
-def _whole_number_message(resource: str, amount: str | Decimal) -> str:
-    unit = _unit_of(resource)[0]
-    shown = f'"{amount}"' if isinstance(amount, str) else str(amount)
-    rule = f"must be a whole number{f' of {unit}' if unit else ''}"
-    try:
-        return f"{rule}: {resource_parser(resource)(str(amount))} for {shown}"
-    except Invalid:
-        return f"{rule}, got {shown}"
+            if not isinstance(amount, str | Decimal):
+                continue
+            unit = _unit_of(name)[0]
+            shown = f'"{amount}"' if isinstance(amount, str) else str(amount)
+            message = f"must be a whole number{f' of {unit}' if unit else ''}"
+            try:
+                message += f": {resource_parser(name)(str(amount))} for {shown}"
+            except Invalid:
+                message += f", got {shown}"
+            yield Cause(join_path(f"status.{part}", name), message)
 
 
 def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
@@ -174,9 +170,14 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
     rows = set(chain.from_iterable(overcommitted.values()))
     for row in sorted(rows, key=table.names.__getitem__):
         resources = [resource for resource, short_rows in overcommitted.items() if row in short_rows]
-        amounts = ", ".join(_used_of_total(table, resource, row) for resource in resources)
+        amounts = []
+        for resource in resources:
+            number = table.resource_index[resource]
+            allocated = format_amount(resource, int(table.allocated(number)[row]))
+            total = format_amount(resource, int(table.total(number)[row]))
+            amounts.append(f"{allocated} of {total} {resource}")
         consequences = "".join(f"; {text}" for text in _overcommit_consequences(table, row, resources, qos))
-        message = f"is overcommitted: its bound workloads request {amounts}{consequences}"
+        message = f"is overcommitted: its bound workloads request {', '.join(amounts)}{consequences}"
         yield InputWarning("node", table.names[row], message)
 
 
@@ -197,15 +198,6 @@ def _overcommit_consequences(
         order = eviction_order(affected)
         first = ", ".join(order[:MAX_NAMED_EVICTIONS]) + (", …" if len(order) > MAX_NAMED_EVICTIONS else "")
         yield f"too little {' and '.join(killing)} ends workloads in this order: {first}"
-
-
-def _used_of_total(table: NodeTable, resource: str, row: int) -> str:
-    number = table.resource_index[resource]
-    allocated, total = (
-        format_amount(resource, int(amounts[row]))
-        for amounts in (table.allocated(number), table.total(number))
-    )
-    return f"{allocated} of {total} {resource}"
 
 
 def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:

@@ -228,7 +228,16 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
     if not spec.name.strip():
         yield Cause("name", "must not be empty: decisions are shown under this name", "FieldValueRequired")
     for plugin, weight in spec.scores.items():
-        yield from _weight_problems(str(plugin), weight)
+        score = str(plugin)
+        where = f"scores.{score}"
+        if score not in SCORES:
+            yield Cause(where, f'no score "{score}"{did_you_mean(score, SCORES)}', "FieldValueNotSupported")
+        if not _is_number(weight) or weight < 0:
+            yield Cause(where, f"must be a number of 0 or more, got {_shown_value(weight)}")
+        elif 0 < weight < MIN_WEIGHT:
+            yield Cause(where, f"must be 0, or at least {MIN_WEIGHT:f}, got {_shown_value(weight)}")
+        elif weight > MAX_WEIGHT:
+            yield Cause(where, f"must be at most {MAX_WEIGHT}, got {_shown_value(weight)}")
     for plugin in spec.disabled:
         if plugin not in FILTERS:
             yield Cause(
@@ -260,18 +269,6 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
         yield Cause("seed", f"must be from {SEEDS[0]} to {SEEDS[-1]}, got {_shown_value(spec.seed)}")
 
 
-def _weight_problems(plugin: str, weight: Any) -> Iterator[Cause]:
-    where = f"scores.{plugin}"
-    if plugin not in SCORES:
-        yield Cause(where, f'no score "{plugin}"{did_you_mean(plugin, SCORES)}', "FieldValueNotSupported")
-    if not _is_number(weight) or weight < 0:
-        yield Cause(where, f"must be a number of 0 or more, got {_shown_value(weight)}")
-    elif 0 < weight < MIN_WEIGHT:
-        yield Cause(where, f"must be 0, or at least {MIN_WEIGHT:f}, got {_shown_value(weight)}")
-    elif weight > MAX_WEIGHT:
-        yield Cause(where, f"must be at most {MAX_WEIGHT}, got {_shown_value(weight)}")
-
-
 def _is_number(value: object) -> bool:
     """Whether a value is a finite number, which can be compared; an int may be beyond the range of float."""
     if isinstance(value, Decimal):
@@ -295,16 +292,6 @@ def _shown_value(value: object) -> str:
 
 
 def _invalid_profile(name: str, causes: list[Cause]) -> Invalid:
-    return Invalid(
-        "; ".join(map(str, causes)),
-        where=f"profile/{name.strip() or 'profile'}",
-        fix=_known_names_fix(causes),
-        causes=causes,
-    )
-
-
-def _known_names_fix(causes: list[Cause]) -> str:
-    """The valid names of every field in which the profile uses an unknown name."""
     missed = [
         cause.field for cause in causes if cause.reason in ("FieldValueNotSupported", "FieldValueRequired")
     ]
@@ -314,7 +301,12 @@ def _known_names_fix(causes: list[Cause]) -> str:
         ("filters", FILTERS, "disabled" in missed),
         ("fields", _FIELD_TYPES, bool(unknown)),
     )
-    return "; ".join(f"known {name}: {', '.join(names)}" for name, names, is_needed in lists if is_needed)
+    return Invalid(
+        "; ".join(map(str, causes)),
+        where=f"profile/{name.strip() or 'profile'}",
+        fix="; ".join(f"known {name}: {', '.join(names)}" for name, names, is_needed in lists if is_needed),
+        causes=causes,
+    )
 
 
 # Every preset honours the preferences that workloads state.

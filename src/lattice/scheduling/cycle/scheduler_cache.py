@@ -107,30 +107,27 @@ class SchedulerCache:
         """Update or remove a workload. A workload that cannot be counted is recorded as a problem and leaves
         the queue."""
         try:
-            self._apply_workload(path, workload, now)
+            record = reservation_record(workload) if workload and not workload.status.binding else None
+            self._forget_reservation_record(path, now, record, workload.status.binding if workload else None)
+            if workload is None:
+                self._apply_unbound(path, now)
+                self.queue.remove(path)
+            elif workload.status.binding:
+                self._apply_bound(workload, workload.status.binding, now)
+            elif record is not None:
+                self._remove_from_node(path, now)
+                self.reservation_records[path] = record
+                # The table already has the workload if this scheduler wrote the record. Otherwise another
+                # scheduler or an earlier process reserved the node.
+                if path not in self.table.placements and self.node_uids.get(record.node) == record.uid:
+                    self.queue.remove(path)
+                    self._admit(path, self.ask_of(workload), record.node, workload)
+            else:
+                self._apply_unbound(path, now)
+                self._back_off_or_queue(path, workload, now)
         except LatticeError as problem:
             self.problems[f"workload {path}"] = str(problem)
             self.queue.remove(path)
-
-    def _apply_workload(self, path: str, workload: LatticeWorkload | None, now: ClockReading) -> None:
-        record = reservation_record(workload) if workload and not workload.status.binding else None
-        self._forget_reservation_record(path, now, record, workload.status.binding if workload else None)
-        if workload is None:
-            self._apply_unbound(path, now)
-            self.queue.remove(path)
-        elif workload.status.binding:
-            self._apply_bound(workload, workload.status.binding, now)
-        elif record is not None:
-            self._remove_from_node(path, now)
-            self.reservation_records[path] = record
-            # The table already has the workload if this scheduler wrote the record. Otherwise another
-            # scheduler or an earlier process reserved the node.
-            if path not in self.table.placements and self.node_uids.get(record.node) == record.uid:
-                self.queue.remove(path)
-                self._admit(path, self.ask_of(workload), record.node, workload)
-        else:
-            self._apply_unbound(path, now)
-            self._back_off_or_queue(path, workload, now)
 
     def in_doubt_gangs(self) -> set[str]:
         """Gangs with members that another scheduler has reserved: the outcome is open, so further members

@@ -94,8 +94,16 @@ class SchedulingQueue:
         return True
 
     def pop(self, now: float) -> WorkloadAsk | None:
-        entry = self._pop_ready(now)
-        return self._mark_in_flight(entry) if entry else None
+        while self._backoff_heap and self._backoff_heap[0][0] <= now:
+            _, version, name = heappop(self._backoff_heap)
+            if self._is_current(name, version):
+                self._unsubscribe(self._entries[name])
+                self._make_ready(self._entries[name])
+        while self._ready:
+            _, _, version, name = heappop(self._ready)
+            if self._is_current(name, version):
+                return self._mark_in_flight(self._entries[name])
+        return None
 
     def pop_batch(self, now: float, most: int) -> list[list[WorkloadAsk]]:
         """The next workloads in order, in runs of equal priority, shape and gang. A gang comes as a whole,
@@ -199,18 +207,6 @@ class SchedulingQueue:
             members.pop(ask.name, None)
             if not members:
                 del self._groups[ask.group]
-
-    def _pop_ready(self, now: float) -> _QueuedWorkload | None:
-        while self._backoff_heap and self._backoff_heap[0][0] <= now:
-            _, version, name = heappop(self._backoff_heap)
-            if self._is_current(name, version):
-                self._unsubscribe(self._entries[name])
-                self._make_ready(self._entries[name])
-        while self._ready:
-            _, _, version, name = heappop(self._ready)
-            if self._is_current(name, version):
-                return self._entries[name]
-        return None
 
     def _is_current(self, name: str, version: int) -> bool:
         entry = self._entries.get(name)

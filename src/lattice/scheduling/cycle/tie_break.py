@@ -107,23 +107,20 @@ class Selector:
                     position = int(np.searchsorted(ranks, np.uint64(self.last_rank), side="right"))
                 return int(rows[position % len(rows)])
             case TieBreaker.WEIGHTED_RANDOM:
-                return self._weighted(decision, rows)
+                weights = [score_of(decision, row) for row in rows.tolist()]
+                # All scores are 0: every row is as likely.
+                if not sum(weights):
+                    weights = [1.0] * len(weights)
+                target = self.rng.random() * sum(weights)
+                for row, weight in zip(rows.tolist(), weights, strict=True):
+                    target -= weight
+                    if target < 0:
+                        return int(row)
+                return int(rows[0])
             case TieBreaker.AFFINITY:
                 # max() returns the first of equal rows, so that further ties follow the fixed order.
                 count_preferences = preference_counter(decision.ask, decision.table)
                 return int(max(rows.tolist(), key=count_preferences)) if count_preferences else int(rows[0])
-
-    def _weighted(self, decision: Decision, rows: Rowids) -> int:
-        weights = [score_of(decision, row) for row in rows.tolist()]
-        # If all scores are 0, every row is equally likely.
-        if not sum(weights):
-            weights = [1.0] * len(weights)
-        target = self.rng.random() * sum(weights)
-        for row, weight in zip(rows.tolist(), weights, strict=True):
-            target -= weight
-            if target < 0:
-                return int(row)
-        return int(rows[0])
 
 
 def score_of(decision: Decision, row: int) -> float:

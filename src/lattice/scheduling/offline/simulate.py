@@ -160,7 +160,14 @@ class _Simulation:
             if workload.spec.desired_state != "Running":
                 self.stopped_count += 1
                 continue
-            ask = self._ask_of(workload)
+            # Workloads with the same spec and labels share one WorkloadAsk.
+            metadata, spec = workload.metadata, workload.spec
+            key = (id(spec), metadata.namespace, *metadata.labels.items())
+            cached = self._ask_by_spec.get(key)
+            if cached is None or cached[0] is not spec:
+                cached = self._ask_by_spec[key] = (spec, self.table.ask_of(workload), qos_of(spec))
+            ask = replace(cached[1], name=f"{cached[1].demands.namespace}/{metadata.name}")
+            self.qos[ask.name] = cached[2]
             self.asks[ask.name] = ask
             if workload.status.binding:
                 bound.append((ask, workload.status.binding.node))
@@ -174,17 +181,6 @@ class _Simulation:
         self.warnings += [*overcommit_warnings(self.table, self.qos), *taint_eviction_warnings(self.table)]
         if self.options.explained_workload and self.options.explained_workload not in self.asks:
             raise self._no_explanation_error()
-
-    def _ask_of(self, workload: LatticeWorkload) -> WorkloadAsk:
-        """The ask of a workload. Workloads with the same spec and labels share one WorkloadAsk."""
-        metadata, spec = workload.metadata, workload.spec
-        key = (id(spec), metadata.namespace, *metadata.labels.items())
-        cached = self._ask_by_spec.get(key)
-        if cached is None or cached[0] is not spec:
-            cached = self._ask_by_spec[key] = (spec, self.table.ask_of(workload), qos_of(spec))
-        ask = replace(cached[1], name=f"{cached[1].demands.namespace}/{metadata.name}")
-        self.qos[ask.name] = cached[2]
-        return ask
 
     def _add_bound(self, ask: WorkloadAsk, node: str) -> None:
         row = self.table.row_of.get(node)
@@ -230,18 +226,29 @@ class _Simulation:
         if self.options.explained_workload and self.explanation is None:
             raise self._no_explanation_error()
         rejected = [self.asks[name] for name in self.rejected]
+        names_by_reason: dict[str, list[str]] = {}
+        for name in self.asks:
+            if name in self.rejected:
+                names_by_reason.setdefault(self.rejected[name].reason, []).append(name)
+        # A workload that was preempted and scheduled again is explained with its preemption.
+        explanation = self.explanation
+        preempted = self.preempted.get(explanation["ask"]) if explanation else None
+        if explanation and preempted:
+            suffix = f"{preempted.preempted_by} preempted the workload on {preempted.node}"
+            explanation = {**explanation, "summary": f"{explanation['summary']}; {suffix}"}
         return SimulationReport(
             node_count=len(self.table.row_of),
             bound_count=len(self.bound),
             stopped_count=self.stopped_count,
             placements=self.placements,
             unschedulable=tuple(
-                _grouped({name: self.rejected[name] for name in self.asks if name in self.rejected})
+                UnschedulableGroup(tuple(names), reason, self.rejected[names[0]].reason_kinds)
+                for reason, names in names_by_reason.items()
             ),
             preempted=self.preempted,
             usage=tuple(_usage(self.table, used_before)),
             decide_seconds=seconds,
-            explanation=self._explanation_with_preemption(),
+            explanation=explanation,
             warnings=(
                 *self.warnings,
                 *oversized_warnings(rejected, self.table),
@@ -347,16 +354,6 @@ class _Simulation:
         summary = f"; nodes are shown with {members_text} in place" if member_count else ""
         return {**explanation, "summary": summary}
 
-    def _explanation_with_preemption(self) -> dict[str, Any] | None:
-        """The explanation; if the workload was preempted and scheduled again, the summary names the
-        preemption."""
-        explanation = self.explanation
-        preempted = self.preempted.get(explanation["ask"]) if explanation else None
-        if not explanation or not preempted:
-            return explanation
-        suffix = f"{preempted.preempted_by} preempted the workload on {preempted.node}"
-        return {**explanation, "summary": f"{explanation['summary']}; {suffix}"}
-
 
 def _explanation(decision: Decision) -> dict[str, Any]:
     document = as_json(permanent_reasons_first(decision), MAX_SHOWN_CANDIDATES, with_rejections=True)
@@ -372,15 +369,6 @@ def _split_out(batch: Iterable[Sequence[WorkloadAsk]], name: str) -> Iterator[Se
                 cuts += [position, position + 1]
         cuts.append(len(run))
         yield from (run[start:end] for start, end in pairwise(cuts) if start < end)
-
-
-def _grouped(rejected: Mapping[str, UnschedulableReason]) -> Iterator[UnschedulableGroup]:
-    """Group rejected workloads by reason."""
-    groups: dict[str, list[str]] = {}
-    for name, rejection in rejected.items():
-        groups.setdefault(rejection.reason, []).append(name)
-    for reason, names in groups.items():
-        yield UnschedulableGroup(tuple(names), reason, rejected[names[0]].reason_kinds)
 
 
 def _used_amounts(table: NodeTable) -> dict[str, int]:

@@ -173,7 +173,16 @@ class _BestFirstSearch:
             if row in self.node_searches:
                 self._continue_node(self.node_searches[row], count)
             else:
-                self._start_node(row, count)
+                # A node on which only large gangs may be evicted waits until its bound is the lowest.
+                node_victims = NodeVictims(self.context, row)
+                smallest = node_victims.smallest_group
+                if smallest and smallest[0] > count and row not in self.deferred_rows:
+                    self.deferred_rows.add(row)
+                    heappush(self.pending, (*smallest, self._rank(row), row))
+                elif smallest and node_victims.deficit.is_empty:
+                    self._push(self._filtered_search(node_victims), count)
+                elif smallest:
+                    self._push(self._node_search(node_victims), count)
         return replace(self.best, is_exact=not self.budget.is_exhausted) if self.best else None
 
     def _cheapest_first(self, candidates: Iterator[NodeLowerBound]) -> Iterator[NodeLowerBound]:
@@ -186,19 +195,6 @@ class _BestFirstSearch:
             else:
                 yield head
                 head = next(candidates, None)
-
-    def _start_node(self, row: int, count: int) -> None:
-        """Begin the search on a node; a node on which only large gangs may be evicted waits until its bound
-        is the lowest."""
-        node_victims = NodeVictims(self.context, row)
-        smallest = node_victims.smallest_group
-        if smallest and smallest[0] > count and row not in self.deferred_rows:
-            self.deferred_rows.add(row)
-            heappush(self.pending, (*smallest, self._rank(row), row))
-        elif smallest and node_victims.deficit.is_empty:
-            self._push(self._filtered_search(node_victims), count)
-        elif smallest:
-            self._push(self._node_search(node_victims), count)
 
     def _node_search(self, node_victims: NodeVictims, accept: VictimSetCheck | None = None) -> "_NodeSearch":
         most = self.best.cost[0] if self.best else len(self.table.placements)
@@ -213,11 +209,16 @@ class _BestFirstSearch:
     def _filtered_search(self, node_victims: NodeVictims) -> "_NodeSearch | None":
         """A search that runs the filters on every victim set; None if evicting every candidate would not
         suffice."""
-        if self._may_fit_after_evictions(node_victims):
-            return self._node_search(
-                node_victims, lambda victim_set: self._suffices(node_victims, victim_set)
-            )
-        return None
+        # A workload with required affinity may fit after some evictions though not after all: its neighbours
+        # may be among the victims.
+        if not self.ask.demands.near:
+            groups = node_victims.groups(len(self.table.placements), by_amount=False)
+            members = list(chain.from_iterable(group.members for group in groups))
+            on_node = [member for member in members if member.row == node_victims.row]
+            victim_lists = [on_node, members] if len(on_node) < len(members) else [on_node]
+            if not any(self._fits_without(node_victims, victims) for victims in victim_lists):
+                return None
+        return self._node_search(node_victims, lambda victim_set: self._suffices(node_victims, victim_set))
 
     def _push(self, node_search: "_NodeSearch | None", count: int) -> None:
         if node_search and (bound := node_search.search.lower_bound(count)):
@@ -281,21 +282,6 @@ class _BestFirstSearch:
     def _suffices(self, node_victims: NodeVictims, victim_set: VictimSet) -> bool:
         victims = chain.from_iterable(group.members for group in victim_set)
         return self._fits_without(node_victims, victims)
-
-    def _may_fit_after_evictions(self, node_victims: NodeVictims) -> bool:
-        """Whether the workload might fit after evictions.
-
-        A workload with required affinity may fit after some evictions though not after all: its neighbours
-        may be among the victims.
-        """
-        if self.ask.demands.near:
-            return True
-        groups = node_victims.groups(len(self.table.placements), by_amount=False)
-        members = list(chain.from_iterable(group.members for group in groups))
-        on_node = [member for member in members if member.row == node_victims.row]
-        if self._fits_without(node_victims, on_node):
-            return True
-        return len(on_node) < len(members) and self._fits_without(node_victims, members)
 
     def _fits_without(self, node_victims: NodeVictims, members: Iterable[Placement]) -> bool:
         with self.table.what_if():

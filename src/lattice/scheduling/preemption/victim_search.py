@@ -160,7 +160,12 @@ class VictimSearch:
         self.groups = _cheapest_per_class_first(groups, deficit)
         self.deficit, self.limits, self.accept = deficit, limits, accept
         self.is_truncated = False  # the budget was exhausted before the search ended
-        self._next_class = _next_class_indexes(self.groups)
+        # By index, where the next equivalence class begins: a search that skips a group skips the costlier
+        # groups of its class.
+        self._next_class = [len(self.groups)] * len(self.groups)
+        for index in range(len(self.groups) - 2, -1, -1):
+            is_same_class = self.groups[index].equivalence_key == self.groups[index + 1].equivalence_key
+            self._next_class[index] = self._next_class[index + 1] if is_same_class else index + 1
         self._bounds_by_index: dict[int, _RemainingBounds] = {}
         self._reset()
 
@@ -199,7 +204,13 @@ class VictimSearch:
         """Select `remaining` further victims from the groups at `index` and later, in every way that could be
         cheaper than the best set."""
         if not remaining:
-            self._consider(spent)
+            total_cost = (self._count, *spent)
+            if total_cost < self._cost_limit and self._covers_deficit():
+                # Running the filters costs as much as many steps, and is paid before.
+                if self.accept:
+                    self._budget.spend(FILTER_CHECK_STEPS)
+                if self.accept is None or self.accept(self._selected):
+                    self._best, self._cost_limit = list(self._selected), total_cost
             return
         while index < len(self.groups) and self._can_improve(index, remaining, spent):
             self._budget.spend(1)
@@ -236,16 +247,6 @@ class VictimSearch:
         return not self.deficit.gpu_count or bounds.can_free_gpus(
             self._missing_by_gpu, self.deficit.gpu_count, most
         )
-
-    def _consider(self, spent: tuple[int, float]) -> None:
-        cost = (self._count, *spent)
-        if cost >= self._cost_limit or not self._covers_deficit():
-            return
-        # One run of the filters costs FILTER_CHECK_STEPS, which are paid before the run.
-        if self.accept:
-            self._budget.spend(FILTER_CHECK_STEPS)
-        if self.accept is None or self.accept(self._selected):
-            self._best, self._cost_limit = list(self._selected), cost
 
     def _covers_deficit(self) -> bool:
         if any(missing > 0 for missing in self._missing_amounts):
@@ -288,22 +289,18 @@ class VictimSearch:
             self.groups, key=lambda group: (not group.is_whole_gang, -_deficit_share(group, self.deficit))
         )
         orders = (cheapest_first, largest_first)
-        victim_sets = [self._drop_unneeded(self._select_all_allowed(order)) for order in orders]
+        victim_sets = [self._select_needed(order) for order in orders]
         return min(filter(None, victim_sets), key=_cost_of, default=None)
 
-    def _select_all_allowed(self, order: Sequence[VictimGroup]) -> VictimSet:
-        """Select and return every group that the limits allow."""
+    def _select_needed(self, order: Sequence[VictimGroup]) -> VictimSet | None:
+        """Select every group that the limits allow, then drop the groups without which the set suffices, the
+        last groups first."""
         self._reset()
-        victim_set = []
+        victim_set: VictimSet = []
         for group in order:
             if self.may_evict(group):
                 self._select(group, 1)
                 victim_set.append(group)
-        return victim_set
-
-    def _drop_unneeded(self, victim_set: VictimSet) -> VictimSet | None:
-        """From the last group to the first, drop every group that the set does not need; None if the whole
-        set does not suffice."""
         if not self._suffices(victim_set):
             return None
         for group in reversed(victim_set):
@@ -352,15 +349,3 @@ def _cheapest_per_class_first(groups: Iterable[VictimGroup], deficit: Deficit) -
 
     ordered = sorted(classes.values(), key=rank)
     return list(chain.from_iterable(ordered))
-
-
-def _next_class_indexes(groups: Sequence[VictimGroup]) -> list[int]:
-    """By index, where the next equivalence class begins, because a search that skips a group also skips the
-    costlier groups of its class."""
-    next_index = [len(groups)] * len(groups)
-    for index in range(len(groups) - 2, -1, -1):
-        if groups[index].equivalence_key == groups[index + 1].equivalence_key:
-            next_index[index] = next_index[index + 1]
-        else:
-            next_index[index] = index + 1
-    return next_index
