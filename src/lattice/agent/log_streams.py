@@ -38,17 +38,18 @@ class LogStreams:
         # A client must not exhaust the agent with open streams.
         answer = self._answer(request) if len(self._streams) < MAX_LOG_STREAMS else self._decline(request.id)
         task = self._streams[request.id] = asyncio.create_task(answer)
-        task.add_done_callback(lambda done: self._forget(request.id, done))
+
+        def forget(done: asyncio.Task[None]) -> None:
+            # A later request with the same id may have replaced the stream.
+            if self._streams.get(request.id) is done:
+                del self._streams[request.id]
+
+        task.add_done_callback(forget)
 
     def close(self) -> None:
         """Cancel all streams."""
         for task in self._streams.values():
             task.cancel()
-
-    def _forget(self, number: int, done: asyncio.Task[None]) -> None:
-        """Drop the stream, unless a later request with the same id has replaced the stream."""
-        if self._streams.get(number) is done:
-            del self._streams[number]
 
     async def _decline(self, number: int) -> None:
         with suppress(LatticeError):

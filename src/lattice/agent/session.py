@@ -386,16 +386,8 @@ class AgentSession:
         if heartbeat.ByteSize() > MAX_HEARTBEAT_BYTES:
             for report in heartbeat.reports:
                 report.ClearField("log")
-        if is_due:
-            await self._add_usage(heartbeat)
-        self.heartbeat_number, self.sent_reports, self.sent_order = heartbeat.number, reports, order
-        # Recorded before the send, since the acknowledgement may arrive during the send.
-        self.unanswered_heartbeats[heartbeat.number] = self.clock.monotonic()
-        await self._send(pb.FromAgent(beat=heartbeat))
-
-    async def _add_usage(self, heartbeat: pb.Beat) -> None:
-        """Add the measured usage of the node and its workloads to a heartbeat."""
-        if (node := self.agent.node_usage()) is not None:
+        # A heartbeat that is due also carries the measured usage of the node and its workloads.
+        if is_due and (node := self.agent.node_usage()) is not None:
             workloads = await self.executor.usage()
             if self.agent.shares_machine:
                 parts = workloads.values()
@@ -407,6 +399,10 @@ class AgentSession:
             heartbeat.usage.CopyFrom(_usage(node))
             for path, usage in workloads.items():
                 heartbeat.workload_usage[path].CopyFrom(_usage(usage))
+        self.heartbeat_number, self.sent_reports, self.sent_order = heartbeat.number, reports, order
+        # Recorded before the send, since the acknowledgement may arrive during the send.
+        self.unanswered_heartbeats[heartbeat.number] = self.clock.monotonic()
+        await self._send(pb.FromAgent(beat=heartbeat))
 
     async def _send(self, message: pb.FromAgent) -> None:
         """Send one message; if the server reads nothing for the time of MAX_UNANSWERED_HEARTBEATS, the

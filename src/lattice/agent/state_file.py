@@ -56,7 +56,17 @@ class StateFile:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path = folder / "state.json"
-        self._lock = _acquire_lock(folder / "lock")
+        self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # The kernel releases the lock with the process, so a crash leaves no stale lock.
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(self._lock)
+            raise Conflict(
+                "another agent uses this folder",
+                where=str(folder),
+                fix="stop the other agent, or use a different --data-dir",
+            ) from error
         try:
             self.state = _read(self.path)
         except BaseException:
@@ -110,18 +120,3 @@ def _read(path: Path) -> AgentState:
         fix = "start the version of lattice that wrote the file"
         raise Invalid(f"has format {state.format}, this agent reads {STATE_FORMAT}", where=str(path), fix=fix)
     return state
-
-
-def _acquire_lock(path: Path) -> int:
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        # The kernel releases the lock with the process, so a crash leaves no stale lock.
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(descriptor)
-        raise Conflict(
-            "another agent uses this folder",
-            where=str(path.parent),
-            fix="stop the other agent, or use a different --data-dir",
-        ) from error
-    return descriptor

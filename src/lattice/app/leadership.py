@@ -193,8 +193,8 @@ class Leadership:
             self.rng,
             freeze=False,
         )
-        self.election.on_started_leading = self._on_term_won
-        self.election.on_stopped_leading = self._on_term_lost
+        self.election.on_started_leading = self.on_term_won
+        self.election.on_stopped_leading = self.on_term_lost
         self.dependencies = replace(self.dependencies, endpoint=self.api_url)
 
     def leading_context(self) -> ControllerContext | None:
@@ -246,12 +246,12 @@ class Leadership:
             default=None,
         )
 
-    def _on_term_won(self, term: Term) -> None:
+    def on_term_won(self, term: Term) -> None:
         metrics.LEADER.set(1)
         log.info("leading", role=term.role, term=term.number)
         self._term_tasks[term.number] = asyncio.create_task(self._run_term(term))
 
-    def _on_term_lost(self, term: Term) -> None:
+    def on_term_lost(self, term: Term) -> None:
         metrics.LEADER.set(0)
         metrics.clear_leader_gauges()
         log.info("no longer leading", role=term.role, term=term.number)

@@ -96,7 +96,12 @@ class App:
                 if request.path == JOIN_PATH and self.join_service is not None:
                     return _response(await self._join(request, self.join_service))
                 if self.pages is not None and pages.is_page(request.method, request.path, request.headers):
-                    return _response(await self._page(request, self.pages))
+                    certificate = _peer_certificate(request)
+                    page_request = PageRequest(
+                        request.method, request.path, request.headers, request.remote or "", certificate
+                    )
+                    body = await _body(request, MAX_JOIN_REQUEST_BYTES)
+                    return _response(await self.pages.answer(page_request, body))
                 user = await authenticate(self.tokens, request.headers, _peer_certificate(request))
                 target, verb, answer = self._route(request, user)
                 resource = target.served.resource.id if target else ""
@@ -212,12 +217,6 @@ class App:
         return await await_while_connected(
             answer, lambda: request.transport is not None and not request.transport.is_closing()
         )
-
-    async def _page(self, request: web.BaseRequest, page_service: Pages) -> Reply:
-        page_request = PageRequest(
-            request.method, request.path, request.headers, request.remote or "", _peer_certificate(request)
-        )
-        return await page_service.answer(page_request, await _body(request, MAX_JOIN_REQUEST_BYTES))
 
     async def _join(self, request: web.BaseRequest, join_service: NodeJoinService) -> Reply:
         """Answer a join request without authentication: a joining machine has only its token."""

@@ -80,21 +80,17 @@ def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
             continue
         if not os.access(branch / "cgroup.procs", os.W_OK):
             continue
-        controllers = (
-            candidate.controllers if candidate.version == 1 else _delegated_controllers(candidate, branch)
-        )
+        controllers = candidate.controllers
+        if candidate.version != 1:
+            # Controllers are delegated level by level: to the branch, then to the instances.
+            for folder in (candidate.path, branch):
+                _delegate_controllers(folder, candidate.controllers)
+            try:
+                controllers = frozenset((branch / "cgroup.subtree_control").read_text().split())
+            except OSError:
+                controllers = frozenset()
         result.append(Hierarchy(branch, candidate.version, controllers))
     return result
-
-
-def _delegated_controllers(parent: Hierarchy, branch: Path) -> frozenset[str]:
-    # Controllers are delegated level by level, first to the branch, then to the instances.
-    for folder in (parent.path, branch):
-        _delegate_controllers(folder, parent.controllers)
-    try:
-        return frozenset((branch / "cgroup.subtree_control").read_text().split())
-    except OSError:
-        return frozenset()
 
 
 def _delegate_controllers(folder: Path, controllers: frozenset[str]) -> None:

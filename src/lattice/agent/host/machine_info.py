@@ -3,6 +3,7 @@ labels."""
 
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from lattice.kinds.node import AGENT_LABEL_PREFIX
@@ -41,18 +42,13 @@ class MachineInfo:
 def own_addresses(server: str = "") -> list[tuple[str, str]]:
     """The addresses of the machine: the address used towards the server, as other machines most likely reach
     it too, and the host name."""
-    internal = [("InternalIP", address)] if (address := _address_towards(server)) else []
-    return [*internal, ("Hostname", socket.gethostname())]
-
-
-def _address_towards(host: str) -> str:
-    """The local address that the kernel would use towards the host; no packet is sent."""
-    try:
+    internal = []
+    # The kernel names the local address that it would use towards the server; no packet is sent.
+    with suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(
-            host or "127.0.0.1", 9, type=socket.SOCK_DGRAM
+            server or "127.0.0.1", 9, type=socket.SOCK_DGRAM
         )[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.connect(address)
-            return str(probe.getsockname()[0])
-    except OSError:
-        return ""
+            internal.append(("InternalIP", str(probe.getsockname()[0])))
+    return [*internal, ("Hostname", socket.gethostname())]

@@ -185,21 +185,21 @@ class ContainerRuntime:
             self._writable_layers[instance_id] = (
                 inspected[0].get("GraphDriver", {}).get("Data", {}).get("UpperDir", "")
             )
-            exit_watch.watch(lambda: self._ended(instance_id))
+
+            def on_exit() -> None:
+                current = self._exit_watches[instance_id]
+                # Read at once, while the cgroup still exists.
+                current.is_oom_killed = cgroups.was_oom_killed(self._records[instance_id].handle.cgroups)
+                if not current.is_awaited:
+                    task = asyncio.create_task(self._record_exit(instance_id))
+                    self._exit_tasks.add(task)
+                    task.add_done_callback(self._exit_tasks.discard)
+
+            exit_watch.watch(on_exit)
             await self._register_with_watchdog(record)
         else:
             exit_watch.has_exited = True
             await self._record_exit(instance_id)
-
-    def _ended(self, instance_id: InstanceId) -> None:
-        # Read at once, while the cgroup still exists.
-        self._exit_watches[instance_id].is_oom_killed = cgroups.was_oom_killed(
-            self._records[instance_id].handle.cgroups
-        )
-        if not self._exit_watches[instance_id].is_awaited:
-            task = asyncio.create_task(self._record_exit(instance_id))
-            self._exit_tasks.add(task)
-            task.add_done_callback(self._exit_tasks.discard)
 
     async def _record_exit(self, instance_id: InstanceId) -> None:
         """Record the exit of a container and release its guard; a second call changes nothing."""

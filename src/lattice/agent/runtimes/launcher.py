@@ -21,35 +21,27 @@ def main(arguments: list[str]) -> None:
     for descriptor in (status, go):
         os.set_inheritable(descriptor, False)
     try:
-        _apply_limits(arguments[3].split("\n"), memory)
+        for path in filter(None, arguments[3].split("\n")):
+            with open(f"{path}/cgroup.procs", "w") as file:
+                file.write("0")
+        if memory:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
         os.write(status, b"ready\n")
         if os.read(go, 1) != b"g":
             os._exit(NOT_STARTED_EXIT_CODE)
-        _restore_signals()
+        # The module `signal` costs milliseconds.
+        import _signal  # type: ignore[import-not-found]
+
+        # The agent or its parent may ignore signals; a command expects signals to end the process.
+        for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
+            _signal.signal(number, _signal.SIG_DFL)
         # The command is the user's own.
         os.execv(program, command)  # noqa: S606
     except OSError as error:
         os.write(status, f"{error.errno}\n".encode())
     os._exit(NOT_STARTED_EXIT_CODE)
-
-
-def _apply_limits(cgroups: list[str], memory: int) -> None:
-    for path in filter(None, cgroups):
-        with open(f"{path}/cgroup.procs", "w") as file:
-            file.write("0")
-    if memory:
-        import resource
-
-        resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-
-
-def _restore_signals() -> None:
-    """Reset signals that the agent or its parent ignores: a command expects signals to end the process."""
-    # The module `signal` costs milliseconds.
-    import _signal  # type: ignore[import-not-found]
-
-    for number in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
-        _signal.signal(number, _signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -45,20 +45,14 @@ def rotate(path: Path, rotation: Rotation) -> bool:
     for number in range(rotation.max_older_files - 1, 0, -1):
         with suppress(FileNotFoundError):
             rotated_path(path, number).rename(rotated_path(path, number + 1))
-    with suppress(OSError):
-        _copy(path, rotated_path(path, 1), rotation)
+    if rotation.max_older_files > 0:
+        # The end of the file only: a log that grew while no agent ran must not fill the disk again.
+        with suppress(OSError), path.open("rb") as source, rotated_path(path, 1).open("wb") as sink:
+            source.seek(-min(path.stat().st_size, 2 * rotation.max_bytes), os.SEEK_END)
+            while block := source.read(READ_BLOCK_BYTES):
+                sink.write(block)
     os.truncate(path, 0)
     return True
-
-
-def _copy(path: Path, target: Path, rotation: Rotation) -> None:
-    """Copy the end of the file only: a log that grew while no agent ran must not fill the disk again."""
-    if rotation.max_older_files == 0:
-        return
-    with path.open("rb") as source, target.open("wb") as sink:
-        source.seek(-min(path.stat().st_size, 2 * rotation.max_bytes), os.SEEK_END)
-        while block := source.read(READ_BLOCK_BYTES):
-            sink.write(block)
 
 
 def tail(path: Path, lines: int, rotation: Rotation) -> str:

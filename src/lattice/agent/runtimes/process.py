@@ -205,14 +205,15 @@ class ProcessRuntime:
     def _watch(self, record: InstanceRecord, exit_watch: ExitWatch) -> None:
         instance_id = record.spec.id
         self._exit_watches[instance_id] = exit_watch
-        exit_watch.watch(lambda: self._on_process_exit(instance_id))
+
+        def on_exit() -> None:
+            # A stop in progress records the exit itself.
+            if not self._exit_watches[instance_id].is_awaited:
+                self._record_exit(instance_id)
+
+        exit_watch.watch(on_exit)
         if self._rotation_task is None:
             self._rotation_task = asyncio.create_task(self._rotate())
-
-    def _on_process_exit(self, instance_id: InstanceId) -> None:
-        """Record the exit of the process, unless a stop is in progress and records the exit itself."""
-        if not self._exit_watches[instance_id].is_awaited:
-            self._record_exit(instance_id)
 
     def _record_exit(self, instance_id: InstanceId) -> None:
         """Kill remaining processes of the instance and record the exit."""
@@ -268,27 +269,22 @@ class ProcessRuntime:
         exit_watch.stop_failure = failure
         try:
             instance_processes.terminate(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
-            await self._wait_empty(record, exit_watch, grace)
+            # Child processes get the full grace after the exit of their parent.
+            deadline = self.clock.monotonic() + grace
+            while (remaining := deadline - self.clock.monotonic()) > 0:
+                if exit_watch.has_exited and not instance_processes.members(
+                    handle.pid, handle.start, handle.cgroups, self._tag(instance_id)
+                ):
+                    break
+                await exit_watch.wait_on_clock(
+                    self.clock, min(GROUP_POLL_INTERVAL_S, remaining) if exit_watch.has_exited else remaining
+                )
             instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
             await exit_watch.wait(KILL_TIMEOUT_S)
         finally:
             exit_watch.is_awaited = False
             if exit_watch.has_exited:
                 self._record_exit(instance_id)
-
-    async def _wait_empty(self, record: InstanceRecord, exit_watch: ExitWatch, grace: float) -> None:
-        """Wait until all processes of the instance have exited or the grace is over; child processes get the
-        full grace after the exit of their parent."""
-        deadline = self.clock.monotonic() + grace
-        handle = record.handle
-        while (remaining := deadline - self.clock.monotonic()) > 0:
-            if exit_watch.has_exited and not instance_processes.members(
-                handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id)
-            ):
-                return
-            await exit_watch.wait_on_clock(
-                self.clock, min(GROUP_POLL_INTERVAL_S, remaining) if exit_watch.has_exited else remaining
-            )
 
     async def remove(self, instance_id: InstanceId) -> None:
         last = await self.stop(instance_id, 0)
@@ -313,21 +309,16 @@ class ProcessRuntime:
         if handle.boot != instance_processes.boot_id() or not instance_processes.is_alive(
             handle.pid, handle.start
         ):
-            return self._adopt_ended(record)
+            # The process ended while no agent ran; its remaining processes of the same boot are killed.
+            if handle.boot == instance_processes.boot_id():
+                instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
+                cgroups.remove(handle.cgroups)
+            instance = exited_without_agent(record, self._instance_dir(instance_id) / "ended-by-watchdog")
+            self._save_record(InstanceRecord(record.spec, instance, handle))
+            return instance
         self._watch(record, ExitWatch(handle, None))
         await self._register_with_watchdog(record)
         return record.instance
-
-    def _adopt_ended(self, record: InstanceRecord) -> Instance:
-        """Record the exit of a process that ended while no agent ran; remaining processes of the same boot
-        are killed."""
-        handle = record.handle
-        if handle.boot == instance_processes.boot_id():
-            instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(record.spec.id))
-            cgroups.remove(handle.cgroups)
-        instance = exited_without_agent(record, self._instance_dir(record.spec.id) / "ended-by-watchdog")
-        self._save_record(InstanceRecord(record.spec, instance, handle))
-        return instance
 
     async def usage(self, instance_id: InstanceId) -> Usage | None:
         record = self._records.get(instance_id)

@@ -93,7 +93,10 @@ class Client:
             body = self._translate_errors(response.read)
             for text in _warnings(response):
                 self.warn(text)
-            wait = _retry_after_s(response)
+            after, wait = response.headers.get("Retry-After", ""), None
+            # Retry-After may also be a date; Lattice sends seconds.
+            if response.status in (429, 503) and after.isdigit():
+                wait = min(float(after), _MAX_RETRY_AFTER_S)
             # A delay past the deadline is useless: return the server's error now.
             if wait is None or attempt == _MAX_ATTEMPTS or (deadline and time.monotonic() + wait >= deadline):
                 return _check_status(response.status, body, request)
@@ -294,14 +297,6 @@ def _warnings(response: http.client.HTTPResponse) -> Iterator[str]:
         yield text[1:-1].replace('\\"', '"').replace("\\\\", "\\") if text.startswith('"') else text
 
 
-def _retry_after_s(response: http.client.HTTPResponse) -> float | None:
-    after = response.headers.get("Retry-After", "")
-    # Retry-After may also be a date; Lattice sends seconds.
-    if response.status not in (429, 503) or not after.isdigit():
-        return None
-    return min(float(after), _MAX_RETRY_AFTER_S)
-
-
 def _check_status(status: int, body: bytes, request: Request) -> Response:
     try:
         value = decode_stored(body) if body else None
@@ -341,20 +336,16 @@ def error_from_status(status: int, answer: Mapping[str, Any], path: str = "") ->
         if isinstance(c, dict)
     ]
     message = str(answer.get("message") or f"the server answered {status} to {path}")
-    fix = _FIX_BY_STATUS.get(status, "") or _list_hint(status, details, path)
+    fix = _FIX_BY_STATUS.get(status, "")
+    if not fix and status == 404 and details.get("kind") and details.get("name"):
+        group = f".{details['group']}" if details.get("group") else ""
+        # Namespaces of core kinds and of grouped kinds: /api/v1/namespaces/NS/ and
+        # /apis/GROUP/VERSION/namespaces/NS/.
+        match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
+        namespace = f" -n {match[1]}" if match else ""
+        fix = f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"
     # The server appends a fix to its message as `... (fix: do this)`.
     problem, marker, server_fix = message.rpartition(" (fix: ")
     if marker and server_fix.endswith(")"):
         message, fix = problem, server_fix[:-1] or fix
     return kind(message, fix=fix, causes=causes)
-
-
-def _list_hint(status: int, details: Mapping[str, Any], path: str) -> str:
-    if status != 404 or not details.get("kind") or not details.get("name"):
-        return ""
-    group = f".{details['group']}" if details.get("group") else ""
-    # Namespaces of core kinds and of grouped kinds: /api/v1/namespaces/NS/ and
-    # /apis/GROUP/VERSION/namespaces/NS/.
-    match = re.match(r"/apis?/(?:[^/]+/){1,2}namespaces/([^/]+)/", path)
-    namespace = f" -n {match[1]}" if match else ""
-    return f"`lattice get {details['kind']}{group}{namespace}` lists the existing objects"

@@ -94,8 +94,24 @@ class KindNames:
         if not words:
             raise UsageError("name a kind", fix=_LIST_KINDS_HINT)
         if any("/" in word for word in words):
-            return [self._parse_target(word) for word in words]
-        resources: list[Resource] = []
+            targets = []
+            for word in words:
+                kind, slash, name = word.partition("/")
+                if not slash or not kind or not name or "/" in name:
+                    raise UsageError(
+                        f"{word!r} is not kind/name",
+                        fix="write either `pool/a node/b` or `pools a b`, not both",
+                    )
+                resources = self.resolve(kind)
+                if len(resources) > 1:
+                    raise UsageError(
+                        f"{kind!r} means several kinds and cannot be combined with a name",
+                        where=word,
+                        fix="name one kind",
+                    )
+                targets.append(Target(resources[0], name))
+            return targets
+        resources = []
         for part in words[0].split(","):
             resources += [resource for resource in self.resolve(part) if resource not in resources]
         if len(words) == 1:
@@ -122,21 +138,6 @@ class KindNames:
         """The shortest usual name of every Lattice kind."""
         own = [resource for resource in self.resources if resource not in _EXTERNAL_RESOURCES]
         return list(dict.fromkeys(_usual_name(resource) for resource in own))
-
-    def _parse_target(self, word: str) -> Target:
-        kind, slash, name = word.partition("/")
-        if not slash or not kind or not name or "/" in name:
-            raise UsageError(
-                f"{word!r} is not kind/name", fix="write either `pool/a node/b` or `pools a b`, not both"
-            )
-        resources = self.resolve(kind)
-        if len(resources) > 1:
-            raise UsageError(
-                f"{kind!r} means several kinds and cannot be combined with a name",
-                where=word,
-                fix="name one kind",
-            )
-        return Target(resources[0], name)
 
 
 # Cached: loading the kinds takes time, and commands that need no kinds must start fast.

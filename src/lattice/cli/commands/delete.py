@@ -172,22 +172,20 @@ class Deleter:
                 )
             if target.name:
                 yield DeletionTarget(target, self._namespace(target))
-            else:
-                yield from self._list_matching(target)
-
-    def _list_matching(self, target: Target) -> Iterator[DeletionTarget]:
-        namespace = None if self.options.all_namespaces else self._namespace(target)
-        is_empty = True
-        for page in self.connection.client.list_pages(
-            resource_path(target.resource, namespace),
-            {"labelSelector": self.options.selector, "limit": "500"},
-        ):
-            for item in page.get("items") or []:
-                is_empty = False
-                metadata = item["metadata"]
-                yield DeletionTarget(Target(target.resource, metadata["name"]), metadata.get("namespace"))
-        if is_empty:
-            say.note("No resources found")
+                continue
+            is_empty = True
+            for page in self.connection.client.list_pages(
+                resource_path(
+                    target.resource, None if self.options.all_namespaces else self._namespace(target)
+                ),
+                {"labelSelector": self.options.selector, "limit": "500"},
+            ):
+                for item in page.get("items") or []:
+                    is_empty = False
+                    metadata = item["metadata"]
+                    yield DeletionTarget(Target(target.resource, metadata["name"]), metadata.get("namespace"))
+            if is_empty:
+                say.note("No resources found")
 
     def _namespace(self, target: Target) -> str | None:
         return self.connection.namespace if target.resource.namespaced else None

@@ -39,14 +39,31 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
       lattice kubeconfig --user ann --group lattice:viewers > ann.kubeconfig
       lattice kubeconfig --user ci --group lattice:admins --token > ci.kubeconfig
     """
-    _check_options(user, groups, as_token)
     server = connection.server
     if user is None:
+        for flag, is_given in (("--group", bool(groups)), ("--token", as_token)):
+            if is_given:
+                raise UsageError(
+                    f"{flag} needs --user",
+                    fix="name the user with --user, or remove the flag to print your own kubeconfig",
+                )
         own = Credentials("me", server.certificate.encode(), server.key.encode(), server.token)
         click.echo(
             render_kubeconfig(server.url, server.authority.encode(), own, connection.namespace), nl=False
         )
         return
+    if not user.strip():
+        raise UsageError(
+            "a user needs a name",
+            where="--user",
+            fix="name the user, or omit --user to print your own kubeconfig",
+        )
+    if not any(group.strip() for group in groups):
+        raise UsageError(
+            f"user {user} would be in no group and could do nothing",
+            where="--group",
+            fix="add --group lattice:viewers",
+        )
     from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
 
     if SYSTEM in groups:
@@ -62,29 +79,6 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
     click.echo(
         render_kubeconfig(server.url, server.authority.encode(), credentials, connection.namespace), nl=False
     )
-
-
-def _check_options(user: str | None, groups: tuple[str, ...], as_token: bool) -> None:
-    if user is None:
-        for flag, is_given in (("--group", bool(groups)), ("--token", as_token)):
-            if is_given:
-                raise UsageError(
-                    f"{flag} needs --user",
-                    fix="name the user with --user, or remove the flag to print your own kubeconfig",
-                )
-        return
-    if not user.strip():
-        raise UsageError(
-            "a user needs a name",
-            where="--user",
-            fix="name the user, or omit --user to print your own kubeconfig",
-        )
-    if not any(group.strip() for group in groups):
-        raise UsageError(
-            f"user {user} would be in no group and could do nothing",
-            where="--group",
-            fix="add --group lattice:viewers",
-        )
 
 
 def _issue_certificate(client: Client, user: str, groups: tuple[str, ...]) -> Credentials:

@@ -4,7 +4,7 @@ import functools
 import shlex
 import traceback
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -12,10 +12,6 @@ from lattice.cli.client.options import Command, Connection, with_connection
 from lattice.cli.fleet.fleet_inputs import FleetInputs
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError
-
-if TYPE_CHECKING:
-    from lattice.kinds.meta.base import Kind
-    from lattice.placement.model.world import World
 
 EXIT_CHANGES, EXIT_INFEASIBLE, EXIT_MIN_ERROR, EXIT_INTERNAL_ERROR = 1, 2, 3, 70
 # Fleet queries take longer than other requests; the server has a limit of its own.
@@ -123,29 +119,23 @@ def run_query(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
     with show_progress("reading"):
         from lattice.cli.fleet.offline_world import load_changes, load_deletions, load_world
         from lattice.clock import SystemClock
-        from lattice.placement.queries.dispatch import answer_query
+        from lattice.placement.inputs.latency import validate_latency_csv
+        from lattice.placement.queries.dispatch import answer_query, require_namespace
         from lattice.process_tuning import reduced_gc
 
         world = load_world(sources)
         changes, deletions = load_changes(sources), load_deletions(sources, world)
-        _check_names(sources, world, changes)
+        # A namespace, or a place in the latency file, must exist before or after the change.
+        changed_world = world.with_objects(changes) if changes else world
+        if namespace := sources.connection.explicit_namespace:
+            namespaces = {namespace for _, namespace, _ in changed_world.objects if namespace}
+            require_namespace(namespace, namespaces)
+        if sources.latency:
+            offers = {*world.supply.offers, *changed_world.supply.offers}
+            validate_latency_csv(world.latency_csv, sources.latency, [offer.place for offer in offers])
     # Fewer garbage collections while this process plans, as in the query process of a server.
     with show_progress("planning"), reduced_gc():
         return answer_query(query, world, changes, deletions, SystemClock().monotonic)
-
-
-def _check_names(sources: FleetInputs, world: "World", changes: "list[Kind]") -> None:
-    """Reject a namespace, or a place in the latency file, that exists neither before nor after the change."""
-    from lattice.placement.inputs.latency import validate_latency_csv
-    from lattice.placement.queries.dispatch import require_namespace
-
-    changed_world = world.with_objects(changes) if changes else world
-    namespace = sources.connection.explicit_namespace
-    if namespace:
-        require_namespace(namespace, {namespace for _, namespace, _ in changed_world.objects if namespace})
-    if sources.latency:
-        offers = {*world.supply.offers, *changed_world.supply.offers}
-        validate_latency_csv(world.latency_csv, sources.latency, [offer.place for offer in offers])
 
 
 def fit_hint(document: dict[str, Any], sources: FleetInputs, event_flags: str = "") -> list[str]:

@@ -29,7 +29,7 @@ from lattice.placement.feed.placement_input import (
 )
 from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import ObjectKey, World, object_key
-from lattice.server.requests.catalog import ServedKind, compile_kind
+from lattice.server.requests.catalog import compile_kind
 from lattice.server.resources.admission import admit
 
 _FIELDS_HINT = "`lattice crds {}` lists the fields"
@@ -123,9 +123,7 @@ class ManifestReader:
 
 
 # compile_kind builds a schema and validators: once per kind is enough.
-@cache
-def _served_kind(kind: type[Kind]) -> ServedKind:
-    return compile_kind(kind)
+_served_kind = cache(compile_kind)
 
 
 def admit_object(kind: type[Kind], value: dict[str, Any]) -> Kind:

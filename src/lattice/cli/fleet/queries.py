@@ -4,7 +4,7 @@ field."""
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
@@ -23,9 +23,6 @@ from lattice.kinds.meta.yaml_manifest import Document
 from lattice.manifest_files import load_manifests
 from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
-
-if TYPE_CHECKING:
-    from lattice.cli.client.options import Connection
 
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
 # Timeout of an apply that plans first.
@@ -75,29 +72,28 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
             raise UsageError(f"{word!r} is not kind/name", fix="write KIND/NAME, such as pool/us-east")
         deletion = {"kind": target.resource.kind, "name": target.name}
         deletions.append(deletion | ({"namespace": sources.namespace} if target.resource.namespaced else {}))
-    body |= {"delete": deletions, **_csv_tables(sources)}
-    # A fleet query may take minutes: its client has a timeout of its own.
-    client = Client(sources.connection.server, _request_timeout_s(sources.connection, body))
+    # Contents of the local price and latency files, which the server cannot read itself.
+    prices = []
+    for path in sources.prices:
+        modified = format_date(Path(path).stat().st_mtime)
+        prices.append({"csv": read_table(path), "source": path, "asOf": modified})
+    body |= {"delete": deletions, "prices": prices}
+    if sources.latency:
+        body["latency"] = {"csv": read_table(sources.latency), "source": sources.latency}
+    context = click.get_current_context(silent=True)
+    source = context.get_parameter_source("request_timeout") if context else None
+    timeout = sources.connection.timeout
+    # A fleet query may take minutes: unless the user gave a timeout, the query gets the time of an apply with a
+    # plan, plus the time limit of the search.
+    if source in (None, click.core.ParameterSource.DEFAULT):
+        timeout = max(APPLY_TIMEOUT_S, timeout) + body.get("timeLimitSeconds", 0.0)
+    client = Client(sources.connection.server, timeout)
     try:
         return client.send(Request("POST", f"{FLEET_API_PATH}/{ask}", body=body)).body
     except LatticeError as e:
         raise _locate_errors(e, manifests) from e
     finally:
         client.close()
-
-
-def _request_timeout_s(connection: "Connection", body: dict[str, Any]) -> float:
-    """The timeout that the user gave; by default long enough for an apply with a plan, plus the time limit of
-    the search."""
-    context = click.get_current_context(silent=True)
-    source = context.get_parameter_source("request_timeout") if context else None
-    # Without a click context the default applies.
-    is_default = source in (None, click.core.ParameterSource.DEFAULT)
-    return (
-        max(APPLY_TIMEOUT_S, connection.timeout) + body.get("timeLimitSeconds", 0.0)
-        if is_default
-        else connection.timeout
-    )
 
 
 def _manifests(sources: FleetInputs) -> Manifests:
@@ -114,18 +110,6 @@ def _manifests(sources: FleetInputs) -> Manifests:
         say.note(f"ignored {kinds}: placement does not use these kinds")
     accepted = {*KINDS_BY_NAME, Namespace.resource.kind}
     return [(document, target) for document, target in pairs if target.resource.kind in accepted]
-
-
-def _csv_tables(sources: FleetInputs) -> dict[str, Any]:
-    """Contents of the local price and latency files, which the server cannot read itself."""
-    prices = []
-    for path in sources.prices:
-        modified = format_date(Path(path).stat().st_mtime)
-        prices.append({"csv": read_table(path), "source": path, "asOf": modified})
-    tables: dict[str, Any] = {"prices": prices}
-    if sources.latency:
-        tables["latency"] = {"csv": read_table(sources.latency), "source": sources.latency}
-    return tables
 
 
 def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:

@@ -120,12 +120,13 @@ def _number(dumper: Any, value: Decimal) -> Any:
     )
 
 
-def _text(dumper: Any, value: str) -> Any:
-    return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
-
-
 _Dumper.add_representer(Decimal, _number)
-_Dumper.add_representer(str, _text)
+_Dumper.add_representer(
+    str,
+    lambda dumper, value: dumper.represent_scalar(
+        "tag:yaml.org,2002:str", value, style="|" if "\n" in value else None
+    ),
+)
 # Strings that look like numbers to YAML 1.1 or 1.2 readers get quotes.
 _Dumper.add_implicit_resolver("tag:yaml.org,2002:float", scalar.NUMBER_LIKE, list("+-.0123456789"))
 

@@ -4,7 +4,6 @@ and stores no review."""
 from typing import Any
 
 from lattice.errors import Denied, Malformed, UnknownUser
-from lattice.kinds.meta.base import Resource
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import (
     ADMINS,
@@ -127,7 +126,29 @@ def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> Authori
 
 
 def _rules(catalog: Catalog, user: User) -> Review:
-    rules = [_rule(user, served.resource) for served in catalog]
+    rules: list[Review] = []
+    for served in catalog:
+        resource = served.resource
+        if user.groups & {SYSTEM}:
+            verbs = resource.verbs
+        elif ADMINS in user.groups:
+            writable = not resource.managed_hint
+            verbs = tuple(
+                verb
+                for verb in resource.verbs
+                if writable or verb in READ_VERBS or verb in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, ())
+            )
+        elif VIEWERS in user.groups and resource.plural != "secrets":
+            verbs = tuple(verb for verb in resource.verbs if verb in READ_VERBS)
+        else:
+            continue
+        rules.append(
+            {
+                "verbs": [verb for verb in ALL_VERBS if verb in verbs],
+                "apiGroups": [resource.group],
+                "resources": [resource.plural],
+            }
+        )
     readable_paths = {
         "verbs": ["get"],
         "nonResourceURLs": [
@@ -147,28 +168,7 @@ def _rules(catalog: Catalog, user: User) -> Review:
         "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
     }
     return {
-        "resourceRules": [rule for rule in rules if rule] + [self_reviews],
+        "resourceRules": [*rules, self_reviews],
         "nonResourceRules": [readable_paths],
         "incomplete": False,
-    }
-
-
-def _rule(user: User, resource: Resource) -> Review | None:
-    if user.groups & {SYSTEM}:
-        verbs = resource.verbs
-    elif ADMINS in user.groups:
-        writable = not resource.managed_hint
-        verbs = tuple(
-            verb
-            for verb in resource.verbs
-            if writable or verb in READ_VERBS or verb in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, ())
-        )
-    elif VIEWERS in user.groups and resource.plural != "secrets":
-        verbs = tuple(verb for verb in resource.verbs if verb in READ_VERBS)
-    else:
-        return None
-    return {
-        "verbs": [verb for verb in ALL_VERBS if verb in verbs],
-        "apiGroups": [resource.group],
-        "resources": [resource.plural],
     }

@@ -217,7 +217,13 @@ class Registrar:
         await leader.cache(LatticeNodeClass).wait_for()
         for attempt in range(1, MAX_COMMIT_ATTEMPTS + 1):
             entry, node = await self._verified_node(leader, peer)
-            updated = apply_registration(node, hello, _size(leader, node))
+            spec, size = node.get("spec", {}), None
+            node_class: LatticeNodeClass | None = leader.cache(LatticeNodeClass).get(
+                f"/{spec.get('nodeClass', '')}"
+            )
+            if node_class is not None:
+                size = node_class.spec.size_on(spec.get("provider", "")) or node_class.spec.default_size
+            updated = apply_registration(node, hello, size)
             if not has_registration_changes(node, updated):
                 return entry.revision
             # A fickle agent must not keep the store busy: changes per window are limited.
@@ -264,11 +270,3 @@ class Registrar:
             with suppress(Conflict):
                 await leader.commit([Put(entry.key, pack(LatticeNode.resource, quarantined), entry.revision)])
         raise NodeQuarantined("REGISTRATION", problem)
-
-
-def _size(leader: LeaderContext, node: Object) -> MachineSize | None:
-    spec = node.get("spec", {})
-    node_class: LatticeNodeClass | None = leader.cache(LatticeNodeClass).get(f"/{spec.get('nodeClass', '')}")
-    if node_class is None:
-        return None
-    return node_class.spec.size_on(spec.get("provider", "")) or node_class.spec.default_size

@@ -236,11 +236,6 @@ class AgentSessions:
         # The term may have ended while the handshake waited.
         if not self._is_current_leader(leader):
             raise NotLeader
-        return self._add_session(leader, peer, connection)
-
-    def _add_session(
-        self, leader: LeaderContext, peer: NodeIdentity, connection: ServerConnection
-    ) -> AgentSession:
         # A later session of a node replaces the earlier: the agent has connected anew.
         previous_session, now = self.sessions.get(peer.node), self.clock.monotonic()
         session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
@@ -386,8 +381,8 @@ class AgentSessions:
             if _bound_node(workload)
         }
         unsubscribers = (
-            workloads.on_change(self._on_workload_change),
-            leader.cache(LatticeAgreement).on_change(self._on_agreement_change),
+            workloads.on_change(self.on_workload_change),
+            leader.cache(LatticeAgreement).on_change(self.on_agreement_change),
         )
         self._changed_callers.clear()
 
@@ -397,7 +392,7 @@ class AgentSessions:
 
         self._unsubscribe = unsubscribe_all
 
-    def _on_agreement_change(self, change: Change) -> None:
+    def on_agreement_change(self, change: Change) -> None:
         """Note the caller of a changed agreement for the next sweep: an agreement changes many times a second
         with the callee's replicas."""
         if self._current_context is None:
@@ -409,7 +404,7 @@ class AgentSessions:
                 namespace = caller.namespace or agreement.metadata.namespace
                 self._changed_callers.add(f"{namespace}/{caller.name}")
 
-    def _on_workload_change(self, change: Change) -> None:
+    def on_workload_change(self, change: Change) -> None:
         if self._current_context is None:
             return
         path = change.key.path

@@ -207,7 +207,10 @@ def server_side_apply(
     merged: Object = _merge(base, applied, types)
     if previous_entry is not None:
         # Fields that the manager no longer declares are removed unless a different manager owns them.
-        merged = _prune(merged, previous_entry["fieldsV1"], _still_owned(own_fields, other_entries), types)
+        owned = union(own_fields, {"f:metadata": {}})
+        for entry in other_entries:
+            owned = union(owned, entry["fieldsV1"])
+        merged = _prune(merged, previous_entry["fieldsV1"], owned, types)
     changed, removed = fieldset.changed_fields(live or {}, merged, types)
     if not manager.force:
         _reject_conflicts(other_entries, changed)
@@ -247,14 +250,6 @@ def _server_owned_base(applied: Object) -> Object:
         **{name: applied[name] for name in ("apiVersion", "kind") if name in applied},
         "metadata": server_owned,
     }
-
-
-def _still_owned(own_fields: FieldSet, other_entries: Sequence[ManagedFieldsEntry]) -> FieldSet:
-    """Fields with an owner after the apply; `metadata` always counts as owned."""
-    out = union(own_fields, {"f:metadata": {}})
-    for entry in other_entries:
-        out = union(out, entry["fieldsV1"])
-    return out
 
 
 def _merge(live: Any, applied: Any, node: TypeNode) -> Any:

@@ -67,7 +67,10 @@ class ControlService:
         self, request: pb.ApplyWorkloadRequest, context: Any
     ) -> pb.ApplyWorkloadReply:
         async with _RequestContext(context) as rpc:
-            manifest = _manifest(request.manifest)
+            value, _ = read_yaml(request.manifest.encode())
+            if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
+                raise Malformed("the manifest must be a LatticeWorkload with metadata.name", where="manifest")
+            manifest = {"kind": LatticeWorkload.resource.kind, **value}
             target = self._workload_target(
                 manifest["metadata"].get("namespace", ""), manifest["metadata"].get("name", "")
             )
@@ -251,13 +254,6 @@ def _require_name(name: str) -> str:
     if not name:
         raise Malformed("set the name", where="name")
     return name
-
-
-def _manifest(text: str) -> dict[str, Any]:
-    value, _ = read_yaml(text.encode())
-    if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
-        raise Malformed("the manifest must be a LatticeWorkload with metadata.name", where="manifest")
-    return {"kind": LatticeWorkload.resource.kind, **value}
 
 
 def _decode_body(reply: Reply) -> dict[str, Any]:

@@ -87,7 +87,10 @@ class AgentListener:
         if ":" in self.listen:
             host = f"[{self.listen}]"
         try:
-            _require_free_port(self.listen, self.port)
+            # A port in use is an error here already: gRPC itself would print log lines.
+            with socket.socket(socket.AF_INET6 if ":" in self.listen else socket.AF_INET) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind((self.listen, self.port))
             self.port = server.add_secure_port(f"{host}:{self.port}", credentials)
         except (OSError, RuntimeError) as error:
             raise Unavailable(
@@ -154,11 +157,3 @@ class _GrpcStream:
 
     def close(self) -> None:
         return None
-
-
-def _require_free_port(listen: str, port: int) -> None:
-    """Raise `OSError` if the port is in use: gRPC itself would print log lines."""
-    family = socket.AF_INET6 if ":" in listen else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((listen, port))

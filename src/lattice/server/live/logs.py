@@ -105,25 +105,22 @@ def log_request(workload: LatticeWorkload, call: Call) -> LogRequest:
         raise Malformed(f"there is no container {container!r}", where="container", fix=fix)
     if not container and len(names) > 1:
         raise Malformed("the workload has more than one container", where="container", fix=fix)
+    tail, tail_lines = query.get("tail") or query.get("tailLines") or "-1", MAX_LOG_LINES
+    if tail != "-1":
+        if not (tail.isascii() and tail.isdigit()):
+            raise Malformed(
+                f"must be a whole number of lines, got {tail!r}", where="tail", fix="omit tail for all lines"
+            )
+        # Nine digits exceed the limit anyway; longer texts need no conversion.
+        tail_lines = min(int(tail[:9]), MAX_LOG_LINES)
     return LogRequest(
         node=binding.node if binding else "",
         workload=path_of(workload),
         uid=workload.metadata.uid,
         container=container or (names[0] if names else ""),
-        tail_lines=_tail_lines(query.get("tail") or query.get("tailLines") or ""),
+        tail_lines=tail_lines,
         follow=truthy(query.get("follow")),
     )
-
-
-def _tail_lines(text: str) -> int:
-    if not text or text == "-1":
-        return MAX_LOG_LINES
-    if not (text.isascii() and text.isdigit()):
-        raise Malformed(
-            f"must be a whole number of lines, got {text!r}", where="tail", fix="omit tail for all lines"
-        )
-    # Nine digits exceed the limit anyway; longer texts need no conversion.
-    return min(int(text[:9]), MAX_LOG_LINES)
 
 
 def log_path(call: Call) -> str:

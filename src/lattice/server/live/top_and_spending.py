@@ -55,7 +55,11 @@ class UsageService:
         """The usage tables of the fleet at this moment."""
         authorize(user, RequestAttributes("get", GROUP, "top"), None)
         # A follower rejects a malformed request itself.
-        tables = _requested_tables(query.get("of", ""))
+        tables = [word.strip() for word in query.get("of", "").split(",") if word.strip()] or list(TABLES)
+        if unknown := [name for name in tables if name not in TABLES]:
+            raise Malformed(
+                f"there is no table {unknown[0]!r}", where="of", fix=f"choose from {', '.join(TABLES)}"
+            )
         leader = self.leader_context()
         if leader is None:
             return await self.leader_proxy.forward(ForwardedRequest(user, TOP_PATH, query))
@@ -81,12 +85,3 @@ class UsageService:
 
         # With thousands of nodes the tables take noticeable time, so a thread builds them.
         return Reply(await asyncio.to_thread(encode_tables))
-
-
-def _requested_tables(text: str) -> list[str]:
-    names = [word.strip() for word in text.split(",") if word.strip()] or list(TABLES)
-    if unknown := [name for name in names if name not in TABLES]:
-        raise Malformed(
-            f"there is no table {unknown[0]!r}", where="of", fix=f"choose from {', '.join(TABLES)}"
-        )
-    return names

@@ -176,10 +176,13 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
         ):
             continue
         since = context.unseen_since(record)
+        # A replica counts if it is ready, or was ready in a version that the writer may have known.
         ready = [
             replica
             for replica in context.snapshot.replicas_of(key)
-            if path_of(replica) not in disrupted and _was_ready(context, replica, since)
+            if path_of(replica) not in disrupted
+            and not (replica.metadata.deletion_timestamp or is_preempted(replica))
+            and (replica.status.ready or context.snapshot.ready_at.get(path_of(replica), -inf) >= since)
         ]
         desired = context.snapshot.min_desired_replicas(key, since)
         if len(ready) < desired:
@@ -260,15 +263,6 @@ def _is_healthy(context: CheckerContext, workload: LatticeWorkload, since: float
         and not is_preempted(workload)
         and spec_changed_at < context.snapshot.created_at.get(path, 0.0) - MAX_STALENESS_S
     )
-
-
-def _was_ready(context: CheckerContext, workload: LatticeWorkload, since: float) -> bool:
-    """Report whether a replica that is not to be stopped is ready, or was ready in a version that the writer
-    may have known."""
-    path = path_of(workload)
-    if workload.metadata.deletion_timestamp or is_preempted(workload):
-        return False
-    return bool(workload.status.ready) or context.snapshot.ready_at.get(path, -inf) >= since
 
 
 def check_node_removal(

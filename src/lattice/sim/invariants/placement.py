@@ -27,7 +27,20 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
         return
     for change in changes:
         if isinstance(change.new, LatticeService):
-            yield from _check_placements(context, record, change)
+            old_counts = _node_group_counts(change.old)
+            for (pool, cluster, kind), count in _node_group_counts(change.new).items():
+                # Only added replicas: placed replicas stay when their pool changes later.
+                if count <= old_counts[pool, cluster, kind]:
+                    continue
+                since = context.unseen_since(record)
+                pools = context.snapshot.versions(LatticePool, f"/{pool}", since)
+                classes = context.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
+                # One pair of versions that the writer may have known and that allows the placement is enough.
+                reasons = [
+                    forbidden_reason(change.new, *versions) for versions in product(pools, classes)
+                ] or [f"pool {pool} or class {kind} does not exist"]
+                if all(reasons):
+                    yield "I-14", f"{change.key.path} was placed in {pool} on {kind}: {reasons[0]}"
         workload = change.new
         if not isinstance(workload, LatticeWorkload) or change.old is not None or not workload.spec.service:
             continue
@@ -42,24 +55,6 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
                 "I-14",
                 f"{workload.metadata.name} was created for {node_group}, where {path} was not placed",
             )
-
-
-def _check_placements(context: CheckerContext, record: CommitRecord, change: ObjectChange) -> Findings:
-    old_counts = _node_group_counts(change.old)
-    for node_group, count in _node_group_counts(change.new).items():
-        # Only added replicas are checked, because placed replicas stay when their pool changes later.
-        if count <= old_counts[node_group]:
-            continue
-        pool, _, kind = node_group
-        since = context.unseen_since(record)
-        pools = context.snapshot.versions(LatticePool, f"/{pool}", since)
-        classes = context.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
-        # One pair of versions that the writer may have known and that allows the placement is enough.
-        reasons = [forbidden_reason(change.new, *versions) for versions in product(pools, classes)] or [
-            f"pool {pool} or class {kind} does not exist"
-        ]
-        if all(reasons):
-            yield "I-14", f"{change.key.path} was placed in {pool} on {kind}: {reasons[0]}"
 
 
 def _node_group_counts(service: LatticeService | None) -> Counter[tuple[str, str, str]]:

@@ -113,7 +113,11 @@ class SimLoop(asyncio.BaseEventLoop):
         # Consecutive rounds in which callbacks were ready.
         self._rounds = 0
         self._numbers = itertools.count(1)
-        self.set_exception_handler(self._record_error)
+        self.set_exception_handler(
+            lambda _, context: self.unhandled_errors.append(
+                f"{context.get('message', '')}: {context.get('exception')!r}"
+            )
+        )
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
@@ -202,10 +206,6 @@ class SimLoop(asyncio.BaseEventLoop):
         except Exception as error:  # noqa: BLE001 - the caller gets the exception, as from a thread
             future.set_exception(error)
         return future
-
-    def _record_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        error = context.get("exception")
-        self.unhandled_errors.append(f"{context.get('message', '')}: {error!r}")
 
     # The base class would close abandoned generators and so run code of killed processes.
     def _asyncgen_firstiter_hook(self, agen: Any) -> None:

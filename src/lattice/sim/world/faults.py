@@ -130,9 +130,11 @@ class FaultInjector:
             "power cut": self._cut_power,
             "machine lost": self._lose_machine,
             "cut agent": self._cut_agent,
-            "cut store": self._cut_store,
+            "cut store": lambda seconds: self._cut(both_ways([(self._host().name, STORE)]), seconds),
             "cut one way": self._cut_one_way,
-            "store away": self._store_away,
+            "store away": lambda seconds: self._cut(
+                both_ways((host.name, STORE) for host in self.world.hosts), min(seconds, 10.0)
+            ),
             "loss": self._lose_messages,
             "slow": self._slow,
             "lag": self._lag,
@@ -345,17 +347,11 @@ class FaultInjector:
             lambda: None if self._is_healed else self._cut(pairs, seconds),
         )
 
-    def _cut_store(self, seconds: float) -> None:
-        self._cut(both_ways([(self._host().name, STORE)]), seconds)
-
     def _cut_one_way(self, seconds: float) -> None:
         host = self._host().name
         machine = self._machine()
         peer = STORE if machine is None or self.rng.random() < 0.5 else machine.name
         self._cut([(host, peer) if self.rng.random() < 0.5 else (peer, host)], seconds)
-
-    def _store_away(self, seconds: float) -> None:
-        self._cut(both_ways((host.name, STORE) for host in self.world.hosts), min(seconds, 10.0))
 
     def _lose_messages(self, seconds: float) -> None:
         share = self.rng.choice((0.01, 0.05, 0.2))

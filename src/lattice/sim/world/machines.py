@@ -185,15 +185,16 @@ class SimMachine:
             info.registration,
             addresses,
         )
-        agent.rejoin = lambda: self._rejoin(process)
-        await agent.run()
 
-    async def _rejoin(self, process: Process) -> bool:
-        try:
-            await self._request_join(process)
-        except LatticeError:
-            return False
-        return True
+        async def rejoin() -> bool:
+            try:
+                await self._request_join(process)
+            except LatticeError:
+                return False
+            return True
+
+        agent.rejoin = rejoin
+        await agent.run()
 
     async def _request_join(self, process: Process) -> None:
         request = (

@@ -175,7 +175,7 @@ class SimServer:
             self.leadership.workload_environment,
         )
         self.leadership.on_change = self.sessions.leadership_changed
-        self.store.read_revision = self._cache_revision
+        self.store.read_revision = self.cache_revision
         self.tasks: list[asyncio.Task[None]] = []
         self.joining = NodeJoinService(self.store, authority(), clock, new_uid, lambda: host.address)
 
@@ -200,7 +200,7 @@ class SimServer:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
-    def _cache_revision(self) -> int:
+    def cache_revision(self) -> int:
         """The oldest revision of the leader's caches; without caches, the revision of the watch."""
         context = self.leadership.context
         revisions = (

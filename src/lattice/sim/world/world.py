@@ -79,7 +79,7 @@ class World:
         # Removed machines; the checker reads their history.
         self.removed_machines: list[SimMachine] = []
         provider = FakeProvider(self.true_clock, latency=0.8)
-        provider.on_created, provider.on_deleted = self._machine_created, self._machine_removed
+        provider.on_created, provider.on_deleted = self.machine_created, self.machine_removed
         self.cloud = Cloud(self.loop, self.net, provider)
         self.hosts = [
             ServerHost(f"s{number + 1}", self._new_clock()) for number in range(self.config.servers)
@@ -173,7 +173,7 @@ class World:
             uniform(10, 10_000),
         )
 
-    def _machine_created(self, machine: MachineSpec) -> None:
+    def machine_created(self, machine: MachineSpec) -> None:
         """Add the machine, or power on a machine that the provider starts again."""
         existing = self.machines.get(machine.node)
         if existing is not None:
@@ -183,7 +183,7 @@ class World:
         self.add_machine(machine.node, machine.size, machine.token)
         self.cloud.record_change(machine, 1)
 
-    def _machine_removed(self, node: str) -> None:
+    def machine_removed(self, node: str) -> None:
         machine = self.machines.pop(node, None)
         if machine is not None:
             machine.lose_power()

@@ -157,7 +157,21 @@ class EtcdStore:
         except RevisionTooNew:
             raise future_watch_error(after, await self.revision()) from None
         feeds = await self._start_shared_watch(after)
-        return feeds.subscribe(resource, after, lambda: self._open_history(resource, after))
+
+        def open_history() -> CatchUpHistory:
+            start = self._keys.resource_key(resource)
+            stream = WatchStream(
+                self._client,
+                self._clock,
+                self._keys,
+                (start, start[:-1] + b"0"),
+                after,
+                # CatchUpHistory replaces the function before the stream runs.
+                publish=lambda revision, changes: None,
+            )
+            return CatchUpHistory(stream, resource, self.write_progress_marker)
+
+        return feeds.subscribe(resource, after, open_history)
 
     async def commit(
         self,
@@ -427,19 +441,6 @@ class EtcdStore:
             # The newest revision is compared one interval later, because the event of a recent commit may
             # still be under way.
             expected = self._client.newest_revision
-
-    def _open_history(self, resource: str, after: int) -> CatchUpHistory:
-        start = self._keys.resource_key(resource)
-        stream = WatchStream(
-            self._client,
-            self._clock,
-            self._keys,
-            (start, start[:-1] + b"0"),
-            after,
-            # A placeholder: CatchUpHistory sets `publish` before the stream runs.
-            publish=lambda revision, changes: None,
-        )
-        return CatchUpHistory(stream, resource, self.write_progress_marker)
 
     async def _range(self, request: Any, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         return await self._client.read(

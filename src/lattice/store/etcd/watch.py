@@ -192,7 +192,7 @@ class CatchUpHistory(History):
         self._subscription = self._feed.subscribe(stream.revision)
         self._may_read = asyncio.Event()
         self._may_read.set()
-        stream.publish, stream.may_read = self._publish, self._may_read
+        stream.publish, stream.may_read = self.publish, self._may_read
         self._task = asyncio.ensure_future(self._run(stream))
 
     async def read(self, after: int) -> tuple[Sequence[Batch], int]:
@@ -207,7 +207,7 @@ class CatchUpHistory(History):
     def close(self) -> None:
         self._task.cancel()
 
-    def _publish(self, revision: int, changes: Sequence[Change]) -> None:
+    def publish(self, revision: int, changes: Sequence[Change]) -> None:
         own_changes = tuple(change for change in changes if change.key.resource == self._resource)
         if own_changes:
             self._feed.publish(Batch(revision, own_changes))
