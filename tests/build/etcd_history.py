@@ -78,7 +78,7 @@ class History(threading.Thread):
         )
 
     def first_binding(self, term: int) -> KeyChange | None:
-        mark = f'"term":{term}}}'.encode()
+        mark = f'"term":{term}'.encode()
         results = (
             item
             for item in self.everything

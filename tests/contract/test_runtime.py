@@ -200,7 +200,7 @@ async def test_exit_code_is_reported(open_node: OpenNode, what: str, code: int, 
     async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
         end = await rig.ended(instance_id())
-        assert (end.exit_code, end.failure and end.failure.reason, end.asked) == (code, reason, False)
+        assert (end.exit_code, end.failure and end.failure.reason, end.was_stopped_on_request) == (code, reason, False)
         assert end.failure is None or end.failure.is_retryable
 
 
@@ -228,7 +228,7 @@ async def test_stopped_instance_restarts_in_same_attempt(open_node: OpenNode) ->
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(instance_id(), 0)
         assert end
-        assert (end.state, end.asked, end.failure) == ("Exited", True, None)
+        assert (end.state, end.was_stopped_on_request, end.failure) == ("Exited", True, None)
         assert (await rig.runtime.start(rig.spec("runs"))).is_live
 
 
@@ -257,7 +257,7 @@ async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(instance_id(), 0, Failure("UNHEALTHY", "liveness: no answer"))
         assert end
-        assert (end.failure, end.asked) == (Failure("UNHEALTHY", "liveness: no answer"), False)
+        assert (end.failure, end.was_stopped_on_request) == (Failure("UNHEALTHY", "liveness: no answer"), False)
 
 
 async def test_remove_leaves_nothing(open_node: OpenNode) -> None:
