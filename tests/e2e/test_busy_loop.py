@@ -82,7 +82,7 @@ def test_busy_loop_triggers_the_rule_once(tmp_path: Path) -> None:
         wait_until(lambda: "NodeBusy" in site.reasons(busy), "it is told of that its node is busy")
         posted = wait_until(lambda: heard, "the webhook is called")
         assert [(each["rule"], each["object"]) for each in posted] == [("busy", f"latticenode/{busy}")]
-        assert "of 200m cpu are in use" in posted[0]["message"]
+        assert "of 200m cpu in use" in posted[0]["message"]
         assert "NodeBusy" not in site.reasons(calm)
         status = site.get(f"{RULES}/busy")["status"]
         assert (status["fired"], list(status["crossed"]), status.get("lastError", "")) == (

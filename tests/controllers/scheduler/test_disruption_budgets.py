@@ -112,9 +112,9 @@ async def test_blocked_preemption_resumes_when_replica_is_ready() -> None:
         await set_ready(world, 2, is_ready=False)
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
-        why = "1 of lower priority on node"
+        why = "1 workload of lower priority on node"
         assert why in unschedulable_message(await world.workload("high"))
-        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+        assert "disruption limits allow only 0 more of service default/web" in unschedulable_message(
             await world.workload("high")
         )
         await set_ready(world, 2)
@@ -137,7 +137,7 @@ async def test_no_preemption_before_scale_down_is_placed() -> None:
         await world.add(a_workload("high", priority=10))
         await scheduler.run_cycle()
         assert await marked_victims(world) == [], "one of three goes as it is, and two must stay"
-        assert "only 0 more of service default/web may be stopped" in unschedulable_message(
+        assert "disruption limits allow only 0 more of service default/web" in unschedulable_message(
             await world.workload("high")
         )
         await set_placed_generation(world, 2, generation=2)
