@@ -200,7 +200,11 @@ async def test_exit_code_is_reported(open_node: OpenNode, what: str, code: int, 
     async with open_node() as rig:
         await rig.runtime.start(rig.spec(what))
         end = await rig.ended(instance_id())
-        assert (end.exit_code, end.failure and end.failure.reason, end.was_stopped_on_request) == (code, reason, False)
+        assert (end.exit_code, end.failure and end.failure.reason, end.was_stopped_on_request) == (
+            code,
+            reason,
+            False,
+        )
         assert end.failure is None or end.failure.is_retryable
 
 
@@ -257,7 +261,10 @@ async def test_stop_reason_is_recorded(open_node: OpenNode) -> None:
         await rig.runtime.start(rig.spec("runs"))
         end = await rig.runtime.stop(instance_id(), 0, Failure("UNHEALTHY", "liveness: no answer"))
         assert end
-        assert (end.failure, end.was_stopped_on_request) == (Failure("UNHEALTHY", "liveness: no answer"), False)
+        assert (end.failure, end.was_stopped_on_request) == (
+            Failure("UNHEALTHY", "liveness: no answer"),
+            False,
+        )
 
 
 async def test_remove_leaves_nothing(open_node: OpenNode) -> None:
