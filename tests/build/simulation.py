@@ -49,3 +49,21 @@ def with_gpus(name, count=1, **more):
 
 def warnings_of(report):
     return [f"{warning.kind} {warning.name} {warning.message}" for warning in report.warnings]
+
+
+def needing(name, *others, **more):
+    return an_offline_workload(
+        name,
+        labels={"app": name},
+        constraints={
+            "affinity": {
+                "workload": {
+                    "required": [
+                        {"selector": {"matchLabels": {"app": other}}, "topologyKey": "node"}
+                        for other in others
+                    ]
+                }
+            }
+        },
+        **more,
+    )

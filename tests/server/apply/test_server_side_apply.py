@@ -4,12 +4,21 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from build.server_side_apply import (
+    LATER,
+    NOW,
+    TYPES,
+    VERSION,
+    apply,
+    owners,
+    thing,
+    update,
+    updater,
+    with_spec,
+)
 
 from lattice.errors import Cause, Conflict, Malformed
 from lattice.server.apply import managed_fields as fieldset
-from lattice.server.apply.managed_fields import compile_types, format_path, iter_paths
 from lattice.server.apply.server_side_apply import (
     FieldManager,
     ManagedFieldsEntry,
@@ -17,91 +26,6 @@ from lattice.server.apply.server_side_apply import (
     server_side_apply,
     track_update,
 )
-
-TEXT = {"type": "string"}
-ITEM = {"type": "object", "properties": {"name": TEXT, "value": TEXT, "note": TEXT}}
-SCHEMA: dict[str, Any] = {
-    "type": "object",
-    "properties": {
-        "spec": {
-            "type": "object",
-            "properties": {
-                "image": TEXT,
-                "class": TEXT,
-                "replicas": {
-                    "type": "object",
-                    "properties": {"min": {"type": "integer"}, "max": {"type": "integer"}},
-                },
-                "env": {"type": "object", "additionalProperties": TEXT},
-                "containers": {"type": "object", "additionalProperties": ITEM},
-                "args": {"type": "array", "items": TEXT},
-                "zones": {"type": "array", "items": TEXT, "x-kubernetes-list-type": "set"},
-                "items": {
-                    "type": "array",
-                    "items": ITEM,
-                    "x-kubernetes-list-type": "map",
-                    "x-kubernetes-list-map-keys": ["name"],
-                },
-                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
-            },
-        },
-        "status": {"type": "object", "properties": {"phase": TEXT}},
-    },
-}
-TYPES = compile_types(SCHEMA)
-VERSION = "lattice.dev/v1alpha1"
-NOW, LATER = "2026-01-01T00:00:00Z", "2026-02-02T00:00:00Z"
-
-
-def thing(spec: dict[str, Any] | None = None, **metadata: Any) -> dict[str, Any]:
-    out = {"apiVersion": VERSION, "kind": "Thing", "metadata": {"name": "a", **metadata}}
-    return out if spec is None else {**out, "spec": spec}
-
-
-def updater(name: str = "edit", subresource: str = "") -> FieldManager:
-    return FieldManager(name, "Update", VERSION, subresource)
-
-
-def apply(
-    live: dict[str, Any] | None,
-    applied: dict[str, Any],
-    by: str = "ann",
-    *,
-    force: bool = False,
-    now: str = NOW,
-) -> dict[str, Any]:
-    """Server-side apply that also checks that its inputs are unchanged."""
-    before = copy.deepcopy((live, applied))
-    out = server_side_apply(live, applied, TYPES, FieldManager(by, "Apply", VERSION, force=force), now)
-    assert (live, applied) == before
-    return out
-
-
-def update(
-    live: dict[str, Any] | None,
-    new: dict[str, Any],
-    by: str = "edit",
-    *,
-    subresource: str = "",
-    now: str = NOW,
-) -> dict[str, Any]:
-    """`new` as stored after an Update, with its managed fields."""
-    before = copy.deepcopy((live, new))
-    entries = track_update(live, new, TYPES, updater(by, subresource), now)
-    assert (live, new) == before
-    return {**new, "metadata": {**new["metadata"], "managedFields": entries}}
-
-
-def with_spec(live: dict[str, Any], **spec: Any) -> dict[str, Any]:
-    return {**live, "spec": {**live["spec"], **spec}}
-
-
-def owners(obj: dict[str, Any]) -> dict[str, list[str]]:
-    """Owned paths by manager, as Kubernetes prints them."""
-    return {
-        entry["manager"]: [format_path(path) for path in iter_paths(entry["fieldsV1"])]
-        for entry in managed_fields_of(obj)
-    }
 
 
 def test_apply_create_records_managed_fields() -> None:
@@ -480,130 +404,3 @@ def test_the_oldest_updaters_fold_into_one() -> None:
     for each in managed_fields_of(live):
         union = fieldset.union(union, each["fieldsV1"])
     assert union == fieldset.all_fields(live, TYPES)
-
-
-names = st.sampled_from(["a", "b", "c"])
-texts = st.sampled_from(["1", "2"])
-items = st.fixed_dictionaries({}, optional={"value": texts, "note": texts})
-item_lists = st.dictionaries(names, items, max_size=3).map(
-    lambda by_name: [{"name": name, **rest} for name, rest in by_name.items()]
-)
-free = st.recursive(
-    st.one_of(st.integers(0, 2), texts),
-    lambda inner: st.dictionaries(names, inner, max_size=2) | st.lists(inner, max_size=2),
-)
-specs = st.fixed_dictionaries(
-    {},
-    optional={
-        "image": texts,
-        "class": texts,
-        "replicas": st.fixed_dictionaries({}, optional={"min": st.integers(0, 2), "max": st.integers(0, 2)}),
-        "env": st.dictionaries(names, texts, max_size=3),
-        "containers": st.dictionaries(names, items, max_size=2),
-        "args": st.lists(texts, max_size=2),
-        "zones": st.lists(names, unique=True, max_size=3),
-        "items": item_lists,
-        "free": st.dictionaries(names, free, max_size=2),
-    },
-)
-things = st.builds(
-    lambda spec, labels: thing(spec, labels=labels), specs, st.dictionaries(names, texts, max_size=2)
-)
-
-
-@given(things, things, things)
-def test_applying_twice_is_applying_once(
-    made: dict[str, Any], first: dict[str, Any], second: dict[str, Any]
-) -> None:
-    live = apply(update(None, made), first, force=True)
-    once = apply(live, second, force=True, now=LATER)
-    assert apply(once, second, now="2026-03-03T00:00:00Z") == once
-
-
-@given(things, things)
-def test_forced_apply_owns_all_and_never_conflicts(made: dict[str, Any], applied: dict[str, Any]) -> None:
-    out = apply(update(None, made), applied, force=True)
-    mine = next((each["fieldsV1"] for each in managed_fields_of(out) if each["operation"] == "Apply"), {})
-    assert mine == fieldset.applied_fields(applied, TYPES)
-    merged = fieldset.all_fields(out, TYPES)
-    assert all(fieldset.contains(merged, path) for path in iter_paths(mine))
-    apply(out, applied)
-
-
-@given(things, things, things)
-def test_absent_fields_have_no_owner(
-    made: dict[str, Any], applied: dict[str, Any], new: dict[str, Any]
-) -> None:
-    live = apply(update(None, made), applied, force=True)
-    out = update(live, new)
-    there = fieldset.all_fields(out, TYPES)
-    for each in managed_fields_of(out):
-        assert fieldset.difference(each["fieldsV1"], there) == {}
-        assert each["fieldsV1"]
-
-
-@given(things, things)
-def test_untouched_fields_keep_their_owner(made: dict[str, Any], new: dict[str, Any]) -> None:
-    live = update(None, made, "first")
-    out = update(live, new, "second")
-    union: fieldset.FieldSet = {}
-    for each in managed_fields_of(out):
-        union = fieldset.union(union, each["fieldsV1"])
-    assert union == fieldset.all_fields(new, TYPES)
-
-
-@given(things)
-def test_tracking_no_change_gives_an_equal_list(made: dict[str, Any]) -> None:
-    live = update(None, made)
-    assert track_update(live, copy.deepcopy(live), TYPES, updater("other"), LATER) == managed_fields_of(live)
-
-
-@given(things, things, st.booleans())
-def test_disjoint_managers_never_conflict(one: dict[str, Any], two: dict[str, Any], again: bool) -> None:
-    mine = thing({k: v for k, v in one["spec"].items() if k in ("image", "env", "items", "free")})
-    theirs = thing(
-        {k: v for k, v in two["spec"].items() if k not in mine["spec"]}, labels=two["metadata"]["labels"]
-    )
-    out = apply(apply(None, mine), theirs, "bob")
-    if again:
-        out = apply(out, mine)
-    assert out["spec"] == {**mine["spec"], **theirs["spec"]}
-    expected = {by: fieldset.applied_fields(obj, TYPES) for by, obj in (("ann", mine), ("bob", theirs))}
-    assert {each["manager"]: each["fieldsV1"] for each in managed_fields_of(out)} == {
-        by: fields for by, fields in expected.items() if fields
-    }
-
-
-def item_label(item: Any) -> str:
-    return f'k:{{"name":"{item["name"]}"}}' if isinstance(item, dict) else ""
-
-
-def value_at(obj: Any, path: fieldset.Path) -> Any:
-    """The value under a path, by the reference implementation; LookupError if there is none."""
-    for label in path:
-        if label.startswith("f:"):
-            obj = obj[label[2:]]
-        else:
-            obj = next(
-                (item for item in obj if label in (f"v:{fieldset.json_text(item)}", item_label(item))), None
-            )
-    return obj
-
-
-@given(things, things)
-def test_changes_are_added_removed_or_modified_paths(old: dict[str, Any], new: dict[str, Any]) -> None:
-    taken, gone = (frozenset(iter_paths(each)) for each in fieldset.changed_fields(old, new, TYPES))
-    before, after = (frozenset(iter_paths(fieldset.all_fields(each, TYPES))) for each in (old, new))
-    leaves = {
-        path
-        for path in before & after
-        if not any(other[: len(path)] == path for other in (before | after) - {path})
-    }
-    changed = {path for path in leaves if value_at(old, path) != value_at(new, path)}
-    turned = {
-        path
-        for path in before & after
-        if isinstance(value_at(old, path), dict) != isinstance(value_at(new, path), dict)
-    }
-    assert taken == (after - before) | changed | turned
-    assert gone == before - after
