@@ -1,4 +1,5 @@
-"""Every Prometheus metric of the program; names from before Lattice stay, new names begin with `lattice_`."""
+"""Every Prometheus metric of the program. Metrics that existed before Lattice keep their names; new names
+begin with `lattice_`."""
 
 from collections.abc import Sequence
 
@@ -33,7 +34,7 @@ GARBAGE_COLLECTED = Counter(
 )
 FLEET_QUERIES = Counter(
     "lattice_fleet_questions_total",
-    "Fleet queries by query and outcome: answered, refused, busy, unanswered, cancelled, failed.",
+    "Fleet queries by kind of query and outcome: answered, refused, busy, unanswered, cancelled, failed.",
     ["ask", "outcome"],
     registry=REGISTRY,
 )
@@ -173,8 +174,8 @@ BUDGET_PROJECTED = Gauge(
 PLAN_GAP = Gauge(
     "lattice_plan_gap_ratio",
     (
-        "Largest share of the cost, 0 to 1, that the last optimised plan of the fleet may "
-        "still miss. NaN before the first such plan."
+        "Upper bound of the share of the cost, 0 to 1, that could still be saved beyond the last "
+        "optimised plan of the fleet. NaN before the first such plan."
     ),
     registry=REGISTRY,
 )

@@ -58,7 +58,7 @@ class Heartbeat:
     workloads: Mapping[str, WorkloadReport | None] = field(default_factory=dict)
     # A workload that a full report does not list is not on the node.
     is_full_report: bool = False
-    # The number of the last order that the agent had applied when it sent the heartbeat.
+    # The number of the last message of assignments that the agent had applied when it sent the heartbeat.
     applied_sequence: int = 0
 
 
@@ -138,7 +138,7 @@ class Presence:
         self._session_count += 1
         now, previous = self._clock.monotonic(), self._last_heartbeats.get(node)
         current = LastHeartbeat(self._session_count, now, connected_at=now)
-        # An agent numbers applied orders per connection: every new connection receives the orders again.
+        # Messages of assignments are numbered per connection: a new connection begins with the full list.
         if previous is not None:
             current = replace(
                 previous,
@@ -157,8 +157,8 @@ class Presence:
     def record_assignments(
         self, session: Session, desired_runs: Mapping[str, DesiredRun | None], is_full_list: bool = False
     ) -> int:
-        """Record a message of desired runs by path, None for no run, and return the number of the message.
-        The first message of a connection is the full list.
+        """Record a message of assignments and return its number. `desired_runs` holds the desired run of each
+        workload by path, None for a workload without one. The first message of a connection is the full list.
 
         Returns 0 if a later session replaced this session or the node was forgotten: the message will get no
         answer.
@@ -176,7 +176,7 @@ class Presence:
 
     def has_applied(self, node: str, path: str, expected_run: DesiredRun | None) -> bool:
         """Whether the node had applied this desired run at its last heartbeat; if not, the report of the node
-        may be older than the order."""
+        may be older than the assignment."""
         last_heartbeat, sent = self._last_heartbeats.get(node), self._sent.get(node)
         if last_heartbeat is None or sent is None:
             return False
@@ -184,13 +184,13 @@ class Presence:
         return desired_run == expected_run and 0 < number <= last_heartbeat.applied_sequence
 
     def was_sent(self, node: str, path: str) -> bool:
-        """Whether the node received an order about this workload on its current connection."""
+        """Whether a message of assignments on the node's current connection named this workload."""
         sent = self._sent.get(node)
         return sent is not None and path in sent.by_path
 
     def record_heartbeat(self, session: Session, heartbeat: Heartbeat) -> bool:
-        """Record a heartbeat; return False if a later session replaced this session or the node was
-        forgotten, and the caller must close the connection.
+        """Record a heartbeat. Return False if a later session replaced this session or the node was
+        forgotten; the caller must then close the connection.
 
         The server may answer a heartbeat only while it leads: a node measures its own silence from the time
         it sent the last answered heartbeat (I-13).

@@ -53,8 +53,8 @@ SETTINGS = (
         ("LATTICE_PRICES",),
         "",
         (
-            "CSV files of prices, separated by commas. They override the built-in prices; the "
-            "server reads them again when they change."
+            "CSV files of prices; commas separate the file names. The files override the built-in "
+            "prices; the server reads them again when they change."
         ),
     ),
     Setting(
@@ -149,8 +149,8 @@ SETTINGS = (
         "local,docker=local",
         (
             "Providers of machines, each NAME or NAME=ADAPTER. Adapter local runs agents on this "
-            "host; with adapter fake you supply the machines. By default docker is another name "
-            "for local: Docker itself is not used."
+            "host; adapter fake starts nothing, so that you bring the machines. By default docker is "
+            "another name for local: Docker itself is not used."
         ),
     ),
     Setting(

@@ -48,9 +48,9 @@ def test_taint_evictions() -> None:
         NodeWorkload("overdue", tolerations=(tolerates(DOWN, 20), tolerates(SLOW, 500))),
     ]
     assert taint_evictions(residents, {DOWN: 25.0, SLOW: 5.0, SOFT: 900.0}) == [
-        NodeEviction("leaves", "taint disk=slow:NoExecute is no longer tolerated"),
-        NodeEviction("overdue", "taint maintenance:NoExecute is no longer tolerated"),
-        NodeEviction("patient", "taint maintenance:NoExecute is no longer tolerated", 35.0),
+        NodeEviction("leaves", "no toleration covers taint disk=slow:NoExecute now"),
+        NodeEviction("overdue", "no toleration covers taint maintenance:NoExecute now"),
+        NodeEviction("patient", "no toleration covers taint maintenance:NoExecute now", 35.0),
     ]
     assert taint_evictions(residents, {SOFT: 5.0}) == []
 

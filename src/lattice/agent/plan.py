@@ -29,7 +29,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     containers: dict[str, Container] = {}
     env: dict[str, str] = {}
     ports: dict[str, int] = {}
-    # Of the workload; applied to every container if no container states limits.
+    # Limits of the workload; applied to every container if no container states limits.
     limits: Limits = Limits()
     disconnect: Disconnect = Disconnect()
 
@@ -127,7 +127,7 @@ def run_spec(assignment: Assignment, name: str) -> RunSpec:
         container=container,
         attempt=assignment.attempt,
         env=assignment.env,
-        # Where two containers have a port of the same name, the number is under `container.port`.
+        # If several containers have a port of the same name, its number is under `container.port`.
         ports={
             port.name: number
             for port in container.ports

@@ -34,8 +34,8 @@ def listening_ports(folder: Path = Path("/proc/net")) -> frozenset[int]:
 
 
 class PortBlock:
-    """A claim of a port block for the lifetime of the object. The claim is an abstract Unix socket, released
-    when the process exits.
+    """A claim of a port block, held until `close` or the exit of the process. The claim is an abstract Unix
+    socket.
 
     Workloads of a killed agent may still listen in its block: other agents prefer blocks in which no process
     listens.

@@ -23,7 +23,8 @@ class Observations:
 def build_reports(
     assignments: Mapping[str, Assignment], instances: Iterable[Instance], observations: Observations
 ) -> dict[str, pb.Report]:
-    """The reports by path; a path without a report has no workload on the node."""
+    """The reports by workload path. A path gets no report if the workload is neither assigned to the node nor
+    running on the node."""
     instances_by_path: dict[str, list[Instance]] = {path: [] for path in assignments}
     for instance in instances:
         instances_by_path.setdefault(instance.workload, []).append(instance)
@@ -53,7 +54,7 @@ def _report(
     if assignment.desired == "Running":
         report = _running(assignment, own, observations)
     else:
-        # The run number of a workload that must not run is the number of the last start.
+        # A workload that should be stopped reports the number of its last start attempt.
         run = max((instance.attempt for instance in own.values()), default=0)
         live = [instance for instance in own.values() if instance.is_live]
         report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, first_failure(own))
@@ -105,15 +106,15 @@ def _ended_report(run: int, failure: Failure | None) -> pb.Report:
 
 
 def first_failure(ended: Mapping[str, Instance]) -> Failure | None:
-    """The failure of the first container by name that failed."""
+    """The failure of the first failed container, in the order of names; None if no container failed."""
     return next((ended[name].failure for name in sorted(ended) if ended[name].failure), None)
 
 
 def siblings_to_stop(
     assignments: Mapping[str, Assignment], instances: Iterable[Instance]
 ) -> dict[InstanceId, Failure]:
-    """Live containers of workloads in which another container ended; the containers end together, since only
-    complete workloads are restarted."""
+    """Live containers of workloads in which another container ended, each with the failure to record. The
+    containers end together, since only complete workloads are restarted."""
     containers_by_path: dict[str, dict[str, Instance]] = {}
     for instance in instances:
         assignment = assignments.get(instance.workload)
@@ -121,7 +122,7 @@ def siblings_to_stop(
             assignment is not None
             and assignment.desired == "Running"
             and _belongs_to(instance, assignment)
-            # An instance of an earlier attempt is about to be restarted.
+            # Skip an instance that ended in an earlier attempt: it is about to be restarted.
             and instance.covers_attempt(assignment.attempt)
         ):
             containers_by_path.setdefault(instance.workload, {})[instance.id.container] = instance

@@ -23,7 +23,7 @@ class HistoryCompactor:
     store: Store
     clock: Clock
     election: Election
-    # Age of the revisions that compaction keeps.
+    # Compaction keeps revisions up to this age.
     history_s: float
     interval_s: float
     # Monotonic time and revision of every sample, oldest first.

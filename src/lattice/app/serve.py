@@ -85,8 +85,8 @@ class RunningServer:
         return f"{self.url}{UI_PATH}#code={self.new_code()}"
 
     def health(self) -> dict[str, Any]:
-        """The health document; `degraded` means that the server serves and its controllers have failed and
-        restarted."""
+        """The health document; `degraded` means that the server answers requests, but a controller has failed
+        and been restarted since the server started."""
         leadership = self.leadership
         is_leader = leadership.election.term is not None
         return {
@@ -189,7 +189,7 @@ async def _build_api(settings: Settings, folder: Path, clock: Clock, store: Stor
     authority = await bootstrap(api)
     address = ApiAddress(settings)
     documents = DiscoveryDocuments(catalog, address.advertised)
-    # The CustomResourceDefinitions of this program's kinds are served from a memory store that clients cannot
+    # The CustomResourceDefinitions of Lattice's own kinds are served from a memory store that clients cannot
     # write.
     crds = MemoryStore(clock)
     resource = CustomResourceDefinition.resource
@@ -290,7 +290,8 @@ def _build_request_handlers(
 def _start_background_tasks(
     running: RunningServer, base: _ApiBase, control_plane: _ControlPlane, handlers: _RequestHandlers
 ) -> None:
-    """Start the election, the recording of spending, compaction, and the registration of this server."""
+    """Start the lease cache, the election, the recording of spending, compaction and, if servers may share
+    the store, the registration of this server."""
     settings, api, leadership = base.settings, base.api, control_plane.leadership
     compactor = HistoryCompactor(
         api.store, api.clock, leadership.election, settings.history, COMPACTION_INTERVAL_S
@@ -305,7 +306,7 @@ def _start_background_tasks(
         ),
         asyncio.create_task(compactor.run()),
     }
-    # A store that other servers may share.
+    # Only a store named by --store can be shared with other servers, which find each other by registration.
     if settings.store:
         running.tasks.add(asyncio.create_task(control_plane.servers.register()))
 

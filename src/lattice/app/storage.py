@@ -14,8 +14,8 @@ from lattice.store.protocol import Store
 
 @contextlib.contextmanager
 def locked_data_dir(folder: Path) -> Iterator[Callable[[str], None]]:
-    """Lock the data folder for one server and yield a function that writes the lock file; the lock ends with
-    the process."""
+    """Lock the data folder for one server and yield a function that writes the lock file. The lock ends on
+    exit of the context, or with the process."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = os.open(folder / "server.lock", os.O_RDWR | os.O_CREAT, 0o600)
     try:

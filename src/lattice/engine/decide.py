@@ -48,7 +48,7 @@ class Decision:
     # Sums of weighted scores; -inf for a rejected row.
     totals: Floats
     reasons: dict[Reason, Flags]
-    # Set by `freeze`; without it the explanation is rendered on demand from the present table.
+    # Set by `freeze`; if None, the explanation is rendered on demand from the present table.
     explanation: "FrozenExplanation | None" = None
 
     @property
@@ -76,7 +76,7 @@ class Decision:
 
 
 class ActivePlugins:
-    """The plugins of a profile that apply to a shape, by the reach of their answers."""
+    """The plugins of a profile that apply to a shape, by `Reach`: when an answer must be evaluated again."""
 
     __slots__ = ("ask", "domain_score", "profile", "row_filters", "row_scores", "wide_filters", "wide_scores")
 

@@ -10,8 +10,8 @@ import numpy as np
 from lattice.engine.table import Flags, Floats, Rowids, Rows, Table
 
 # What the answer of a plugin for a row depends on: "fixed" on fixed columns of the row; "row" also on the
-# resources allocated on the row; "domain" also on further asks in the topology domain of the row; "table" on
-# the whole table.
+# resources allocated on the row; "domain" also on the placements in the topology domain of the row; "table"
+# on the whole table.
 Scope = Literal["fixed", "row", "domain", "table"]
 
 
@@ -39,8 +39,8 @@ class Ask(Protocol):
 
     @property
     def is_additive(self) -> bool:
-        """Whether placing the ask changes nothing on its row but these amounts; asks that are not additive
-        cannot be decided in batches."""
+        """Whether placing the ask changes nothing on its row but the amounts in `needs`; asks that are not
+        additive cannot be decided in batches."""
         ...
 
 
@@ -64,7 +64,8 @@ class BulkReason(Reason, Protocol):
     """A reason that renders the details of many rows at once, faster than row by row."""
 
     def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
-        """The result of `detail` for every row; for very many rows the details may name fewer examples."""
+        """The result of `detail` for every row; for rows in very many domains the details may state counts
+        instead of names."""
         ...
 
 

@@ -82,7 +82,7 @@ class CloudBudget(Part):
         Annotated[
             Amount,
             Meta(
-                description="Share of the budget that raises an alert: 0.8 by default, or 80 for 80 percent."
+                description="Share of the budget that raises an alert, as 0.8 or 80 (percent); 0.8 by default."
             ),
         ]
         | None

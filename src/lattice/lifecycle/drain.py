@@ -1,7 +1,7 @@
 """Drains and NoExecute taints: the evictions that they require from a node, and the Drained condition.
 
-A drain evicts a replica that its service needs only after a replacement is ready; a NoExecute taint does not
-wait (I-24).
+If a service would fall below its minimum, a drain waits for a ready replacement before it evicts a replica; a
+NoExecute taint does not wait (I-24).
 """
 
 from collections import Counter
@@ -43,7 +43,7 @@ class NodeWorkload:
     tolerations: tuple[Toleration, ...] = ()
     # Running and ready.
     is_available: bool = True
-    # An eviction that no later plan withdraws.
+    # An eviction has begun that no later plan withdraws.
     is_evicting: bool = False
 
 
@@ -126,8 +126,8 @@ def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> di
 
 def node_workload(workload: LatticeWorkload, eviction: Eviction = NOT_EVICTING) -> NodeWorkload:
     """Return the workload as the drain planner sees it."""
-    # Each reconcile plans two kinds of evictions again: by a taint, which may be gone, and of a replica that
-    # may recover.
+    # Every reconcile decides two kinds of evictions again: those by a taint, which may be removed, and those
+    # of a replica that is not available, which may recover.
     is_final = eviction.cause is not EvictionCause.NO_EXECUTE_TAINT and not eviction.is_withdrawn_if_available
     return NodeWorkload(
         path_of(workload),
@@ -167,7 +167,7 @@ def taint_evictions(residents: Iterable[NodeWorkload], taints: Mapping[Taint, fl
             evictions.append(
                 NodeEviction(
                     resident.name,
-                    f"taint {name}:NoExecute is no longer tolerated",
+                    f"no toleration covers taint {name}:NoExecute now",
                     max(0.0, remaining),
                 )
             )
@@ -227,8 +227,8 @@ def node_evictions(
 ) -> dict[str, DecidedEviction]:
     """Return the eviction of every workload that must leave the node now, by path.
 
-    A workload that a drain has begun to evict stays evicted while the drain lasts. A replica that does not
-    run stays if it recovers, unless a taint evicts it now; the user asked for that by the taint (I-24).
+    A workload that a drain has begun to evict stays evicted while the drain lasts. The drain lets a replica
+    that is not available stay if it recovers, unless a NoExecute taint evicts the replica now (I-24).
     """
     evictions = {}
     if drain is not None:

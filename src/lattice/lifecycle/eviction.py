@@ -110,8 +110,8 @@ def derive_eviction(
 ) -> Eviction:
     """Return the eviction of the workload, from its stored state and the decisions about it.
 
-    Without decisions the result is what every leader reads from the store. `is_reported_ready`: the node
-    reports the workload as ready, which may not be stored yet.
+    Without decisions the result depends on the store alone, so that every leader derives the same.
+    `is_reported_ready`: the node reports the workload as ready, which may not be stored yet.
     """
     status = workload.status
     if status.binding is None:

@@ -47,7 +47,7 @@ class RolloutSteps:
     is_rolling: bool = False
     # The reason why the new revision fails; the rollout replaces no replica until the new revision is ready.
     failure: str = ""
-    # Surplus replicas exist, and the choice among them waits for replicas that are not ready.
+    # Surplus replicas exist that must not stop until other replicas are ready.
     is_waiting: bool = False
     # The reason why the surge replica is unschedulable; the rollout replaces no replica until it is
     # scheduled.
@@ -60,7 +60,8 @@ class RolloutSteps:
 
 @dataclass(frozen=True, slots=True)
 class ScaleDownLimits:
-    """What a scale-down asks about nodes and clusters; queried only when the service has surplus replicas."""
+    """What a scale-down must know about nodes and clusters; the functions are called only if the service has
+    surplus replicas."""
 
     # Whether workloads of other services run on the node.
     is_shared: Callable[[str], bool] = lambda _: False
@@ -88,8 +89,8 @@ def next_steps(
 ) -> RolloutSteps:
     """Return the next replicas to start and to stop on the way to the desired replicas per node group.
 
-    At least `min_ready` replicas stay ready as long as possible, even if fewer than `min_ready` can be
-    placed.
+    A ready replica stops only if at least `min_ready` replicas stay ready, even if `desired` adds up to
+    less.
     """
     live = [replica for replica in replicas if not replica.is_terminating]
     diff = _diff_replicas(desired, revision, live, limits)
@@ -140,7 +141,7 @@ def _surplus(
     """Choose `count` replicas of one node group to stop: replicas that are not ready first, then by machine.
 
     Placement frees machines by the same rule, so that the machines that it stops paying for are the machines
-    that become empty. On one machine the highest slot stops first.
+    that become empty. On one machine the replica with the highest slot number stops first.
     """
     last_first = sorted(replicas, key=lambda replica: -replica.slot)
     stopping = [replica for replica in last_first if not replica.is_ready][:count]
@@ -203,8 +204,8 @@ def _node_groups_to_start(
 ) -> tuple[NodeGroupKey, ...]:
     """Return the node groups in which replicas start now.
 
-    All replicas below `total` start at once. A surge replica starts only when no replica stops or starts
-    meanwhile; the step does not wait for unschedulable replicas (I-32).
+    Replicas that are missing up to `total` start at once. A surge replica starts only while no replica stops
+    and every other replica is ready; unschedulable replicas do not delay the surge (I-32).
     """
     groups: list[NodeGroupKey] = []
     for group in sorted(missing):

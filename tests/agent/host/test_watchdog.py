@@ -41,7 +41,7 @@ async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
             assert adopted[0].failure.reason == "DISCONNECTED"
             assert (
                 adopted[0].failure.message
-                == "stopped by the node: no contact with the control plane for 1.5 s"
+                == "stopped by the node: no contact with the control plane; the limit is 1.5 s"
             )
     finally:
         end_all(tmp_path)

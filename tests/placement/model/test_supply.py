@@ -135,7 +135,7 @@ def test_reserve_is_rounded_up_to_machines(reserved: Any, nodes: int) -> None:
                  ("staticinfrastructure/dc", "ReferencesResolved", "OverflowTargetNotFound", "no CloudInfrastructure moon to overflow to"),
                  id="an overflow to nowhere"),
     pytest.param([a_static(overflow={"enabled": True, "target": "cloud", "regions": ["r1", "r9"]}), a_class(), a_cloud("cloud", ["r2", "r1"])],
-                 ("staticinfrastructure/dc", "ReferencesResolved", "OverflowRegionNotFound", "cloud has no region r9 to overflow to, but r1, r2"),
+                 ("staticinfrastructure/dc", "ReferencesResolved", "OverflowRegionNotFound", "cloud has no region r9 to overflow to; its regions are: r1, r2"),
                  id="an overflow to a region that its target does not have"),
     pytest.param([a_static("a", overflow={"enabled": True, "target": "a"})],
                  ("staticinfrastructure/a", "ReferencesResolved", "OverflowCycle", "overflow to a leads back to a; name a CloudInfrastructure"),

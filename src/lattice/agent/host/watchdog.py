@@ -1,9 +1,9 @@
-"""The watchdog: a separate small process per agent that kills instances that must not outlive contact with
-the control plane, even after the agent has died.
+"""The watchdog: a separate small process per agent that kills instances that must not keep running without
+contact with the control plane. The watchdog works even if the agent has died.
 
 Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agent sends commands to guard and
 release instances over a Unix socket, one line per command, answered with "ok" once the command is in force.
-FOLDER/contact holds the time of the last contact and is read when a deadline seems to have passed. At the
+FOLDER/contact holds the time of the last contact; the watchdog reads the file whenever it wakes up. At the
 deadline all processes of the instance are killed; shortly before, the processes get SIGTERM. Time is measured
 since boot, including suspend. The watchdog exits when no instance is guarded and no agent is connected; on
 SIGTERM it first kills the guarded instances. It imports little of the standard library, to stay small.
@@ -19,7 +19,7 @@ from contextlib import suppress
 
 from lattice.agent.host import instance_processes
 
-KILL_RETRY_S = 0.2  # until a kill with survivors is repeated
+KILL_RETRY_S = 0.2  # delay before a kill that left processes alive is repeated
 
 
 def since_boot() -> float:
@@ -53,7 +53,8 @@ class GuardedInstance:
         self.warned = False
 
     def is_empty(self) -> bool:
-        """Whether no process of the instance is left."""
+        """Whether no process of the instance is left; always False for an instance that a command ends, since
+        the processes of such an instance are unknown."""
         return not self.command and not instance_processes.members(
             self.pid, self.start, self.cgroups, self.id
         )
@@ -69,7 +70,7 @@ class GuardedInstance:
         """Write the reason of the kill for a later agent; an error such as a full disk must not prevent the
         kill."""
         with suppress(OSError), open(self.marker, "w") as file:
-            file.write(f"no contact with the control plane for {self.stop_after:g} s")
+            file.write(f"no contact with the control plane; the limit is {self.stop_after:g} s")
 
     def cancel_termination(self) -> None:
         """Clear the marker after contact has returned; an instance that ignored SIGTERM keeps running."""
@@ -103,13 +104,14 @@ class Watchdog:
         self.clients: dict[int, bytes] = {}
 
     def last_contact(self) -> float:
-        """The time of the last contact, never decreasing; 0 before any contact, so that no instance may run
-        on."""
+        """The time of the last contact, never decreasing; 0 without a contact since boot, so that the silence
+        counts from the boot."""
         self._last_contact = max(self._last_contact, read_last_contact(self.contact_file, self.boot) or 0.0)
         return self._last_contact
 
     def due(self) -> float | None:
-        """The next time at which an instance may have to end; None without guarded instances."""
+        """The next time at which an instance gets SIGTERM or is killed, unless contact returns; None without
+        guarded instances."""
         contact = self.last_contact()
         times = [
             contact + instance.stop_after - (0 if instance.warned else instance.notice)
@@ -136,7 +138,8 @@ class Watchdog:
         return done
 
     def handle_command(self, line: str) -> str:
-        """Execute one command line of the agent and return the answer with the guarded instances."""
+        """Execute one command line of the agent and return the answer: "ok" with the ids of the guarded
+        instances."""
         verb, *fields = line.split("\t")
         if verb == "guard":
             instance = GuardedInstance(fields)
@@ -160,7 +163,7 @@ class Watchdog:
         listening = _socket.socket(fileno=self.listener)
         poll = select.poll()
         poll.register(self.listener, select.POLLIN)
-        # The agent that started the watchdog connects at once.
+        # Wait this long for the agent that started the watchdog; the agent normally connects at once.
         wait: float | None = 10.0
         while True:
             for descriptor, _ in poll.poll(None if wait is None else max(0, wait) * 1000):

@@ -144,7 +144,8 @@ class FakeMachine:
         elif process.killed_at is not None and process.killed_at <= now:
             failure = Failure(
                 "DISCONNECTED",
-                f"stopped by the node: no contact with the control plane for {process.spec.stop_after:g} s",
+                "stopped by the node: no contact with the control plane; "
+                f"the limit is {process.spec.stop_after:g} s",
             )
             self._end(process, process.killed_at, (137, "SIGKILL", failure))
         return process

@@ -1,4 +1,5 @@
-"""The server of a command and the user's credentials, from flags, the environment or a discovered kubeconfig."""
+"""The server that a command talks to and the user's credentials, from flags, the environment or a discovered
+kubeconfig."""
 
 import base64
 import binascii
@@ -58,7 +59,7 @@ def find_server(
 
 
 def is_default_kubeconfig(kubeconfig: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether commands run in the current folder use this kubeconfig without a flag."""
+    """Whether a command without flags uses this kubeconfig if the user runs it in the current folder."""
     if any(environment.get(variable) for variable in ("LATTICE_KUBECONFIG", *ADDRESS_VARIABLES)):
         return False
     return next(

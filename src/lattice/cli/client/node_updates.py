@@ -23,7 +23,9 @@ Object = dict[str, Any]
 def select_nodes(connection: Connection, words: Sequence[str], selector: str) -> list[str]:
     """Names of nodes from words (`n1`, `node/n1`) or from a label selector."""
     if bool(words) == bool(selector):
-        raise UsageError("no nodes are named", fix="give node names, or -l LABELS")
+        raise UsageError(
+            "name the nodes, or select them by labels", fix="give either node names or -l LABELS"
+        )
     if selector:
         path = resource_path(NODE_RESOURCE, None)
         pages = connection.client.list_pages(path, {"labelSelector": selector, "limit": "500"})

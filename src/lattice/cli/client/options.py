@@ -11,9 +11,9 @@ import click
 from lattice.cli.client.config import Server, find_server
 from lattice.cli.client.http import Client
 
-# Value of a flag that is given without one.
+# The value of a flag that the user writes without a value.
 BARE_FLAG_VALUES = {"--dry-run": "server", "--cascade": "background"}
-# Minutes exclude `ms`, which stands for milliseconds.
+# The `m` of minutes must not match the first letter of `ms` (milliseconds).
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+)ms)?")
 
 
@@ -29,7 +29,8 @@ class Command(click.Command):
 
 
 def _normalize_flag(arg: str, switches: dict[str, click.Option]) -> str:
-    """One argument in click's form; an empty string drops a `=false` that click cannot express."""
+    """One argument in click's form; an empty string if the argument must be dropped, as for `=false` on a
+    flag without a negative form."""
     if arg in BARE_FLAG_VALUES:
         return f"{arg}={BARE_FLAG_VALUES[arg]}"
     name, equals, value = arg.partition("=")

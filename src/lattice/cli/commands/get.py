@@ -67,7 +67,7 @@ class GetCommand(Command):
 @output.output_option(
     "wide", "json", "yaml", "name", "jsonpath", help_text="wide, json, yaml, name or jsonpath=TEMPLATE."
 )
-@click.option("-w", "--watch", is_flag=True, help="Then print every change.")
+@click.option("-w", "--watch", is_flag=True, help="Print the objects, then every change.")
 @click.option("--watch-only", is_flag=True, help="Print changes only.")
 @click.option(
     "--sort-by", default="", type=PathType(), metavar="PATH", help="Sort by a field, such as .metadata.name."
@@ -159,7 +159,7 @@ class ObjectLister:
             path = compile_path(self.options.sort_by)
             items.sort(key=lambda pair: sort_key(path, pair[1]))
         single = len(targets) == 1 and bool(targets[0].name)
-        # The object is missing: the error is printed, or --ignore-not-found hides the error.
+        # The object is missing: `_pages` has printed the error, or --ignore-not-found hides the error.
         if single and not items:
             return
         if self.options.form.name == "name":

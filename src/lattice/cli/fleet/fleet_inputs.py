@@ -1,4 +1,5 @@
-"""The inputs of a fleet command: the world, the changes to it, and the price and latency files."""
+"""The inputs of a fleet command: the world (all objects that placement reads), the changes to the world, and
+the price and latency files."""
 
 import shlex
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class FleetInputs:
-    """The world of a query (server or files) and the changes to apply to the world."""
+    """The source of the world of a query (server or files) and the changes to apply to the world."""
 
     connection: Connection
     world_files: tuple[str, ...] = ()
@@ -36,7 +37,7 @@ class FleetInputs:
     @property
     def namespace(self) -> str:
         explicit = self.connection.explicit_namespace
-        # Offline no kubeconfig is read: the files decide.
+        # An offline command reads no kubeconfig: objects without a namespace get `default`.
         return explicit or ("default" if self.is_offline else self.connection.namespace)
 
     @property

@@ -1,5 +1,5 @@
 """Evaluate automation rules and carry out their actions: events, webhooks, retries and desired states, once
-per crossing.
+each time an object crosses the rule's threshold.
 
 The state of a rule and its writes are one commit; the webhook queue calls webhooks after the commit, so that
 an unreachable URL blocks no rule. If the server dies between the commit and the call, the status of the rule
@@ -46,8 +46,8 @@ class AutomationController:
     webhook_queue: WebhookQueue
     poll_interval_s: float = USAGE_POLL_S
     name: str = "automation"
-    # In memory only: a new leader measures the duration from its own first observation.
-    # By rule and object: the monotonic time since which the threshold is exceeded.
+    # By rule and node: the monotonic time since which the CPU usage exceeds the threshold. In memory only: a
+    # new leader measures the duration from its own first observation.
     _exceeded_since: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -161,8 +161,8 @@ class AutomationController:
         min_share, _ = threshold(rule)
         for node in self.context.cache(LatticeNode).objects():
             usage, capacity = self._usage(node), node.status.capacity.get("cpu", 0)
-            # Skip a node without a measurement: `_exceeded_since` keeps its start time, and `_unmeasured`
-            # keeps its crossing.
+            # Skip a node without a measurement: `_exceeded_since` keeps the node's entry, and the rule's
+            # status keeps the recorded crossing of the node (see `_unmeasured`).
             if (
                 usage is None
                 or capacity <= 0
@@ -187,7 +187,8 @@ class AutomationController:
         return heartbeat.usage if heartbeat is not None and heartbeat.usage != Usage() else None
 
     def _unmeasured(self, rule: AutomationRule) -> set[str]:
-        """Objects that exist and have no measurement now; their crossings stay as they are."""
+        """Objects that exist and have no measurement now; recorded crossings of these objects stay
+        recorded."""
         if rule.spec.when.node_cpu:
             return {
                 f"latticenode/{node.metadata.name}"
@@ -238,7 +239,7 @@ class AutomationController:
                     entry,
                     msgspec.structs.replace(subject.spec, desired_state=action.set_desired_state.state),
                 )
-            # The next action changes the result of this write, under the same expected revision.
+            # The next action builds on the value of this write, and expects the same stored revision.
             if put is not None:
                 entry = Entry(entry.key, put.value, entry.revision)
         if put is not None:

@@ -46,10 +46,10 @@ from lattice.store.protocol import Change, Delete, Entry, Key, Write
 # The key of the reconcile that looks at silent nodes of all zones together.
 ZONES_KEY = "*"
 MAY_STILL_RUN_MESSAGE = (
-    "no failover: the copy was started to keep running without contact, and the current policy forbids "
-    "a second copy until the node reports that the copy has ended"
+    "no failover: on the silent node the workload keeps running under its previous disconnect policy, and "
+    "the current policy forbids a second copy until the node reports that the first copy has ended"
 )
-# Delay between the first workload that left and the count of workloads: many workloads may leave at once.
+# Delay between the departure of a workload and the new count: many workloads may leave at once.
 RECOUNT_DELAY_S = 1.0
 
 log = structlog.get_logger()
@@ -62,9 +62,9 @@ class NodeState(NamedTuple):
     # False: the node is silent only because this server has not received the full report yet.
     is_fully_reported: bool = True
     reason: str = ""
-    # Seconds until the state may change by time alone.
+    # Seconds after which the state may change even without an event.
     recheck_after_s: float | None = None
-    # The workload of a silent node may start elsewhere.
+    # Set if the workload of a silent node may start elsewhere.
     failover: DecidedEviction | None = None
 
 
@@ -323,7 +323,7 @@ class NodeHealthController:
         """The number of workloads on the node.
 
         The scheduler raises the count in the commit that binds. This method lowers the count after workloads
-        have left: it counts the workloads in a cache that holds every binding counted so far.
+        have left, but only once the workload cache holds every binding that the stored count includes.
         """
         name = node.metadata.name
         if (

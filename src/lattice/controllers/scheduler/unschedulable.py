@@ -1,5 +1,5 @@
-"""Report unschedulable workloads, preemption victims and failed bindings on the workloads, once per change of
-reason."""
+"""Write to each workload why it is unschedulable (when the kinds of reasons change) or preempted, and record
+events about failed bindings at a limited rate."""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,8 @@ MAX_PENDING_EVENTS = 1000
 
 
 class PendingReport(NamedTuple):
-    """The reason, reason kinds and decision record to write on an unschedulable workload."""
+    """The reason, the kinds of reasons (without counts and amounts) and the decision record to write to an
+    unschedulable workload."""
 
     message: str
     reason_kinds: tuple[str, ...]
@@ -44,7 +45,8 @@ class UnschedulableReporter:
     pending_reports: dict[str, PendingReport] = field(default_factory=dict)
 
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
-        """Requeue the unschedulable workloads of a cycle until a change may help, and note their reports."""
+        """Put the unschedulable workloads of a cycle back into the queue, where each waits for an event that
+        may let it fit, and keep a pending report for each."""
         # One decision record per shape and reason: workloads with equal asks share the record.
         decision_records: dict[object, DecisionRecord] = {}
         for unschedulable in cycle.unschedulable:
@@ -131,8 +133,8 @@ class UnschedulableReporter:
         """Commit the writes of workloads that are unchanged since the read, and return the names of these
         workloads.
 
-        After a conflict the method waits until the cache holds the write of the rival, so that the next
-        attempt can succeed.
+        After a conflict the method waits until the cache holds the write of the other writer, so that the
+        next attempt can succeed.
         """
         context = self.records.context
         written: list[str] = []

@@ -47,8 +47,8 @@ class WorldCache:
         return bool(self._dirty) or not self._is_filled
 
     async def catch_up(self) -> None:
-        """Wait until the caches hold every object that is stored by now, so that placement pays for no
-        machine twice."""
+        """Wait until the caches hold every object that is stored by now; on older objects placement could pay
+        again for a machine that it has already paid for."""
         revision = await self._context.store.revision()
         for kind in self._kinds:
             await self._context.cache(kind).wait_for(revision)

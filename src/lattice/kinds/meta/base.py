@@ -94,7 +94,7 @@ class OwnerReference(Part):
 
 
 class Metadata(Part):
-    """Standard object metadata. The API keeps it as Kubernetes does; labels and annotations are yours."""
+    """Standard object metadata, with the same meaning as in Kubernetes."""
 
     name: str = ""
     generate_name: str = ""

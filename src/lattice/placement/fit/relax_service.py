@@ -1,4 +1,5 @@
-"""Change options that relax the requirements of a service or of the policies that apply to the service."""
+"""Options for changes that relax the requirements of a service or of the policies that apply to the
+service."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -28,15 +29,15 @@ from lattice.placement.plugins.rejection_reasons import format_amount
 MAX_TAINTS_OFFERED = 4
 # By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
-# By resource: the field of the class.
+# By resource: the field of the class `PlacementResources`.
 CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
 def relaxations(
     demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet
 ) -> list[ChangeOption]:
-    """Return all single options to relax the service, at full strength. `policies` are the policies that
-    apply."""
+    """Return all options that relax one requirement each, every option with its maximum strength.
+    `policies` are the policies that apply to the service."""
     options: list[ChangeOption] = []
     for requirement in demand.requirements:
         option = relax_requirement(requirement, demand, service, policies, fleet)
@@ -134,8 +135,8 @@ def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
 
 
 def lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
-    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or
-    one.
+    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or,
+    for other resources, one unit.
 
     The request can go to zero, except for cpu and memory, since a replica needs some of both to run.
     """
@@ -181,7 +182,7 @@ def _amount_path(service: LatticeService, resource: str, decrease: int) -> str:
 
 def _main_container(service: LatticeService, resource: str) -> str:
     """Return the container with the largest request of the resource, or an empty name if the service states
-    requests as a whole."""
+    requests per replica and not per container."""
     requests = {
         name: parse_amounts(_requests(container)) for name, container in service.spec.containers.items()
     }
@@ -196,7 +197,7 @@ def _requests(container: Container) -> Mapping[str, Quantity]:
 
 def _with_amount(service: LatticeService, resource: str, lowered: int) -> Any:
     """Return the service with the lower request, in its containers, or in its placement if the service states
-    requests as a whole."""
+    requests per replica and not per container."""
     container = _main_container(service, resource)
     if container:
         return _with_container_amount(service, container, resource, lowered)
@@ -241,8 +242,8 @@ def _with_container_amount(service: LatticeService, main_container: str, resourc
 def _relax_latency(
     requirement: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
 ) -> ChangeOption:
-    """Return the option to raise the latency limit, up to the farthest offer with a known latency; without
-    such an offer, no limit."""
+    """Return the option to raise the latency limit, up to the latency of the farthest offer that is known; if
+    no offer is beyond the limit, the option removes the limit."""
     name, target_rows = (
         requirement.value,
         sorted(set(fleet.replicas.offer_rows(dict(demand.latency_to)[requirement.value]))),
@@ -359,7 +360,7 @@ def _policy_edit(
 
 def _fewer_replicas(demand: Demand, service: LatticeService) -> Iterator[ChangeOption]:
     spec = service.spec
-    # Every required region, and every region up to the minimum, needs a replica.
+    # A replica in each required region, and at least as many replicas as the minimum number of regions.
     min_needed = max(1, len(spec.placement.required_regions), demand.min_regions)
     max_replicas, desired = spec.replicas.max, max(spec.min_replicas, min_needed)
     if spec.min_replicas > min_needed:

@@ -26,8 +26,8 @@ UNBOUNDED_COUNT = 1 << 40
 
 
 def may_fit(demand: Demand, fleet: Fleet) -> bool:
-    """Return False if the missing replicas cannot fit, wherever they are placed. Running replicas count with
-    the current requests."""
+    """Return False if the missing replicas cannot fit, wherever they are placed. Running replicas are assumed
+    to use the current requests."""
     missing = demand.replicas - fleet.replicas.count(demand.name)
     return missing <= 0 or max_additional_replicas(demand, fleet) >= missing
 
@@ -73,8 +73,8 @@ def _eligible_offers(demand: Demand, fleet: Fleet) -> Flags:
 
 
 def _capacity_on_existing(demand: Demand, fleet: Fleet, rows: Flags) -> int:
-    """Return the replicas that fit on the existing machines of the offers, regardless of the group of the
-    cluster."""
+    """Return the replicas that fit on the existing machines of the offers, even in clusters that do not
+    accept the service."""
     machines = fleet.machines
     if not machines.count:
         return 0
@@ -83,7 +83,8 @@ def _capacity_on_existing(demand: Demand, fleet: Fleet, rows: Flags) -> int:
         free = machines.free(machines.add_resource(resource)).copy()
         for assignment in fleet.assignments.get(demand.name, ()):
             previous_amount = next((used for name, used in assignment.needs if name == resource), 0)
-            # A running replica that takes on the current request releases the difference.
+            # The running replica will change to the current request: the machine gains or loses the
+            # difference.
             if previous_amount != amount:
                 free[assignment.machine] += previous_amount - amount
         np.minimum(capacity, np.maximum(free, 0) // max(1, amount), out=capacity)

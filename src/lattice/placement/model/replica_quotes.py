@@ -156,8 +156,8 @@ class Quotes:
     def _provisionable(
         self, ask: ReplicaAsk, rows: Rowids, growth: Integers
     ) -> tuple[Integers, Flags, Flags]:
-        """The machines that are bought at once, the types within the limits, and the types within the budgets
-        too."""
+        """The number of machines that are bought at once, the types within the limits, and the types within
+        limits and budgets."""
         demand = ask.demand
         grows = growth > 0
         # A cluster that grows takes one machine; a new cluster starts with its minimum.
@@ -183,8 +183,8 @@ class Quotes:
         )
 
     def limit_shortfalls(self, ask: ReplicaAsk, replicas: int) -> dict[str, Integers]:
-        """By offer, the missing amount of every limit for `replicas` on new machines of the cheapest
-        feasible type.
+        """By offer, how far every limit falls short of `replicas` on new machines of the cheapest feasible
+        type.
 
         `price` is the price of the new machines in micro-dollars per hour. NO_LIMIT marks offers without a
         feasible type.
@@ -218,12 +218,14 @@ class Quotes:
         return {name: np.where(can_host, shortfall, NO_LIMIT) for name, shortfall in shortfalls.items()}
 
     def _growth(self, ask: ReplicaAsk, rows: Rowids) -> Integers:
-        """By row, the machines that existing clusters of the growable groups may still add."""
+        """By row, the machines that existing clusters may still add for the ask; only clusters of the groups
+        in `ClusterGroups.growable` may grow."""
         demand, overflow = ask.demand, ask.overflow_source
         table, groups = self._table, self._groups.accepting(demand, overflow)
         if self._inventory.machines.group_ids.keys().isdisjoint(groups):
             return np.zeros(len(rows), np.int64)
-        # Growable groups differ when reservations are ignored, though the accepting groups may be the same.
+        # Two demands with the same accepting groups may grow different groups if only one ignores
+        # reservations.
         key = (groups, "reservation" in demand.ignored_limits)
         version, growth = self._growth_cache.get(key) or (UNSET, np.zeros(table.count, np.int64))
         if version != table.version:
@@ -246,7 +248,7 @@ class Quotes:
         if self._overflow_clusters_left(ask.overflow_source) < 1:
             clusters &= grows
         has_slots: Flags = (nodes >= count) & clusters
-        # Offers that do not count GPUs in total pass.
+        # Only offers with limits on their total number of GPUs are checked.
         for position, row in enumerate(rows.tolist() if demand.needs.get("gpu", 0) else ()):
             if table.offers[row].limits.gpus:
                 has_slots[position] &= table.gpu_resource_for(demand, row) != ""

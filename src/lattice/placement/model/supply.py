@@ -43,7 +43,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Supply:
-    """The offers and budgets of a world, with the findings and node classes behind them."""
+    """The offers and budgets of a world (all objects that placement reads), with the findings and node
+    classes behind them."""
 
     offers: tuple[Offer, ...]  # by name
     budgets: Mapping[str, Budget]
@@ -151,7 +152,8 @@ def overflow_account(static: str) -> Account:
 
 
 def static_account(static: str) -> Account:
-    """The account of a data center that costs nothing; the ledger keeps the number of the last cluster."""
+    """The account of a data center. Its machines cost nothing: the ledger of the account only keeps the
+    number of the last cluster, so that no number is used twice."""
     return Account(kind="StaticInfrastructure", name=static, region="clusters")
 
 
@@ -276,8 +278,8 @@ def _per_machine(total: int | None, nodes: int) -> int:
 
 
 def _nodes_for(milli: int, memory: int, nodes: int, types: tuple[MachineType, ...]) -> int:
-    """The number of machines that a reserve takes: a reserve is counted in machines, so that a large replica
-    fits when the reserve is needed."""
+    """The number of whole machines that a reservation sets aside. A reservation of cores or memory counts in
+    machines too, so that a large replica fits when the reservation is needed."""
     largest = {name: max((kind.size.get(name, 0) for kind in types), default=0) for name in ("cpu", "memory")}
     needed = [nodes]
     for name, amount in (("cpu", milli), ("memory", memory)):
@@ -347,7 +349,8 @@ def _budgets(
 
 
 def _budget(stated: LedgerSpec) -> Budget:
-    """A budget before any spending is counted: the cap is the hourly rate that fills the limit in 30 days."""
+    """A budget before any spending is counted: the cap is the hourly rate that spends the limit in 30
+    days."""
     limit = stated.limit_micros
     cap = limit // HOURS_PER_MONTH if limit is not None and stated.hard else NO_LIMIT
     return Budget(stated.budget, limit, stated.hard, stated.alert_millionths, cap)
@@ -418,8 +421,8 @@ def _overflow_findings(
                 continue
             reason = "OverflowRegionNotFound"
             message = (
-                f"{target} has no region {', '.join(absent)} to overflow to, "
-                f"but {', '.join(sorted(offered)) or 'none'}"
+                f"{target} has no region {', '.join(absent)} to overflow to; "
+                f"its regions are: {', '.join(sorted(offered)) or 'none'}"
             )
         elif _is_overflow_cycle(name, targets):
             reason = "OverflowCycle"

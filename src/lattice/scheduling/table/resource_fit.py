@@ -9,7 +9,7 @@ from lattice.kinds.container import format_amount
 from lattice.scheduling.table.table_view import ResourceView
 from lattice.scheduling.table.workload_ask import GPU, MILLI_PER_GPU, GpuNeed, WorkloadAsk
 
-# The maximum of any capacity or request: 8 PiB, 10^12 cores. A larger amount is a typing mistake, and
+# The maximum of any capacity or request: 8 PiB, 9 * 10^12 cores. A larger amount is a typing mistake, and
 # amounts up to 2^53 are exact as floats.
 MAX_AMOUNT = 1 << 53
 # The maximum of the allocated amount of a node, whatever its capacity, so that sums and differences still fit
@@ -18,7 +18,8 @@ MAX_ALLOCATED = 1 << 62
 
 
 def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
-    """The first resource of a node that is too small for the workload, as a message; "" if the workload fits."""
+    """A message that names the first resource of which the node has too little for the workload; "" if the
+    workload fits."""
     if row < 0 or not table.column("alive")[row]:
         return "the node was deleted"
     for resource, amount in table.needs_on(ask, row):
@@ -50,8 +51,8 @@ def _gpu_shortage(need: GpuNeed, table: ResourceView, row: int) -> str:
 
 
 def overflow_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
-    """Why the allocated amounts of the node could not be counted with the workload, overcommitted or not; ""
-    if they could."""
+    """Why the workload cannot be added to the allocated amounts of the node even if the node may be
+    overcommitted: the node is gone, or a sum would exceed MAX_ALLOCATED. "" if it can be added."""
     if row < 0 or not table.column("alive")[row]:
         return "the node was deleted"
     for resource, amount in ask.needs:

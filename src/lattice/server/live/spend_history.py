@@ -62,8 +62,8 @@ class CostSeries:
 
 @dataclass
 class SpendHistory:
-    """Cost series of pools and services. Between samples the last rate counts as paid, because machines
-    stay."""
+    """Cost series of pools and services. Between two samples the earlier rate is taken to continue, because
+    machines keep running."""
 
     since: int = 0
     at: int = 0

@@ -368,7 +368,7 @@ class Checker:
         written = Counter(change.key for change in changes if change.key.resource != "events")
         # A waiting workload may update its reason once.
         allowed = Counter({Key(LatticeWorkload.resource.id, *path.split("/")): 1 for path in waiting})
-        # A new month changes the status of a pool, and on a slow clock a month may end at any time.
+        # A new month changes the status of a pool; on a host with a slow clock it may begin in this period.
         for path, pool in self.snapshot.pools.items():
             versions = self.snapshot.versions(LatticePool, path, self.world.loop.time() - QUIET_PERIOD_S)
             budgets = [version.status.budget for version in versions if version.status.budget]
@@ -468,9 +468,9 @@ class Checker:
 def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None]) -> str:
     """The reason that the acknowledged revision is not the requested write; empty if the write is stored.
 
-    `values` maps revisions to stored values. A request carries the operation's name, so every request changes
-    the object. A request that arrives twice changes nothing the second time, because the object already
-    carries its name.
+    `values` maps revisions to stored values. A request writes the unique name of its operation into the
+    object, so its first arrival always changes the object. If the request arrives again, the object already
+    has that name, and nothing changes.
     """
     value = values.get(operation.revision)
     if value is None:

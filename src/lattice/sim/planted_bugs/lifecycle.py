@@ -50,7 +50,7 @@ def moved_too_soon() -> None:
 
 
 def certain_too_soon() -> None:
-    """The leader considers strict copies dead as soon as the node is not ready."""
+    """The leader considers copies with the disconnect policy `stop` dead as soon as the node is not ready."""
     patch_attribute(node_health.NodeTimeouts, "certain_after", lambda self, stop_after: 1.0)
     patch_attribute(
         node_health_controller,

@@ -29,8 +29,8 @@ from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
 
 # Limit of jobs in one transaction, which bounds how long the first job waits.
 MAX_JOBS_PER_TRANSACTION = 512
-# Length of the write-ahead log, in pages (4 MiB), beyond which a checkpoint runs; during a checkpoint of 16
-# MiB, commits waited 30 ms.
+# A checkpoint runs once the write-ahead log is longer than this number of pages (4 MiB). During a checkpoint
+# of 16 MiB, commits waited 30 ms.
 CHECKPOINT_PAGES = 1_000
 # Limit of expired request ids that one transaction removes.
 MAX_EXPIRED_IDS_PER_DELETE = 500
@@ -213,7 +213,7 @@ class Writer:
 
     def _next_group(self) -> tuple[list[Job], bool]:
         """Wait for a job and take the queued jobs with it, at most MAX_JOBS_PER_TRANSACTION; also return
-        False after the last job, else True."""
+        whether the thread goes on, which is False after `stop`."""
         job = self._queue.get()
         group: list[Job] = []
         while job is not None:
