@@ -294,7 +294,7 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeService\ncontainers: {main: {image: x}}\ndisconnect: {policy: stop, stopAfter: 3m}",
             "spec.disconnect.stopAfter",
-            "below 120s, when replacements start, got 3m",
+            "below 120s, the time until a replacement starts, got 3m",
             id="stopping after the replacement started",
         ),
         pytest.param(

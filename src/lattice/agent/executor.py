@@ -52,7 +52,7 @@ class AgentStateStore(Protocol):
     def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None: ...
 
 
-# A restarted instance has a new attempt and is probed anew.
+# Key of probes and logs: a restarted instance has a new attempt number and is probed anew.
 InstanceAttempt = tuple[InstanceId, int]
 
 
@@ -115,8 +115,8 @@ class Executor:
         self._wake.set()
 
     def _save(self) -> None:
-        """Save the assignments; after an error, such as a full disk, the next reconcile saves again, so that
-        the agent can still stop workloads."""
+        """Save the assignments. An error, such as a full disk, is logged and not raised, so that the agent can
+        still stop workloads; the next reconcile saves again."""
         try:
             self.state_store.save_assignments(
                 tuple(self.assignments[path] for path in sorted(self.assignments)), self.term
@@ -186,7 +186,7 @@ class Executor:
                 (instance_id, failure)
             )
         for workload, actions in actions_by_workload.items():
-            # One task per workload keeps the actions of a workload in order, stops first (I-19).
+            # One task per workload executes the actions in the order of the plan: stops before starts (I-19).
             if workload not in self._workload_tasks:
                 task = self._workload_tasks[workload] = asyncio.create_task(
                     self._execute_actions(workload, actions)
@@ -240,8 +240,8 @@ class Executor:
                 await self.runtime.stop(instance_id, self.grace, failure)
 
     async def _check_port_conflicts(self, spec: RunSpec) -> None:
-        """Raise Conflict while another workload that must stop still holds a port of the spec; the start is
-        retried and does not count as a failure."""
+        """Raise Conflict while another workload, which must stop, still holds a port of the spec; the agent
+        retries the start and does not report a failure."""
         ports = _host_ports(spec)
         live = {instance.id for instance in await self.runtime.list() if instance.is_live}
         for record in self.state_store.state.records:

@@ -1,5 +1,5 @@
-"""Join a machine as a node: the agent verifies that the server is the server named by the token, and only
-then sends the token."""
+"""Join a machine as a node: the agent verifies the server by the fingerprint in the join token, and only then
+sends the token."""
 
 import http.client
 import ssl
@@ -16,7 +16,7 @@ from lattice.kinds.join_token import JOIN_PATH, fingerprint, parse_token
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
-# As many servers as the server directory lists.
+# A discovery adds servers up to this number, as many as the server directory lists (MAX_LISTED_SERVERS).
 MAX_SERVERS_QUERIED = 8
 ERROR_BY_STATUS: dict[int, type[LatticeError]] = {
     401: UnknownUser,
@@ -58,12 +58,13 @@ def join(identity: Identity, servers: str, token: str, name: str = "") -> None:
     parsed = parse_token(token)
 
     def join_at(server: str) -> None:
-        # Nothing secret is sent over the unverified connection, and the token proves the response.
+        # The agent sends nothing secret over the unverified connection. The fingerprint in the token verifies
+        # the certificate authority that the server returns.
         unverified_tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         unverified_tls.check_hostname = False
         unverified_tls.verify_mode = ssl.CERT_NONE
         authority = _fetch_endpoints(server, unverified_tls).authority.encode()
-        # The agent sends the token only to a server with this authority (decision 0020).
+        # The agent sends the token only to a server whose certificate is from this authority (decision 0020).
         if fingerprint(authority) != parsed.authority:
             raise Denied(
                 "the join token belongs to a different server",
@@ -96,8 +97,8 @@ def renew_expired_certificate(identity: Identity, servers: str) -> bytes:
 
 
 def discover_agent_addresses(identity: Identity, servers: str) -> list[str]:
-    """The current agent addresses of all reachable servers with a certificate of the node's authority;
-    servers named by a response are queried too."""
+    """The addresses at which the reachable servers currently accept agents. A server must have a certificate
+    from the node's authority. The servers that a response lists are queried too."""
     addresses: list[str] = []
     queried = split_servers(servers)
     # The list grows during the loop.
@@ -112,10 +113,11 @@ def discover_agent_addresses(identity: Identity, servers: str) -> list[str]:
 
 
 def _first_reachable(servers: str, call: Callable[[str], T]) -> T:
-    """The result of the call for the first reachable server; the error of the last server is raised."""
+    """The result of the call for the first reachable server. If no server is reachable, the error of the last
+    server is raised."""
     *first_servers, last = split_servers(servers)
     for server in first_servers:
-        # Every server decides by the same store, so the agent does not repeat a rejected request elsewhere.
+        # All servers use the same store, so a request that one server rejects is not sent to another server.
         with suppress(Unavailable):
             return call(server)
     return call(last)

@@ -131,8 +131,8 @@ def limit_problems(requests: Quantities, limits: Quantities, path: str) -> Itera
 def total_limit_problems(
     requests: Mapping[str, int], limits: Mapping[str, int], path: str
 ) -> Iterator[Cause]:
-    """Problems of total requests above the total limits. The containers may state one side and the workload
-    the other side."""
+    """Problems of total requests above the total limits. The containers may state the requests and the
+    workload the limits, or the reverse."""
     for name in sorted(requests.keys() & limits.keys()):
         if requests[name] > limits[name]:
             requested, limit = format_amount(name, requests[name]), format_amount(name, limits[name])
@@ -292,7 +292,7 @@ class Container(Part):
             if not name or "=" in name or "\0" in name:
                 yield Cause(
                     join_path(f"{path}.env", name),
-                    f'name of a variable must not be empty or contain "=", got "{name}"',
+                    f'name of a variable must not be empty or contain "=" or a NUL character, got "{name}"',
                 )
 
 
@@ -330,7 +330,7 @@ class Disconnect(Part):
         if not wrong and not 0 < self.stop_after_ms < REPLACE_AFTER_MS:
             yield Cause(
                 f"{path}.stopAfter",
-                f"must be above 0s and below 120s, when replacements start, got {self.stop_after}",
+                f"must be above 0s and below 120s, the time until a replacement starts, got {self.stop_after}",
             )
 
 

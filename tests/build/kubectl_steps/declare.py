@@ -89,7 +89,7 @@ STEPS = (
             r"^\* spec\.containers\.main: has neither image nor command",
             r"^\* spec\.containers\.main\.resources\.requests\.cpu: must be at most the limit \(1\), got 2$",
             r"^\* spec\.replicas\.min: must be at most replicas\.max \(5\), got 7$",
-            r"^\* spec\.disconnect\.stopAfter: must be above 0s and below 120s, when replacements start, got 500s$",
+            r"^\* spec\.disconnect\.stopAfter: must be above 0s and below 120s, the time until a replacement starts, got 500s$",
         ),
     ),
     Step(

@@ -310,7 +310,7 @@ def test_inconsistent_input_is_a_warning_with_its_line(lattice, write):
         in ran.err
     )
     assert (
-        "Warning: a.jsonl:5: node n2 states 1 gpu, but no GPU counts: list every GPU with its model under status.gpus"
+        "Warning: a.jsonl:5: node n2 states 1 gpu, but lists no GPU, so workloads get none: list every GPU with its model under status.gpus"
         in ran.err
     )
 

@@ -235,7 +235,7 @@ def test_allocatable_above_capacity_is_capped_and_reported() -> None:
     cache = a_cache(a_node("n1", status={"capacity": {"cpu": 1000}, "allocatable": {"cpu": 64_000}}))
     assert free(cache) == 1000
     assert (
-        "offers workloads 64 cpu, more than the unreserved 1, which count instead"
+        "offers workloads 64 cpu, but only 1 is unreserved, and Lattice uses that amount"
         in cache.problems["node n1"]
     )
     cache.update_node("n1", a_node("n1"), NOW.monotonic)

@@ -74,7 +74,10 @@ def test_gpu_capacity_without_listed_gpus_is_warned_about():
     (told,) = warnings_of(
         run_simulation([an_offline_node("n1", status={"capacity": {"cpu": 4000, "gpu": 2000}})], [])
     )
-    assert told == "node n1 states 2 gpu, but no GPU counts: list every GPU with its model under status.gpus"
+    assert (
+        told
+        == "node n1 states 2 gpu, but lists no GPU, so workloads get none: list every GPU with its model under status.gpus"
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,19 +127,19 @@ def test_gpus_or_ports_beyond_any_node_are_warned_about(asked, told):
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000, "memory": 64 * GIB}},
-            "offers workloads 64Gi memory, more than the unreserved 32Gi, which count instead: "
+            "offers workloads 64Gi memory, but only 32Gi is unreserved, and Lattice uses that amount: "
             "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than there is",
         ),
         pytest.param(
             {"allocatable": {"cpu": 4000}, "reserved": {"cpu": 500}},
-            "offers workloads 4 cpu, more than the unreserved 3500m, which count instead: "
+            "offers workloads 4 cpu, but only 3500m is unreserved, and Lattice uses that amount: "
             "status.allocatable must be at most status.capacity minus status.reserved",
             id="more given than is left",
         ),
         pytest.param(
             {"capacity": {"cpu": 4000, "gpu": 1000}, "gpus": [{"model": "t4"}] * 2},
-            "states 1 gpu, but lists 2: the list counts; set capacity.gpu to 2000 for 2 listed gpu",
+            "states 1 gpu, but lists 2, and only listed GPUs are used: set capacity.gpu to 2000 for 2 listed gpu",
             id="another number of GPUs than listed",
         ),
         pytest.param(

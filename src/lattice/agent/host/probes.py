@@ -38,7 +38,7 @@ class ProbeState:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The combined health of one container; without probes, every value is positive."""
+    """The combined health of one container; a container without probes is started, ready and alive."""
 
     started: bool = True
     ready: bool = True
@@ -56,8 +56,8 @@ class ProbeTracker:
 
     @classmethod
     def begin(cls, probes: Probes | None, now: float) -> "ProbeTracker":
-        """The tracker of a new container: alive until a probe fails, started and ready only after a probe
-        succeeds."""
+        """The tracker of a new container. The container counts as alive until the startup or liveness probe
+        fails, and as started and ready only after the startup and readiness probes, if configured, succeed."""
         probes = probes or Probes()
         configured: list[tuple[ProbeName, Probe]] = [
             (name, getattr(probes, name)) for name in _PROBE_NAMES if getattr(probes, name)
@@ -116,7 +116,7 @@ async def run_probes(
     on_health: Callable[[Health], None],
 ) -> None:
     """Run the probes when due and report every change of health, until the container is not alive or no probe
-    is due."""
+    is left to run, as after a successful startup probe without the other two."""
     health = tracker.health
     on_health(health)
     while health.alive and (due := tracker.due()):

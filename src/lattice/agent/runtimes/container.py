@@ -1,5 +1,5 @@
-"""The runtime for images: run containers with podman. Labels identify the containers, which run independently
-of the agent and are adopted by the next agent process.
+"""The runtime for images: run containers with podman. Containers run independently of the agent, and the next
+agent process adopts the recorded containers.
 
 The runtime is offered only after a trial run has shown that podman can run containers (`podman.find`). A
 container has its own network; a published port has the same number inside and outside.
@@ -92,8 +92,8 @@ class ContainerRuntime:
             return self._records[spec.id].instance
 
     async def _run(self, spec: RunSpec) -> Failure | None:
-        """Create, record and guard the container, and only then start the container: an unrecorded container
-        never runs."""
+        """Create the container, record it, register it with the watchdog, and only then start it: an
+        unrecorded container never runs."""
         await self._discard(spec.id)
         self._instance_dir(spec.id).mkdir(parents=True, exist_ok=True, mode=0o700)
         (self._instance_dir(spec.id) / "ended-by-watchdog").unlink(missing_ok=True)
@@ -153,8 +153,9 @@ class ContainerRuntime:
         return [*flags, container.image, *container.args]
 
     async def _register_with_watchdog(self, record: InstanceRecord) -> None:
-        """Guard the container; before the first process is known, the watchdog would call podman, afterwards
-        the watchdog kills the process directly, which is faster."""
+        """Register a container with `stop_after` with the watchdog, which stops the container when the agent
+        has had no contact for that time. If the pid of the container is known, the watchdog kills the process
+        directly; otherwise it calls `podman stop`, which is slower."""
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
             marker = str(self._instance_dir(spec.id) / "ended-by-watchdog")
@@ -202,7 +203,7 @@ class ContainerRuntime:
             await self._record_exit(instance_id)
 
     async def _record_exit(self, instance_id: InstanceId) -> None:
-        """Record the exit of a container and release its guard; a second call changes nothing."""
+        """Record the exit of a container and remove it from the watchdog; a second call changes nothing."""
         record, exit_watch = self._records[instance_id], self._exit_watches.pop(instance_id, None)
         if exit_watch is None:
             return
@@ -335,7 +336,7 @@ class ContainerRuntime:
         await asyncio.gather(*self._exit_tasks, return_exceptions=True)
 
     async def _discard(self, instance_id: InstanceId) -> None:
-        """Remove the container and release its guard."""
+        """Remove the container from podman and from the watchdog."""
         await self.podman.call("rm", "--force", "--ignore", "--time=0", "--volumes", self._name(instance_id))
         await self.watchdog.release(str(instance_id))
 

@@ -37,7 +37,7 @@ from lattice.server.resources.admission import admit
 MAX_PROBLEMS = 20
 # A segment of a field path: an index, a key in brackets, or a name.
 _PATH_SEGMENT = re.compile(r"\[(\d+)\]|\[([^\]]*)\]|([^.\[\]]+)")
-# Distinct specs cached as admitted.
+# Limit of cached specs that passed admission.
 MAX_CACHED_SPECS = 20_000
 
 
@@ -105,7 +105,7 @@ class Inventory:
         validated."""
         try:
             head = decode_header(raw.text)
-        # The text is JSON with a field of a wrong type: the slow reader reports the line.
+        # The text is JSON with a field of a wrong type: the YAML reader is slower and reports the line.
         except (msgspec.ValidationError, RecursionError):
             self._add_with_lines(raw)
             return
@@ -131,7 +131,7 @@ class Inventory:
             return
         try:
             self._insert(self._admit_fast(raw), raw.location)
-        # Any problem: the slow reader finds the same problem and knows its line.
+        # Any problem: the YAML reader finds the same problem and knows its line.
         except (LatticeError, msgspec.MsgspecError, RecursionError):
             self._add_with_lines(raw)
 
@@ -216,7 +216,7 @@ class Inventory:
 
 
 _SERVED_KINDS: dict[str, ServedKind] = {}
-# Internal signal, never shown: the object needs the slow reader, which knows line numbers.
+# Internal signal, never shown: the object needs the YAML reader, which is slower and knows line numbers.
 _NEEDS_FULL_CHECK = Invalid("needs the full check")
 
 

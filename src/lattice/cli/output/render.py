@@ -14,7 +14,8 @@ from lattice.kinds.meta.timestamps import parse_timestamp
 
 COLUMN_GAP_CHARS = 3
 _Base: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-# Digits of a number written without an exponent; YAML 1.1 requires a dot in numbers with an exponent.
+# The largest power of ten, positive or negative, of a number that is written without an exponent. A number with
+# an exponent is written with a dot, because YAML 1.1 requires one.
 _PLAIN_DIGITS = 15
 # Seconds.
 _MINUTE, _HOUR, _DAY, _YEAR = 60, 3600, 86400, 365 * 86400

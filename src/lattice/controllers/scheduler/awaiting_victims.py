@@ -1,4 +1,5 @@
-"""Decided workloads whose reservations wait for the victims of preemption to leave their nodes."""
+"""Workloads that the scheduler has decided to bind and that wait until the victims of their preemption have
+left the nodes."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -59,7 +60,7 @@ class AwaitingVictims:
     def release(self, path: str) -> None:
         """Release the reservation of a workload, and wake workloads that found no capacity because of it."""
         self.scheduler.reservations.release(self.by_path.pop(path).reservation.id)
-        # End the attempt in the queue; otherwise a new workload of the same name would wait for its end.
+        # End the scheduling attempt in the queue; otherwise a new workload of the same name would have to wait.
         self.queue.done(path)
         self.queue.wake(ClusterEvent.WORKLOAD_GONE, self.monotonic())
 

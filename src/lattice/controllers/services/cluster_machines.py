@@ -2,8 +2,8 @@
 the status of clusters.
 
 The controller writes a node before the provider creates its machine, and deletes the node after the provider
-confirms that the machine is gone. A crash in between leaves no machine that the next reconcile misses. A
-phase changes on observations only, never because time has passed.
+confirms that the machine is gone. A crash in between leaves no machine that the next reconcile misses. The
+phase of a cluster depends on observations only, never on elapsed time.
 """
 
 import asyncio
@@ -301,8 +301,8 @@ class ClusterController:
     async def _obtainable_machines(
         self, cluster: LatticeCluster | None, provider: Provider, steps: MachineSteps
     ) -> tuple[Sequence[tuple[str, str]], list[ProviderProblem]]:
-        """The machines to create that the provider has capacity for. A node for any other machine would wait
-        in vain, so none is created."""
+        """The machines of `steps.create` that the provider has capacity for, and the problems of the provider.
+        The other machines get no node, because the node would wait in vain."""
         if cluster is None or not steps.create:
             return (), []
         try:
@@ -350,7 +350,7 @@ class ClusterController:
             spec, node_class = node.spec, self._classes.get(f"/{node.spec.node_class}")
             size = node_class.spec.size_on(spec.provider) if node_class else None
             if size is None:
-                # A data center without classes is split into equal machines.
+                # No class has a size for the provider: the offer of the data center has the machine type.
                 static = self._statics.get(f"/{spec.pool}")
                 types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
                 machine_type = next((offered for offered in types if offered.name == spec.node_class), None)
@@ -379,10 +379,11 @@ class ClusterController:
             self._creating.discard(name)
 
     async def _remove_machine(self, provider: Provider, name: str, *, is_paid_back: bool) -> None:
-        """Delete the machine, then the node and its charge in one commit: a machine is paid until the machine
-        is gone (I-22).
+        """Delete the machine, then commit the deletion of the node: a ledger pays for a machine until the
+        machine is gone (I-22).
 
-        The ledgers that pay the highest price for a machine of the class are refunded at that price.
+        With `is_paid_back`, the same commit releases the charge for one machine of the class at the highest
+        price in any ledger, in every ledger that pays this price. Otherwise a replacement uses the charge.
         """
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
@@ -453,8 +454,10 @@ class ClusterController:
         return Requeue(PROVISIONING_POLL_S)
 
     async def _remove_if_unused(self, cluster: LatticeCluster) -> None:
-        """Delete a cluster without placements, workloads, paid machines and a minimum size, once its number
-        is recorded, so that no later cluster gets the number."""
+        """Delete the cluster if it has no placements, no workloads, no paid machines and no minimum size.
+
+        The number of the cluster must be recorded first, so that no later cluster gets the same number.
+        """
         name = cluster.metadata.name
         # Two loops with an early end: a large fleet has many services.
         is_placed = any(

@@ -36,7 +36,8 @@ from lattice.placement.status.placement_conditions import PlacementStatus
 from lattice.store.commit_packing import pack_writes
 from lattice.store.protocol import Check, Entry, Write
 
-# With events, ledgers and budget owners, this number of clusters stays below a hundred operations.
+# With the services, events, ledgers and checks of budget owners, a commit of this size stays below
+# MAX_COMMIT_OPERATIONS of the store.
 MAX_CLUSTERS_PER_COMMIT = 30
 MAX_SERVICES_PER_COMMIT = 10
 MAX_NAMES_IN_EVENT = 5
@@ -48,7 +49,11 @@ REPLACEMENT_MESSAGE = (
 
 @dataclass(frozen=True, slots=True)
 class StageRejection:
-    """The services of a commit stage that a ledger rejected; nothing of the stage was written."""
+    """The services of a commit stage that a ledger rejected.
+
+    Nothing of the rejected commit was written. If the stage was too large for one commit, earlier commits of
+    the stage stay.
+    """
 
     services: tuple[str, ...]
     over_budget: OverBudget
@@ -80,15 +85,17 @@ class PlacementWriter:
     async def write(
         self, decided: StagedDecision, statuses: Mapping[str, PlacementStatus]
     ) -> StageRejection | None:
-        """Commit the stages that take machines in the order of the decision, then every other status.
+        """Commit the stages in the order of the decision, then shrink clusters, charge unpaid machines, and
+        write the labels of clusters and the statuses of the other services.
 
-        Returns the first stage that a ledger rejects; earlier stages stay committed.
+        If a ledger rejects a stage, the method returns this stage and writes nothing further; earlier stages
+        stay committed.
         """
         written: set[str] = set()
         for stages in _group_stages(decided.stages):
             rejection = await self._commit_stages(decided, stages, statuses)
             if rejection is not None and len(stages) > 1:
-                # One stage is over budget: single commits let the other stages through.
+                # One of the stages is over budget: commit stage by stage, so that the stages before it pass.
                 for stage in stages:
                     rejection = await self._commit_stages(decided, [stage], statuses)
                     if rejection is not None:
@@ -100,7 +107,8 @@ class PlacementWriter:
         # Shrink first, so that a machine that is given up now is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
-        # Reserve labels depend on the services in the cluster and on the reserve of the data center.
+        # Update the labels: a cluster has RESERVE_LABEL while all its services may use the reserved nodes of
+        # the data center.
         for name, cluster in sorted(decided.fleet.clusters.items()):
             existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
             labels = cluster_labels(cluster, decided.fleet, existing)
@@ -208,8 +216,8 @@ class PlacementWriter:
         previous, now = current.status, self._context.timestamp
         placements = report.status.placements
         if any(placement.cluster in decided.unsettled_clusters for placement in placements):
-            # Until replicas are bound, the choice of their machines is a guess, so a different guess is no
-            # reason to write other shares of the cost.
+            # Until the replicas are bound, the fleet can only guess their machines and the resulting cost of
+            # the service. Keep stored placements, so that a different guess causes no write.
             stated = {_placement_key(placement): placement for placement in previous.placements}
             placements = tuple(stated.get(_placement_key(placement), placement) for placement in placements)
         status: ServiceStatus = msgspec.structs.replace(
@@ -278,8 +286,9 @@ class PlacementWriter:
     async def _charge_unpaid_machines(self, decided: StagedDecision) -> None:
         """Charge desired machines that no ledger pays for.
 
-        A desired machine is unpaid if the release of another machine was committed during the decision, or if
-        a leaving machine still uses the payment.
+        A ledger pays for a number of machines per class, so a desired machine is unpaid in two cases: the
+        cluster controller refunded a removed machine after the decision had read the ledger, or a node that is
+        being removed still uses the payment.
         """
         paid, fleet = paid_machines(self._ledgers.objects()), decided.fleet
         classes_by_cluster: dict[str, list[str]] = {}
@@ -291,7 +300,7 @@ class PlacementWriter:
             cluster, entry = fleet.clusters.get(name), self._clusters.entry(f"/{name}")
             desired = dict(existing.spec.nodes)
             leaving: list[tuple[Entry, LatticeNode]] = []
-            # A leaving node of a class that is paid in advance gets a replacement.
+            # In these classes, the replacement of a leaving node is paid before the node is removed.
             for node_class in sorted(classes_by_cluster.get(name, ())):
                 in_cluster = self._nodes.by_index("cluster", name)
                 nodes = [node for node in in_cluster if node.spec.node_class == node_class]
@@ -307,7 +316,7 @@ class PlacementWriter:
             if not (charges and entry and cluster and is_within_limits(fleet, cluster)):
                 continue
             writes = [self._recorder.event(node, "NodeReplaced", REPLACEMENT_MESSAGE) for _, node in leaving]
-            # A rival that shrinks the cluster, or a leaving node that is gone, makes this payment conflict.
+            # The commit conflicts if another write has changed the cluster or a leaving node meanwhile.
             checks = [Check(entry.key, entry.revision)]
             checks += [Check(node_entry.key, node_entry.revision) for node_entry, _ in leaving]
             result = await self._ledger_committer.commit_with_charges(Payment(writes, charges, checks=checks))
@@ -323,8 +332,8 @@ class PlacementWriter:
         for cluster in sorted(self._clusters.objects(), key=lambda cluster: cluster.metadata.name):
             name, entry = cluster.metadata.name, self._clusters.entry(f"/{cluster.metadata.name}")
             is_orphaned_in_use = cluster.spec.pool not in offers and name in in_use
-            # Unsettled replicas may still run on the machines. In a withdrawn pool, machines with replicas
-            # stay too.
+            # In an unsettled cluster, replicas may still run on machines that the decision no longer uses. A
+            # cluster of a deleted pool or a withdrawn offer keeps its machines while it has replicas.
             if entry is None or name in decided.unsettled_clusters or is_orphaned_in_use:
                 continue
             target = decided.desired_machines.get(name, Counter())
@@ -358,8 +367,7 @@ class PlacementWriter:
         can appear during the release.
         """
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
-        # Most clusters have nothing to refund, even by older caches. Do not wait for newer caches for these
-        # clusters.
+        # Most clusters have nothing to refund: wait for newer caches only if the present caches show a refund.
         if entry is None or cluster is None or not self._unmade_machine_charges(name, cluster.spec.nodes):
             return
         # Every node that the cluster controller created for this cluster must be in the cache.
@@ -411,7 +419,8 @@ def _group_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
 def _split_stages(stages: Sequence[CommitStage]) -> Iterator[list[CommitStage]]:
     """Split a stage that is too large for one commit.
 
-    Clusters come before the services that use them: a service stage finds its machines paid.
+    Clusters come before the services that use them, so that a service is written only when its machines are
+    paid.
     """
     # `_group_stages` has joined only stages that fit into one commit.
     if len(stages) > 1:
@@ -436,7 +445,7 @@ def _placement_key(placement: ServicePlacement) -> tuple[str, str, str, int | No
 
 
 def _is_news(condition: Condition, previous: ServiceStatus) -> bool:
-    """Whether the previous status lacks the condition or states another text."""
+    """Whether the previous status lacks the condition, or has it with another status, reason or message."""
     before = find_condition(previous.conditions, condition.type)
     return before is None or (before.status, before.reason, before.message) != (
         condition.status,

@@ -55,11 +55,11 @@ class ReplicaController:
     name: str = "replicas"
     # Services that need a surge replica during a drain, each with the replica that waits for the surge.
     surges: Callable[[], Mapping[str, str]] = dict
-    # A replica that leaves its node does not count as ready.
+    # The evictions that this leader has decided: a replica that is being evicted does not count as ready.
     evictions: DecidedEvictions = field(default_factory=DecidedEvictions)
     # Services whose rollout waits for a replica to become ready.
     _awaiting_ready: set[str] = field(default_factory=set)
-    # Replicas whose deletion is in a running commit and not in the cache yet; they are deleted, not evicted.
+    # Replicas whose deletion is in a running commit and not in the cache yet.
     _being_stopped: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -142,8 +142,8 @@ class ReplicaController:
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
         ]
-        # The slots of all workloads of the service's name count, owned or not, because the slot is part of
-        # the new workload's name.
+        # A slot is free only if no workload under the service's name has it, owned or not, because the slot is
+        # part of the name of a workload.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
         specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
         for node_group in steps.start:
@@ -175,7 +175,8 @@ class ReplicaController:
     def _rollout_environment(self, key: str) -> ScaleDownLimits:
         """Limits of scale-down by shared nodes and minimum cluster sizes.
 
-        A replica that a running commit deletes no longer shares its node; `plan` counts in the same way.
+        A replica that a running commit deletes does not count as a workload on its node; placement, too, does
+        not count replicas that it has decided to stop.
         """
         clusters, services, workloads = self.context.cache(LatticeCluster), self._services, self._workloads
 

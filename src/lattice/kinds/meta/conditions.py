@@ -6,7 +6,7 @@ import msgspec
 
 from lattice.kinds.meta.base import Condition
 
-# Whether the object does its work: an agent reports, a workload is ready, an offer is usable.
+# Whether the object does its work: the agent of a node reports, a workload is ready, an offer is usable.
 READY_CONDITION = "Ready"
 # Whether every object that the spec refers to exists.
 RESOLVED_CONDITION = "ReferencesResolved"

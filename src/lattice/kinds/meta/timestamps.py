@@ -1,5 +1,5 @@
-"""Read and write timestamps: RFC 3339 in UTC, with seconds in the API and with microseconds where a stored wait
-keeps its exact duration."""
+"""Read and write timestamps: RFC 3339 in UTC, in whole seconds, or with microseconds where a controller
+computes durations from the stored time, such as the time of a retry."""
 
 from datetime import UTC, datetime
 
@@ -18,8 +18,8 @@ def format_micro_time(when: datetime) -> str:
 
 
 def format_exact_time(when: datetime) -> str:
-    """Format a timestamp with its zone, exactly, for times that only schedulers compare:
-    2026-11-15T07:40:00.250000+00:00."""
+    """Format a timestamp with its time zone and without rounding, for leases and reservations, which only
+    schedulers compare: 2026-11-15T07:40:00.250000+00:00."""
     return when.isoformat()
 
 

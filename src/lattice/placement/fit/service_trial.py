@@ -1,4 +1,5 @@
-"""Try changes of objects for one service on the existing trial fleet, without building a new fleet."""
+"""Find out whether one service fits after changes of objects: apply the changes to the existing trial fleet,
+place the service, and undo both, without building a new fleet."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,8 +32,8 @@ _rate, _is_priced = attrgetter("rate"), attrgetter("is_priced")
 class TrialResult:
     """The result of a trial in which the service fits.
 
-    `rate_increase` is in micro-dollars per hour. `strengths` holds, for every gauge of `measure`, the
-    strength of a change option that the trial really used, such as the increase of a limit.
+    `rate_increase` is in micro-dollars per hour. `strengths` holds the result of every gauge that `measure`
+    received: how much of a change the placement really used, such as the used part of a raised limit.
     """
 
     rate_increase: int
@@ -59,7 +60,8 @@ class UnplacedService:
 class ServiceTrial:
     """Trials of one service under changes of objects. Unplaced dependencies are placed before the service.
 
-    With `waiting_services`, which also lack replicas, a trial places all services in the order of a plan.
+    `waiting_services` also lack replicas. If there are any, a trial places them too, in the order in which
+    `lattice plan` places services.
     `satisfied_services` keep the replicas that they have and get no more.
     """
 
@@ -105,7 +107,8 @@ class ServiceTrial:
         """Place the service with these changes and call the gauges on the fleet; None if the service does not
         fit.
 
-        A gauge is the `measure_strength` of a change option: it returns the strength that the fleet used.
+        A gauge is the `measure_strength` of a ChangeOption: it reads from the fleet how much of the change
+        the placement used.
         """
         # `fleet.what_if` undoes the placement first; then `_what_if` restores offers and budgets.
         with self._what_if(list(changes)) as scope, self.fleet.what_if():
@@ -130,7 +133,7 @@ class ServiceTrial:
         return sum(map(_rate, machine_types)), len(machine_types) - sum(map(_is_priced, machine_types))
 
     def services_ahead(self, changes: Iterable[ObjectChange]) -> tuple[str, ...]:
-        """Return the services ahead, as `TrialResult.services_ahead`, also if the service does not fit."""
+        """Return `services_ahead` as in TrialResult, even if the service does not fit."""
         change_list = list(changes)
         result = self.run(change_list)
         if result is not None:
@@ -316,8 +319,8 @@ class WhatIfScope:
 
 @dataclass(frozen=True, slots=True)
 class TrialRounds:
-    """The round policy of a trial of one service (see RoundPolicy). Surplus replicas stay, since the changes
-    are for services that lack replicas; the loop ends as soon as the service is complete."""
+    """The round policy of a trial of one service (see RoundPolicy). Surplus replicas are not removed, since a
+    trial is about missing replicas. The rounds end as soon as the service is complete."""
 
     fleet: Fleet
     service: str

@@ -25,8 +25,9 @@ UnschedulableCounts = Mapping[str, Counter[NodeGroupKey]]
 class OrphanedState:
     """Orphaned replicas with their clusters and costs.
 
-    All rates are micro-dollars per hour: of the machines by cluster, of the machines by offer, and the share
-    of a service by offer.
+    All rates are in micro-dollars per hour. `cluster_rates` and `offer_rates` are the rates of all machines of
+    a cluster and of an offer. `service_shares` holds, by service and offer, the part of the offer's rate that
+    the service pays.
     """
 
     replicas: OrphanedReplicas = field(default_factory=dict)
@@ -59,7 +60,7 @@ class OrphanedState:
 
     @property
     def overhead(self) -> dict[str, int]:
-        """The rate by offer of machines without orphaned replicas."""
+        """The part of each offer's rate that no service pays."""
         rate_in_use = Counter[str]()
         for shares in self.service_shares.values():
             rate_in_use.update(shares)

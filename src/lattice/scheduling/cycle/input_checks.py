@@ -65,7 +65,7 @@ def _is_price(text: str) -> bool:
 
 
 def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
-    """Problems of the sum over all containers of a workload, which are not problems of one container."""
+    """Problems of the total requests of a workload; every container alone may be valid."""
     for name, amount in workload.spec.request_amounts.items():
         if amount > MAX_AMOUNT:
             yield Cause(
@@ -91,12 +91,12 @@ def _gpu_warnings(node: LatticeNode) -> Iterator[str]:
     listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
     if not listed and (stated := allocatable(node).get(GPU) or capacity):
         yield (
-            f"states {format_amount(GPU, stated)} gpu, but no GPU counts: "
+            f"states {format_amount(GPU, stated)} gpu, but lists no GPU, so workloads get none: "
             "list every GPU with its model under status.gpus"
         )
     if listed and capacity is not None and capacity != listed * MILLI_PER_GPU:
         yield (
-            f"states {format_amount(GPU, capacity)} gpu, but lists {listed}: the list counts; "
+            f"states {format_amount(GPU, capacity)} gpu, but lists {listed}, and only listed GPUs are used: "
             f"set capacity.gpu to {listed * MILLI_PER_GPU} for {listed} listed gpu"
         )
 
@@ -115,7 +115,7 @@ def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
         if offered > unreserved:
             yield (
                 f"offers workloads {format_amount(name, offered)} {name}, "
-                f"more than the unreserved {format_amount(name, unreserved)}, which count instead: "
+                f"but only {format_amount(name, unreserved)} is unreserved, and Lattice uses that amount: "
                 "status.allocatable must be at most status.capacity minus status.reserved"
             )
 
@@ -154,7 +154,7 @@ def unit_problems(status: Any) -> Iterator[Cause]:
 
 
 def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
-    """The GPUs of a workload that do not fit on the node, as text."""
+    """The requested GPUs that do not fit on the node, as the object of a sentence: "cannot hold ..."."""
     free = ", ".join(format_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
     needed = format_amount("gpu", gpu.total_milli)
@@ -184,13 +184,13 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
 def _overcommit_consequences(
     table: NodeTable, row: int, resources: Iterable[str], qos: Mapping[str, Qos]
 ) -> Iterator[str]:
-    """What overcommitted resources do to the workloads. Slots and ports are only counted: a shortage has no
-    consequence."""
+    """What overcommitted resources do to the workloads. An excess of workload slots or ports has no
+    consequence for running workloads."""
     physical = [resource for resource in resources if resource not in (PORTS, WORKLOAD_SLOTS)]
     if slowing := [resource for resource in physical if is_compressible(resource)]:
         yield f"too little {' and '.join(slowing)} slows the workloads down"
     if killing := [resource for resource in physical if not is_compressible(resource)]:
-        # Only workloads that request the missing resource are ended for it.
+        # A shortage of a resource ends only workloads that request the resource.
         affected = []
         for name, placement in table.placements_by_row[row].items():
             if any(resource in killing for resource, _ in placement.ask.demands.requests):

@@ -41,7 +41,7 @@ MAX_STEPS_PER_NODE = 20_000  # limit of search steps on one node
 MAX_STEPS_PER_WORKLOAD = 100_000  # limit of search steps on all nodes together
 WIDE_SCOPES = ("domain", "table")  # filters with these scopes depend on more than one row
 
-# The least cost of a node: number of victims, sum of their priorities; the node's rank and row.
+# A lower bound of the cost on a node: number of victims, sum of their priorities, rank and row of the node.
 NodeLowerBound = tuple[int, int, int, int]
 
 
@@ -50,7 +50,7 @@ class Preemption:
     """The victims whose eviction lets a workload fit on a node."""
 
     row: int
-    victims: tuple[Placement, ...]  # least important first; members of a whole gang may be on nodes elsewhere
+    victims: tuple[Placement, ...]  # least important first; with a gang, some may be on other nodes
     cost: Cost
     is_exact: bool = True  # proved: no set of victims on any node costs less
 
@@ -65,15 +65,17 @@ class Preemptor:
     tie order.
 
     Victims have a lower priority and are on the node. A gang never keeps fewer members than it needs: a gang
-    without spare members is evicted as a whole, on all nodes, and every member counts. `disruptions_allowed`
-    is the number of further evictions by service (namespace/service); services not in the dict have no limit
-    (see DisruptionBudget). `age_of` returns the age of a workload in seconds.
+    without spare members is evicted as a whole, also on other nodes, and every member is a victim.
+    `disruptions_allowed` is the number of further evictions by service (namespace/service); services not in
+    the dict have no limit (see DisruptionBudget). `age_of` returns the age of a workload in seconds.
 
-    Every node that could be freed is searched unless its lower bound is above the best known cost. The result
-    is exact for amounts, GPUs, ports and required anti-affinity, and for every other filter that never
-    rejects a node because of an eviction, within MAX_STEPS_PER_NODE and MAX_STEPS_PER_WORKLOAD steps, which
-    suffice for some tens of candidates on a node. Above these steps the node gets a greedy result, the same
-    each time, and `is_exact` is false.
+    Of the nodes that evictions could free, the search skips only nodes whose lower bound is not below the
+    best cost so far. The result is the optimum for resources, GPUs, ports and required anti-affinity, and for
+    every filter that never rejects a node because of an eviction.
+
+    The search on a node takes at most MAX_STEPS_PER_NODE steps, and on all nodes MAX_STEPS_PER_WORKLOAD; this
+    suffices for some tens of candidates on a node. Beyond the limit a greedy search, which is deterministic,
+    chooses the victims on the node, and `is_exact` is false.
     """
 
     table: NodeTable
@@ -91,8 +93,8 @@ class Preemptor:
         return _BestFirstSearch(self, ask, conflicts).run(self._candidate_bounds(ask, decision, conflicts))
 
     def disruption_limit_message(self, ask: WorkloadAsk, decision: Decision) -> str:
-        """The victims that disruption limits protect, as a message; "" if the limits are not why preemption
-        finds no victims."""
+        """A message that names the disruption limits that prevent the preemption; "" if the preemption would
+        fail without the limits too, or exceeds no limit."""
         if self.disruptions_allowed == {}:
             return ""
         preemption = replace(self, disruptions_allowed={}).find(ask, decision)
@@ -122,10 +124,11 @@ class Preemptor:
         if self._reclaimable is None:
             self._reclaimable = ReclaimableCache(self.table)
         reclaimable = self._reclaimable.for_priority(ask.priority)
-        # Rejected by a filter that no eviction can change.
+        # Nodes rejected by a filter whose rejection no eviction can end.
         resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
         unresolvable: Flags = np.zeros(decision.table.count, np.bool_)
-        # Rejected because of workloads on, or missing from, other nodes.
+        # Nodes rejected because of a conflict with workloads on other nodes, or because the workloads that
+        # required affinity asks for are not near.
         blocked_elsewhere = conflicts.unresolvable_rows()
         for reason, mask in decision.reasons.items():
             if reason.plugin not in resolvable:
@@ -209,8 +212,8 @@ class _BestFirstSearch:
     def _filtered_search(self, node_victims: NodeVictims) -> "_NodeSearch | None":
         """A search that runs the filters on every victim set; None if evicting every candidate would not
         suffice."""
-        # A workload with required affinity may fit after some evictions though not after all: its neighbours
-        # may be among the victims.
+        # Skip this check for required affinity: evicting every candidate would also evict the workloads that
+        # the workload must be near, although fewer evictions may suffice.
         if not self.ask.demands.near:
             groups = node_victims.groups(len(self.table.placements), by_amount=False)
             members = list(chain.from_iterable(group.members for group in groups))
@@ -232,8 +235,9 @@ class _BestFirstSearch:
         search, row = node_search.search, node_search.node_victims.row
         cost_limit: tuple[float, ...] = (inf,)
         if self.best:
-            # At equal cost the lower rank wins: with the rank as one more item, the limit is above an equal
-            # cost, because a tuple is less than the same tuple with one more item.
+            # The search accepts a cost of three items (count, priorities, ages) below the limit. At equal cost
+            # the node of lower rank wins: a limit of four items, with the rank last, admits an equal cost,
+            # because a tuple is less than a longer tuple that begins with the same items.
             cost_limit = self.best.cost if self._rank(row) < self.best.cost[3] else self.best.cost[:3]
         victim_set = search.cheapest(count, cost_limit, node_search.budget)
         if search.is_truncated:
@@ -318,6 +322,6 @@ def fits_on(ask: WorkloadAsk, table: NodeTable, profile: Profile, row: int) -> b
 
 
 def is_resolvable_by_eviction(plugin: Filter) -> bool:
-    """Whether an eviction could change the rejection of a filter. A filter that declares no cluster events
-    might change its rejection."""
+    """Whether an eviction could end a rejection by the filter. For a filter that declares no cluster events,
+    the answer is yes."""
     return ClusterEvent.WORKLOAD_GONE in getattr(plugin, "wakes_on", {ClusterEvent.WORKLOAD_GONE})

@@ -1,9 +1,9 @@
 """Agent sessions on the leader: handshake, heartbeats, assignments and log requests of every connected agent.
 
 Only the leader serves agents; a follower replies with the leader's address. Assignments derive from stored
-state only. A session keeps changes as a set of workload paths, so a slow agent costs no memory and receives
-the latest state at its next read. The module does not import gRPC: the simulator runs sessions over
-connections in memory.
+state only. A session keeps changes as a set of workload paths, so the memory for a slow agent is bounded, and
+the agent receives the latest state at its next read. The module does not import gRPC: the simulator runs
+sessions over connections in memory.
 """
 
 import asyncio
@@ -96,8 +96,12 @@ class AgentSession:
 
 @dataclass
 class AgentSessions:
-    """The sessions of one server. `leader_context` returns None unless this server leads by its own clock;
-    `leader_address` is the address for agents of the current leader."""
+    """The sessions of one server.
+
+    `leader_context` returns the current term of this server, or None if the server does not lead or its lease
+    has run out by its own clock. `leader_address` returns the address at which the current leader accepts
+    agents.
+    """
 
     clock: Clock
     leader_context: Callable[[], LeaderContext | None]
@@ -113,7 +117,8 @@ class AgentSessions:
         self._current_context: LeaderContext | None = None
         # The node of every bound workload, by workload path.
         self._node_by_workload: dict[str, str] = {}
-        # Services with a changed agreement: the addresses of their callees may differ.
+        # Calling services whose LatticeAgreement changed: the environment of their replicas holds addresses of
+        # the called service, which may differ now.
         self._changed_callers: set[str] = set()
         self._unsubscribe: Callable[[], None] = lambda: None
         self._registrar = Registrar(self.clock)
@@ -121,8 +126,8 @@ class AgentSessions:
     async def run(self) -> None:
         """Sweep sessions at an interval until cancelled.
 
-        Not a controller on `Loop`: a sweep reads the sessions in memory, also of a server that does not lead,
-        and has no key to back off.
+        This is not a controller on `Loop`: a sweep reads sessions in memory, also on a server that does not
+        lead, and has no key that could be requeued.
         """
         while True:
             await self.clock.sleep(SWEEP_INTERVAL_S)
@@ -327,7 +332,8 @@ class AgentSessions:
         if is_full_list:
             workloads = {path_of(workload): workload for workload in cache.by_index("node", node)}
         else:
-            # Sorted: the order of a set differs between processes, and the simulation must repeat (I-36).
+            # Sorted, because the order of a set differs between processes, and the same seed must give the same
+            # simulation run (I-36).
             workloads = {path: cache.get(path) for path in sorted(changed_paths)}
         sent, assignments, dropped = {}, [], []
         for path, workload in workloads.items():
@@ -359,8 +365,8 @@ class AgentSessions:
         )
 
     def _is_current_leader(self, leader: LeaderContext | None) -> bool:
-        """Whether `leader` is the term in which this server leads now. After a change of terms, sessions of
-        the former term are closed."""
+        """Whether this server leads now, in the term of `leader`. If the term has changed, the method closes
+        the sessions of the former term."""
         current = self.leader_context()
         if current is not self._current_context:
             self._unsubscribe()
@@ -393,8 +399,8 @@ class AgentSessions:
         self._unsubscribe = unsubscribe_all
 
     def on_agreement_change(self, change: Change) -> None:
-        """Note the caller of a changed agreement for the next sweep: an agreement changes many times a second
-        with the callee's replicas."""
+        """Record the calling service of a changed agreement for the next sweep, because an agreement may change
+        many times a second with the replicas of the called service."""
         if self._current_context is None:
             return
         agreements = self._current_context.cache(LatticeAgreement)

@@ -11,7 +11,7 @@ LENGTH_PREFIX_BYTES = 4
 
 
 class ObjectRow(msgspec.Struct, array_like=True, gc=False):
-    """An object as the commit at `revision` wrote the value; the value None stands for a deletion."""
+    """The stored value of an object since the commit at `revision`; None if that commit deleted the object."""
 
     key: Key
     revision: int
@@ -39,7 +39,8 @@ class QueryRequest(msgspec.Struct, tag=True):
 
 
 class PlannedWrite(msgspec.Struct, array_like=True, gc=False):
-    """An object as a plan writes the value, over the revision `expect` (0: the object is new).
+    """A write of a plan: the new value of an object, and the revision `expect` that the write replaces; 0 for a
+    new object.
 
     `namespace_revision` is the revision of the namespace of a new object, otherwise 0.
     """

@@ -20,8 +20,8 @@ WATCH_CATCH_UP_TIMEOUT_S = 0.5
 
 
 class _WatchBehindError(Exception):
-    """The watches did not reach the revision of the store: on a shared etcd, another application may have
-    written it."""
+    """The watches did not reach the revision of the store: on a shared etcd, that revision may be the write of
+    another application, which no watch reports."""
 
 
 @dataclass

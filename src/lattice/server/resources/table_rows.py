@@ -21,8 +21,8 @@ COLUMN_FORMATS = {"Name": "name"}
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """What a table shows: the resource, the time for ages, and the metadata, the object or nothing in every
-    row."""
+    """How to print a table: the resource, the time from which ages are computed, and what every row includes of
+    its object."""
 
     resource: Resource
     now: datetime

@@ -1,4 +1,5 @@
-"""Invariants of stopping and removal: silent nodes, strict single copies, needed replicas, removed nodes."""
+"""Invariants of stopping and removal: silent nodes, replicas that must not run twice, disruption below the
+desired count, and removed nodes."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -91,8 +92,8 @@ def _reports_stopped(context: CheckerContext, record: CommitRecord, workload: La
 
 
 def check_instances(context: CheckerContext) -> Findings:
-    """I-13: a strict single copy never runs twice, and stops in time when the node is disconnected. I-19: a
-    node runs a workload once.
+    """I-13: a workload with `disconnect: stop` never runs twice, and stops in time when its node is
+    disconnected. I-19: a node runs a workload once.
 
     Runs are compared by the name of the workload, because a workload that is deleted and created again has a
     new uid.
@@ -147,7 +148,11 @@ def _check_disconnect_stop(run: InstanceRun, contacts: list[float], end: float) 
 
 
 def check_disruption(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
-    """I-24: controllers stop no needed replica by choice. I-28: preemption evicts no needed replica."""
+    """I-24: no controller stops a ready replica that the desired count of its service needs. I-28: preemption
+    evicts no such replica.
+
+    Evictions by a user's NoExecute taint are exempt.
+    """
     # A user may stop any replica; only controllers must spare needed replicas.
     if record.origin != CONTROLLERS:
         return
@@ -165,7 +170,7 @@ def check_disruption(context: CheckerContext, record: CommitRecord, changes: lis
             continue
         if _is_evicted_by_taint(context, record, old):
             continue
-        # Replicas that the same commit disrupts do not cover for each other.
+        # A replica that the same commit disrupts does not count as ready for the other replicas.
         disrupted.add(change.key.path)
         key = service_path(old)
         service = context.snapshot.services.get(key)
@@ -256,8 +261,8 @@ def _is_healthy(context: CheckerContext, workload: LatticeWorkload, since: float
         return False
     spec_changed_at = context.snapshot.spec_changed_at.get(service_path(workload), 0.0)
     is_steady = bool(workload.status.ready) and context.snapshot.not_ready_at.get(path, -inf) < since
-    # A replica created soon after a change of the spec may have the older spec, because its writer was
-    # behind.
+    # A replica created soon after a change of the spec may have the older spec, because the cache of its
+    # writer was behind.
     return (
         is_steady
         and not is_preempted(workload)

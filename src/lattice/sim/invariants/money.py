@@ -27,7 +27,8 @@ _decode_cluster = msgspec.json.Decoder(LatticeCluster).decode
 
 
 def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
-    """I-20: commitments stay within a hard limit. I-22: spending is price times time, exact to the remainder."""
+    """I-20: commitments stay within a hard limit. I-22: spending is price times time, exact to the fraction of a
+    micro-dollar that the ledger keeps as `remainder`."""
     for change in changes:
         if not isinstance(change.new, LatticeLedger):
             continue

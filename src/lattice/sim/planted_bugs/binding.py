@@ -1,4 +1,4 @@
-"""Planted bugs of feasibility and binding."""
+"""Planted bugs in the filters, in gang and preemption decisions, and in binding."""
 
 from dataclasses import replace
 from typing import Any

@@ -200,13 +200,14 @@ def run_synchronously(coro: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
-    raise AssertionError("the request waited")
+    raise AssertionError("a request to the memory store must not wait")
 
 
 class RejectedWrites(NamedTuple):
     """Consecutive rejections of the same commit by revision conflicts.
 
-    `informed_attempts` counts the last rejections for which the writer had received the conflicting revision.
+    `informed_attempts` is the number of latest rejections in a row in which the writer had already received
+    the conflicting revision when it sent the commit.
     """
 
     keys: tuple[str, ...] = ()
@@ -374,7 +375,7 @@ class StoreClient:
         self._on_commit(self.store.latest_revision)
 
     def on_healed(self) -> None:
-        """Deliver the changes of the cut, unless the connection broke before."""
+        """Deliver the changes since the network was cut, unless the connection has broken meanwhile."""
         if self._stalled_since is not None:
             self._stalled_since = None
             self._on_commit(self.store.latest_revision)
@@ -383,7 +384,7 @@ class StoreClient:
         if self._stalled_since is None:
             return
         self._stalled_since = None
-        # A new watch receives every change up to the latest revision.
+        # New connections are not behind: a new watch receives every change up to the latest revision.
         self.watched_revision = self.store.latest_revision
         broken, self.watches = self.watches, []
         for watch in broken:

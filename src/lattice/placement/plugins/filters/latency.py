@@ -49,7 +49,7 @@ class Latency:
     placed."""
 
     name: ClassVar[str] = "Latency"
-    # Replicas of a dependency may be in any offer.
+    # The filter needs the whole table, because replicas of a dependency may be in any offer.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:
@@ -65,7 +65,7 @@ class Latency:
                 rejections[LatencyExceeded(requirement, service)] = (
                     fleet.ms_to_nearest(target_rows) > requirement.amount
                 )
-            # The first replica of a service is near to its own service.
+            # If the dependency is the service itself, its first replica has no other replica to be near to.
             elif "dependencies" not in ask.demand.ignored_limits and service != ask.demand.name:
                 summary = f"waiting for {requirement.value}, which is not placed"
                 waiting = FixedReason(
