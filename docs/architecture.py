@@ -52,7 +52,7 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "placement.model": Folder(
-        "The snapshot of the fleet, resolved demands, offers, the trial fleet and its parts under one undo journal, quotes and costs.",
+        "The snapshot of the fleet; resolved demands; offers; the trial fleet, on which placement tries changes and undoes them; quotes and costs.",
         "kinds kinds.meta engine lifecycle placement.inputs",
         VALUES,
     ),

@@ -31,8 +31,8 @@ _LEDGER_NAME_PREFIXES = {
 
 
 class Account(Part):
-    """The object that states the budget. A StaticInfrastructure has a budget for its overflow; owned machines
-    cost nothing, and only their clusters are counted."""
+    """The object that states the budget. A StaticInfrastructure has a budget for its overflow to a cloud; its
+    owned machines cost nothing, and their ledger only keeps the highest cluster number."""
 
     kind: Annotated[
         Literal["LatticePool", "CloudInfrastructure", "StaticInfrastructure"],
@@ -43,8 +43,8 @@ class Account(Part):
         str,
         Meta(
             description=(
-                'Region of a CloudInfrastructure; absent for the budget over all regions. "clusters" '
-                "for the cluster count of a StaticInfrastructure."
+                'Region of a CloudInfrastructure; absent for the budget over all regions. "clusters" for '
+                "the ledger that keeps the highest cluster number of a StaticInfrastructure."
             )
         ),
     ] = ""
@@ -148,8 +148,8 @@ class LedgerStatus(Status):
             ),
         ),
     ] = 0
-    # Keyed by cluster and price, not by machine: about 80 bytes per lot, so that one commit holds three
-    # nested ledgers of 4,000 clusters. LatticeCluster lists the machines; a lot states how many machines the
+    # Lots instead of single machines, about 80 bytes per lot: one commit has room for three ledgers that pay
+    # for the same 4,000 clusters. LatticeCluster lists the machines; a lot states how many machines the
     # cluster can release, and at which price.
     machines: Annotated[
         dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")
@@ -157,8 +157,8 @@ class LedgerStatus(Status):
 
 
 class LatticeLedger(Kind):
-    """The account of one budget. It outlives the object that states the budget, so that deleting the object
-    loses no spending."""
+    """The record of what one budget pays and has paid. It outlives the object that states the budget, so that
+    deleting the object loses no spending."""
 
     resource: ClassVar[Resource] = Resource(
         kind="LatticeLedger",

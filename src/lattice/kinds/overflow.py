@@ -14,7 +14,7 @@ from lattice.kinds.meta.quantity import (
     threshold_problems,
 )
 
-# By default overflow begins when this part of the capacity is in use, in millionths.
+# The share of the capacity in use at which overflow begins by default, in millionths.
 OVERFLOW_TRIGGER_MILLIONTHS = 900_000
 
 
@@ -51,7 +51,7 @@ class OverflowLimits(Part):
 
 
 class Overflow(Part):
-    """The cloud that takes services when the site is full."""
+    """The overflow of a site: the cloud that takes services, when overflow begins, and its limits."""
 
     enabled: Annotated[
         bool, Meta(description="Whether services may overflow to the cloud; false by default.")

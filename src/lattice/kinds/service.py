@@ -156,10 +156,11 @@ class Dependency(Part):
         str, Meta(description="Namespace of the dependency; the namespace of the service if absent.")
     ] = ""
     class_: Annotated[
-        str, Meta(description="Variant of a provisioned resource, in the format of the resource.")
+        str,
+        Meta(description="Variant of a provisioned resource; Lattice stores the value and does not read it."),
     ] = msgspec.field(name="class", default="")
     params: Annotated[
-        OpaqueJson, Meta(description="Settings of the resource, in the format of the resource.")
+        OpaqueJson, Meta(description="Settings of the resource; Lattice stores them and does not read them.")
     ] = {}
 
     @property
@@ -296,14 +297,17 @@ class Alternative(Part):
 
 
 class SchedulerDecision(Part):
-    """Why the replicas have their pools, or why the service is not placed."""
+    """Why placement chose the pools of the replicas, or why the service is not placed."""
 
     reason: Annotated[str, Meta(description="Reason, in one sentence.")] = ""
     verdict: Annotated[
         str,
         Meta(
             description=(
-                "Placed, or why the service is not placed: Never, NotNow, OverBudget, NoPrice or NotHere."
+                "Placed, or why the service is not placed. Never: no pool could run it, even if empty. "
+                "NotNow: there is no free capacity, or a dependency is not placed. OverBudget: a budget has "
+                "too little left. NoPrice: a budget applies, and the price of the machines is unknown. "
+                "NotHere: no pool is in a required region."
             )
         ),
     ] = ""
@@ -327,7 +331,11 @@ class ServiceStatus(Status):
     health: Annotated[Health, Meta(description="Number of running and ready replicas.")] | None = None
     last_scheduled: Annotated[str, Meta(description="Time of the last placement decision.")] | None = None
     scheduler_decision: (
-        Annotated[SchedulerDecision, Meta(description="Why the replicas have their pools.")] | None
+        Annotated[
+            SchedulerDecision,
+            Meta(description="Why placement chose the pools, or why the service is not placed."),
+        ]
+        | None
     ) = None
 
 
@@ -369,7 +377,7 @@ class LatticeService(Kind):
         bad_numbers = list(number_problems(spec, "spec"))
         yield from bad_numbers
         wrong_alone = list(container_problems(spec.containers, "spec.containers"))
-        # The rules of placement compare numbers, which must be valid for that.
+        # The placement requirements compare numbers: check the requirements only if all numbers are valid.
         if not bad_numbers:
             wrong_alone += spec.placement.problems("spec.placement")
         yield from wrong_alone
@@ -381,7 +389,7 @@ class LatticeService(Kind):
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
         for name in spec.resources:
-            # "*" stands for all services, in inbound dependencies.
+            # The name "*" stands for all services.
             if name != "*" and (wrong := dns_label_problem(name)):
                 yield Cause(join_path("spec.resources", name), f"name of a dependency {wrong}")
 

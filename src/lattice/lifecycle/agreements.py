@@ -63,7 +63,7 @@ class Pair(NamedTuple):
         ):
             return joined
         # A hyphen and 12 hexadecimal digits follow the shortened name. The digest covers the class names Pair
-        # and Name: stored agreements keep their names only while these classes keep theirs.
+        # and Name, which `repr` contains: renaming a class would rename stored agreements.
         return f"{joined[: MAX_NAME_CHARS - 13].rstrip('-.')}-{sha256(repr(self).encode()).hexdigest()[:12]}"
 
 
@@ -104,9 +104,9 @@ def declared_pairs(service: LatticeService) -> set[Pair]:
 
 
 def agreement_status(pair: Pair, services: Mapping[Name, LatticeService]) -> AgreementStatus:
-    """Return whether the pair is active and which side has not declared it, without endpoints.
+    """Return whether the pair is active, and which side has not declared the pair.
 
-    The agreements controller adds the endpoints from the replicas of the callee.
+    The status has no endpoints: the agreements controller adds them from the replicas of the callee.
     """
     calls = _declares(services.get(pair.caller), pair.callee, lambda dependency: dependency.is_outbound)
     admits = _declares(services.get(pair.callee), pair.caller, lambda dependency: dependency.is_inbound)

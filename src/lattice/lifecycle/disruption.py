@@ -43,7 +43,8 @@ def service_availability(
         eviction = evictions.eviction_of(replica)
         if not eviction.is_active:
             available += is_available(replica)
-        # A replica that does not run is not counted until its stop is ordered: its eviction disrupts nothing.
+        # A replica that does not run has an eviction that is withdrawn if the replica recovers. This eviction
+        # disrupts nothing, and counts only once the stop of the replica is ordered.
         elif not eviction.is_withdrawn_if_available:
             evicting_count += 1
     expected = _expected_replicas(service) if service else None
@@ -57,9 +58,9 @@ def _expected_replicas(service: LatticeService) -> int | None:
     """The number of replicas that remain once the placement of the service is carried out; None for a service
     without placement decisions.
 
-    If the service changed since its placement was decided, the lower of the placed and the desired count
-    stays, because the choice of removed replicas is still open (I-28). An unplaced service keeps its desired
-    count on the present nodes.
+    If the service has changed since its placement was decided, the result is the lower of the placed and the
+    desired count, because placement has not chosen yet which replicas to remove (I-28). The replicas of a
+    service that placement cannot place stay on their nodes, up to the desired count.
     """
     placed = sum(placement.replicas or 0 for placement in service.status.placements)
     condition = find_condition(service.status.conditions, PLACED_CONDITION)

@@ -132,8 +132,8 @@ def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOU
 
 @dataclass(frozen=True, slots=True)
 class ZoneOutage:
-    """Most nodes of a zone are silent: the leader is more likely cut off from the zone than the nodes are
-    dead, so that no workload of the zone fails over."""
+    """Most nodes of a zone are silent. No workload of the zone fails over, because a cut between leader and
+    zone is more likely than the death of so many nodes."""
 
     zone: str
     silent: int

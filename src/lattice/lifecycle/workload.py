@@ -1,4 +1,4 @@
-"""The lifecycle decision for one workload: desired state against the agent's report, the last action and the
+"""The lifecycle decision for one workload, from the desired state, the agent's report, the last action and the
 time.
 
 Two numbers prevent that an action takes effect twice: a revision names what runs, and a run names one start
@@ -176,7 +176,7 @@ class Decision:
     # None: the retry state stays.
     retry: Retry | None = None
     requeue_after: float | None = None
-    # One word, when a failure was counted.
+    # The failure in one word, when the decision follows a failed run.
     failure_reason: str = ""
 
     @property
@@ -187,7 +187,7 @@ class Decision:
     def event(self) -> str:
         """The reason of the event for the decision; empty for no event.
 
-        A back-off has one event, when the failure is counted.
+        A back-off has one event, when its retry state is stored.
         """
         return EVENT_REASONS.get(self.action, "") if self.is_stored else ""
 
@@ -314,7 +314,8 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
         return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
     if is_spent:
         return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
-    # An agent that reports the run has received its order, unless a stop order followed.
+    # A run that the agent reports was ordered, even if the last action is no start. After a stop order, the
+    # run must be ordered anew.
     last_action = inputs.last_action.action
     was_ordered = last_action in START_ACTIONS or (
         _reports_run(inputs, retry) and last_action != Action.APPLY_STOPPED
@@ -520,9 +521,9 @@ NO_RUN_ACTIONS = frozenset(
 def desired_run(workload: LatticeWorkload) -> DesiredRun | None:
     """Return the run that the agent is ordered to have; None: the agent must not have the workload.
 
-    A failed workload in back-off stays on its node as stopped, so that its log remains available. A new
-    revision is ordered as its first run, with the number that the next reconcile stores, so that the run
-    starts once whether the agent or the controller sees the revision first.
+    A failed workload in back-off stays on its node as stopped, so that its log remains available. The first
+    run of a new revision has the next run number, which the next reconcile stores as well: the agent starts
+    the run only once, whether the agent or the controller sees the revision first.
     """
     spec, status = workload.spec, workload.status
     if status.binding is None or status.last_action in NO_RUN_ACTIONS:

@@ -52,8 +52,8 @@ class Election:
 
     @property
     def term(self) -> Term | None:
-        """The term in which this server leads by its own clock: None once a renewal is overdue, whatever the
-        store says."""
+        """The term in which this server leads; None once the lease has expired by the clock of this server,
+        whatever the store says."""
         return self._term if self.clock.monotonic() < self._lease_until else None
 
     def end_term(self, term: Term) -> None:

@@ -1,9 +1,10 @@
 """The store protocol: get, list, watch and commit over encoded objects, and leadership terms; the promises of
 every store.
 
-A store holds bytes under keys. One counter numbers the commits: revision r is the r-th state of the whole
-store, positive, growing, never reused (also not after a crash), not necessarily dense. The revision of an
-entry is the revision of the commit that last wrote the entry; the revision is *not* inside the bytes.
+A store holds bytes under keys. One counter numbers the commits: revision r is the state of the whole store
+after commit r. Revisions are positive, grow, and are never reused, not even after a crash; numbers may be
+skipped. The revision of an entry is the revision of the commit that last wrote the entry; the revision is
+*not* inside the bytes.
 """
 
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -300,7 +301,7 @@ def check_expected_revisions(
 
 def compacted_error(requested: int, oldest: int) -> Gone:
     return Gone(
-        f"revision {requested} is compacted; history begins at {oldest}",
+        f"revision {requested} is compacted; history is available from revision {oldest}",
         fix="list again and watch from the new revision",
     )
 

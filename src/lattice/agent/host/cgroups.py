@@ -51,7 +51,8 @@ def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
     """The cgroups in which the agent can create its branch, the folder of the instances' cgroups.
 
     A branch inside the agent's own cgroup makes the limits of the agent cover the instances. A v2 cgroup with
-    processes cannot delegate controllers to children: there the branch is a sibling of the agent's cgroup.
+    processes cannot delegate controllers to its children: with v2 the branch is therefore a sibling of the
+    agent's cgroup, unless the agent is in the root of the mount.
     """
     mount_points = {Path(line.split()[1]) for line in mounts.splitlines()}
     parents = []

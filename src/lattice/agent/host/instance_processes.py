@@ -39,8 +39,8 @@ def is_alive(pid: int, start: int) -> bool:
 
 
 def members(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set[int]:
-    """The live processes of an instance: exact with a cgroup, else the processes of its session and with its
-    mark in the environment."""
+    """The live processes of an instance: all processes of its cgroups. Without a cgroup, the processes of its
+    session or process group, and the processes that have its mark in the environment."""
     folders = [path for path in cgroups if os.path.isdir(path)]
     if not folders:
         return set(_in_session(pid, start, mark))
@@ -53,8 +53,8 @@ def members(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set
 
 
 def _in_session(pid: int, start: int, mark: str) -> Iterator[int]:
-    # The kernel does not reuse the number of a session that has members: the session belongs to the instance
-    # unless its leader is another process.
+    # The kernel does not reuse the number of a session while the session has members. So `pid` still names the
+    # session of the instance, unless a live process with this pid started at another time.
     leader_start = start_time(pid)
     is_reused = leader_start is not None and leader_start != start
     for candidate in [int(name) for name in os.listdir("/proc") if name.isdigit()]:
@@ -82,14 +82,14 @@ def send_signal(pids: Iterable[int], number: int) -> None:
 
 
 def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> None:
-    """Send SIGTERM once to every process: to the process group, if the group still exists, and to processes
-    outside the group."""
+    """Send SIGTERM once to the process group, if its leader is still alive, and to every process outside the
+    group."""
     outside_group = [
         member
         for member in members(pid, start, cgroups, mark)
         if (fields := _stat(member)) and int(fields[2]) != pid
     ]
-    # Without its leader, the number of the process group may belong to another group.
+    # Once the leader has ended, its number may belong to another process group.
     if is_alive(pid, start):
         with suppress(ProcessLookupError):
             os.killpg(pid, signal.SIGTERM)

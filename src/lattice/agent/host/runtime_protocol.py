@@ -26,7 +26,7 @@ FailureReason = Literal[
     "NETWORK_ERROR",
     "STORAGE_ERROR",  # disk full or not writable
     "RUNTIME_ERROR",  # the container or the runtime ended with an error
-    "RUNTIME_UNAVAILABLE",  # another node may run the container
+    "RUNTIME_UNAVAILABLE",  # the runtime of this node fails: try another node
     "UNHEALTHY",  # the liveness or startup probe failed
     "DISCONNECTED",  # the node was disconnected for longer than the workload allows
 ]
@@ -193,8 +193,8 @@ class Runtime(Protocol):
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult: ...
 
     async def record_contact(self, since: float) -> None:
-        """Record contact with the control plane; silence is measured from `since`, in monotonic seconds of
-        the clock."""
+        """Record that the agent had contact with the control plane at `since`, in monotonic seconds of the
+        clock; the silence counts from then."""
         ...
 
     async def close(self) -> None:

@@ -17,8 +17,8 @@ MAX_READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """The size limits of a log: the current file and older files, about `max_bytes` per file and never twice
-    as much."""
+    """The size limits of a log: the current file is rotated once it has more than `max_bytes`, and an older
+    file keeps at most the last 2 * `max_bytes`."""
 
     max_bytes: int = 10 * 1024 * 1024
     max_older_files: int = 3
@@ -33,8 +33,11 @@ def open_for_append(path: Path) -> int:
 
 
 def rotate(path: Path, rotation: Rotation) -> bool:
-    """Rotate the log if the file is too large; on a full disk the oldest file is deleted and the log
-    truncated, since a lost log is better than a full disk."""
+    """Rotate the log if the file is too large; return whether the log was rotated.
+
+    On a full disk the copy is incomplete or missing, and the log is truncated all the same: a lost log is
+    better than a full disk.
+    """
     try:
         if path.stat().st_size <= rotation.max_bytes:
             return False
@@ -46,7 +49,7 @@ def rotate(path: Path, rotation: Rotation) -> bool:
         with suppress(FileNotFoundError):
             rotated_path(path, number).rename(rotated_path(path, number + 1))
     if rotation.max_older_files > 0:
-        # The end of the file only: a log that grew while no agent ran must not fill the disk again.
+        # Copy only the end of the file: a log that grew while no agent ran must not fill the disk again.
         with suppress(OSError), path.open("rb") as source, rotated_path(path, 1).open("wb") as sink:
             source.seek(-min(path.stat().st_size, 2 * rotation.max_bytes), os.SEEK_END)
             while block := source.read(READ_BLOCK_BYTES):

@@ -64,7 +64,7 @@ class CommandResult:
 
 @dataclass(frozen=True, slots=True)
 class Podman:
-    """A podman installation that passed the trial run, with the flags from the trial."""
+    """A podman installation that passed the trial run; `command_prefix` selects the OCI runtime of the trial."""
 
     command_prefix: tuple[str, ...]
     version: str
@@ -213,8 +213,8 @@ def _failure(record: InstanceRecord, state: dict[str, Any], log_text: str, marke
 
 
 def cgroups_of(pid: int) -> tuple[str, ...]:
-    """The cgroups that contain only the container, never a cgroup of the agent: all processes of the cgroups
-    may be killed."""
+    """The cgroups that contain only the container, never a cgroup of the agent, because the agent may kill all
+    processes of these cgroups."""
     mounts = Path("/proc/self/mounts").read_text()
     try:
         container_cgroups = cgroups.process_cgroups(mounts, Path(f"/proc/{pid}/cgroup").read_text())

@@ -204,7 +204,7 @@ class Client:
             case ssl.SSLCertVerificationError():
                 fix = "use the kubeconfig that this server wrote"
                 if self.server.source in ADDRESS_VARIABLES:
-                    fix = "set LATTICE_CA to the certificate of the authority that signed it"
+                    fix = "set LATTICE_CA to the CA certificate that signed the server's certificate"
                 return Unavailable(
                     f"{url} presents a certificate that is not trusted: {e.verify_message}", fix=fix
                 )

@@ -36,7 +36,7 @@ def plan(sources: FleetInputs, form: output.OutputFormat) -> int:
 
     Manifests may be services, pools, node classes, infrastructure or policies. The plan lists every affected service.
     Without manifests, the plan shows the pending work for the declared objects. Nothing is changed. Running replicas stay
-    where they are: a service that the change makes misplaced is listed under WOULD MOVE.
+    where they are: WOULD MOVE lists the services whose present pools do not meet their requirements after the change.
 
     Exit code: 0 if nothing would change, 1 if something would change, 2 if a service of the change, or a service that is
     placed now, would be left unplaced, 3 or more on an error.

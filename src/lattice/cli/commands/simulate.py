@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from lattice.cli.fleet.inventory import Inventory
     from lattice.scheduling.offline.simulate import SimulationReport
 
-# Workloads from which on the simulation takes long enough to show progress.
+# With this number of workloads or more, the simulation takes long enough to show progress.
 PROGRESS_MIN_WORKLOADS = 2000
-# Warnings printed one by one.
+# Limit of printed warnings; further warnings are only counted.
 MAX_WARNINGS = 20
 SEED_LIMIT = 2**63
 

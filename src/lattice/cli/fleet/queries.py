@@ -83,8 +83,8 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
     timeout = sources.connection.timeout
-    # A fleet query may take minutes: unless the user gave a timeout, the query gets the time of an apply with a
-    # plan, plus the time limit of the search.
+    # A fleet query may take minutes: unless the user gave a timeout, wait as long as for an apply that plans
+    # first, plus the time limit of the search.
     if source in (None, click.core.ParameterSource.DEFAULT):
         timeout = max(APPLY_TIMEOUT_S, timeout) + body.get("timeLimitSeconds", 0.0)
     client = Client(sources.connection.server, timeout)
@@ -97,7 +97,8 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
 
 
 def _manifests(sources: FleetInputs) -> Manifests:
-    """Manifests that placement reads and their namespaces; manifests of other kinds are ignored with a note."""
+    """The manifests to send: of the kinds that placement reads, and of namespaces. A note counts the manifests
+    of kinds that placement does not read."""
     pairs = sources.manifests
     if not pairs and sources.files:
         documents = load_manifests(sources.files, sources.recursive)
@@ -113,7 +114,8 @@ def _manifests(sources: FleetInputs) -> Manifests:
 
 
 def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
-    """The last located error, to be raised; prints the errors of the manifests before."""
+    """Add the file and line of each manifest to its errors; print all of these errors but the last, and return
+    the last error for the caller to raise. Without an error of a manifest, return `e`."""
     causes_by_index: dict[int, list[Cause]] = {}
     for cause in e.causes:
         # The server names fields as manifests[3].spec.replicas; the index selects the local file.
@@ -124,7 +126,7 @@ def _locate_errors(e: LatticeError, manifests: Manifests) -> LatticeError:
         if field_causes := [cause for cause in causes if cause.field]:
             problem = type(e)(e.message, fix=e.fix, causes=field_causes)
         else:
-            # Without fields the server's message carries its fix inside.
+            # If no cause names a field, the message of the cause contains the fix.
             message, _, fix = causes[0].message.partition(" (fix: ")
             problem = type(e)(message, fix=fix.removesuffix(")"))
         problems.append(locate_error(problem, *manifests[index]))

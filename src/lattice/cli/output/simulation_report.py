@@ -16,7 +16,8 @@ from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableG
 
 # Nodes listed when there are more placements than MAX_ROWS.
 MAX_BUSIEST_NODES = 20
-# Kinds of reasons under which the report groups the workloads past MAX_ROWS; with more kinds a count is shown.
+# Limit of rows for the workloads past MAX_ROWS, one row for each kind of reasons; if there are more kinds, the
+# report only counts these workloads.
 MAX_REASON_KINDS = 5
 # Names of unschedulable workloads with the same reason.
 MAX_NAMES_PER_REASON = 3

@@ -76,8 +76,8 @@ class StampAges:
     def age(self, name: str, stamp: str | None, now: datetime) -> float | None:
         """The age of a stored timestamp in seconds; None without a timestamp.
 
-        The wall clock is used only for a timestamp that was stored before this server observed the name. A
-        later timestamp has age zero when this server observes it first.
+        The first timestamp of a name may be old: its age is measured by the wall clock. Every later timestamp
+        of the name has age zero when this server observes it first.
         """
         if not stamp:
             self._observed.pop(name, None)

@@ -43,8 +43,8 @@ log = structlog.get_logger()
 
 
 class Controller(Protocol):
-    """Reconciles the key that the loop passes; the loop never passes the change. A key is a path in a cache:
-    `namespace/name`."""
+    """Reconciles the key that the loop passes; the loop never passes the change. A key is the path of an
+    object, `namespace/name`, or a fixed word such as `fleet`."""
 
     @property
     def name(self) -> str:
@@ -147,7 +147,7 @@ class Loop:
     """Run one controller: reconcile a key when a change wakes it, and every key at the start and at each
     resync.
 
-    `list_keys` lists every key. `run_all` runs the caches of the sources.
+    `list_keys` lists every key. The loop does not run the caches of its sources: `run_all` does.
     """
 
     controller: Controller | BatchController
@@ -246,7 +246,7 @@ class Loop:
     async def _start(self, needs: Iterable[Cache[Any]]) -> None:
         for cache in (*needs, *(source.cache for source in self.sources)):
             await cache.wait_for()
-        # No await from here to the first wake-up: a change between subscribing and listing would be lost.
+        # Subscribe before listing: a change between the two would otherwise wake no key.
         for source in self.sources:
             self._unsubscribers.append(source.cache.on_change(partial(self._on_change, source)))
         self.wake(self.list_keys())
@@ -344,7 +344,7 @@ class Loop:
         return [self._record_outcome(key, outcomes.get(key)) for key in keys]
 
     def _record_outcome(self, key: str, outcome: Requeue | Conflict | None) -> str:
-        # A rival wrote first, which is normal: no log line and a short back-off.
+        # Another writer committed first, which is normal: no log line and a short back-off.
         if isinstance(outcome, Conflict):
             self._queue.failed(key, CONFLICT_BACKOFF)
             return "conflict"

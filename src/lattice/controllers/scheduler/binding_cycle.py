@@ -18,7 +18,7 @@ from lattice.scheduling.cycle.cycle import ScheduledWorkload
 from lattice.scheduling.cycle.scheduler_cache import SchedulerCache
 from lattice.scheduling.plugins.cluster_events import ClusterEvent
 
-# Limit of nodes on which bindings of several steps run at the same time.
+# Limit of nodes to which `_bind_by_steps` binds at the same time.
 MAX_CONCURRENT_BINDINGS = 16
 
 
@@ -27,7 +27,7 @@ class BindingCycle:
     """Bind decided workloads in batches or step by step, as the binding mode demands.
 
     A bound workload leaves the queue; the reservation of an unbound workload is released. Nodes and workloads
-    that the table must read again are added to `changes`.
+    that the node table must read again from the caches are added to `changes`.
     """
 
     scheduler_cache: SchedulerCache
@@ -54,7 +54,7 @@ class BindingCycle:
         )
 
     def begin(self, scheduled: Iterable[ScheduledWorkload]) -> None:
-        """Note that workloads are being bound, before the first commit starts."""
+        """Add the workloads to `being_bound`; the caller does so before the first commit starts."""
         self.being_bound.update((workload.ask.name, workload) for workload in scheduled)
 
     async def bind(self, placed: Sequence[ScheduledWorkload]) -> None:
@@ -106,8 +106,8 @@ class BindingCycle:
             self.changes.workloads[name] = None
             self.changes.nodes[scheduled.node] = None
             if self.is_ahead_of_cache(name):
-                # The commit may have succeeded although its reply was lost: trust the caches for this node,
-                # not our revision.
+                # The commit may have succeeded although its reply was lost. Revision 0 lets the node table read
+                # this node from the cache, whatever its revision there.
                 self.binder.node_revisions[scheduled.node] = 0
         if unbound:
             queue.wake(ClusterEvent.WORKLOAD_GONE, self.context.clock.monotonic())
@@ -129,7 +129,7 @@ class BindingCycle:
         return node in self.batch_binder.writing_nodes or self.binder.node_revisions.get(node) == revision
 
     async def settle_orphaned(self) -> None:
-        """Bind or cancel stored reservations whose attempt has ended."""
+        """Bind or cancel stored reservations whose binding attempt has ended."""
         now = self.context.clock.now()
         for path, record in list(self.scheduler_cache.reservation_records.items()):
             is_orphaned = self.scheduler.reservations.get(record.id) is None
@@ -158,16 +158,16 @@ class BindingCycle:
         for event in events:
             if event.outcome == "bound":
                 self._on_bound(self.being_bound[event.workload])
-                # The reply of an earlier commit may be lost, so the stored workload may differ from the
-                # table.
+                # The reply of an earlier commit may have been lost, so the stored workload may differ from the
+                # node table.
                 self.changes.workloads[event.workload] = None
             else:
                 self.batch_binder.needs_backoff.add(event.workload)
                 self.batch_binder.bind_failures[event.workload] = event.reason
 
     def _on_bound(self, placed: ScheduledWorkload) -> None:
-        """Finish a bound workload; a change of the workload during the commit marks the workload as
-        changed."""
+        """Remove a bound workload from the queue and from all records of its binding. If the workload was
+        changed meanwhile, or is missing in the cache or the node table, the table must read it again."""
         name = placed.ask.name
         metrics.ATTEMPT_BOUND.inc()
         self.being_bound.pop(name, None)

@@ -42,12 +42,13 @@ from lattice.store.protocol import Change
 
 FLEET_KEY = "fleet"
 OVER_BUDGET = "OverBudget"
-# The time that a workload without a feasible node waits for free capacity before placement remediates.
+# The time that a workload without a feasible node waits for free capacity before placement adds a node or
+# moves the replica.
 UNSCHEDULABLE_GRACE_S = 10.0
 # Delay before replicas that have not reached their placement are reconciled again.
 UNSETTLED_RECHECK_S = 5.0
 # A controller of the whole fleet rests for at least this multiple of the duration of its last decision, so
-# that a large fleet leaves CPU time.
+# that the decisions of a large fleet leave CPU time for other work.
 MIN_IDLE_RATIO = 20
 _NO_NODE_FITS_BYTES = NO_NODE_FITS.encode()
 # The longest time to decide and to write the whole fleet.
@@ -195,7 +196,7 @@ class PlacementController:
         for name, over_budget in rejected.items():
             digest = digest_of(world.demands[name], fleet_state)
             decision = world.services[name].status.scheduler_decision
-            # With the same inputs, the stored decision stays, with its amounts.
+            # If the inputs are the same, the stored decision stays, even if amounts in its text have changed.
             if decision is None or (decision.verdict, decision.digest) != (OVER_BUDGET, digest):
                 decision = SchedulerDecision(verdict=OVER_BUDGET, reason=str(over_budget), digest=digest)
             decisions[name] = decision
@@ -215,7 +216,8 @@ class PlacementController:
     ) -> SchedulerDecision:
         """Return the decision of a service; a decision with the same inputs is reused.
 
-        The amount spent is no input: a decision that differs only by spent amounts keeps its text.
+        Spent money is no input: while the inputs are the same, the decision keeps its text, even if spent
+        amounts in the text have changed.
         """
         name, digest = placement.demand.name, digest_of(placement.demand, fleet_state)
         inputs = (digest, *((budget.name, budget.limit) for budget in decided.fleet.ledgers.budgets.values()))

@@ -149,7 +149,7 @@ def _array(schema: Schema) -> Validator:
     item = compile_schema(schema["items"])
     min_items, max_items = schema.get("minItems", 0), schema.get("maxItems")
     unique = _uniqueness(schema)
-    # An example helps most where a command is written as one string.
+    # The example is for users that write a list of strings, such as a command, as one string.
     rule = (
         'must be a list, such as ["a", "b"]' if schema["items"].get("type") == "string" else "must be a list"
     )

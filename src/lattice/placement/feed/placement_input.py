@@ -1,8 +1,8 @@
 """The input of placement: the kinds that placement reads, and the collection of their objects that builds the
 World.
 
-The feeds put and delete objects: the controllers from watch events, the query process from the loads of the
-server, the command line from files.
+Three callers put and delete objects: the controllers from watch events, the query process from messages of
+the server, the command line from files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -81,8 +81,8 @@ class PlacementInput:
         """Add the object, or replace the object of the same key."""
         kind, key = type(obj), object_key(obj)
         objects = self._objects[kind]
-        # Compare only kinds that users declare: only values derived from them ignore the status. For
-        # workloads the comparison would be wasted time.
+        # Compare only kinds that users declare: only values derived from these kinds can be reused after a
+        # change of the status. For workloads the comparison would be wasted time.
         previous = objects.get(key) if kind in DECLARED_KINDS else None
         if previous is not None and _is_same_declaration(previous, obj):
             # Demands are cached by the identity of the spec.

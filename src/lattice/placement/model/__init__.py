@@ -1,5 +1,5 @@
-"""The snapshot of the fleet, resolved demands, offers, the trial fleet and its parts under one undo journal,
-quotes and costs.
+"""The snapshot of the fleet; resolved demands; offers; the trial fleet, on which placement tries changes and
+undoes them; quotes and costs.
 
 Imported by: cli.fleet controllers.services placement.explain placement.feed placement.fit
 placement.greedy placement.optimise placement.plan placement.plugins placement.plugins.filters

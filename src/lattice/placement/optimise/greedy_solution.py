@@ -1,5 +1,8 @@
-"""A greedy solution: every load goes to the cheapest machines with free capacity, after the replicas that a
-hint suggests."""
+"""A greedy solution of the optimiser's problem: replicas go first where a hint suggests, then to the cheapest
+machines with free capacity.
+
+A load is a service, a source is an offer of machines, and a model is a node class at a source.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +21,7 @@ from lattice.placement.optimise.bin_packing import (
 )
 from lattice.placement.optimise.problem import SOLVER_NO_LIMIT, Load
 
-# Load -> desired replicas by source and model, if there is free capacity.
+# Load -> suggested replicas by source and model; replicas go there only if there is free capacity.
 PlacementHint = Mapping[str, Mapping[ModelKey, int]]
 
 
@@ -54,7 +57,8 @@ def _sources(index: ProblemIndex, load: Load) -> set[str]:
 
 
 def _proximate_keys(index: ProblemIndex, load: Load, counts: ReplicaCounts) -> list[ModelKey]:
-    """Models near enough to where the load's target loads are placed now, cheapest first."""
+    """Models, cheapest first, at the sources that meet the proximity rules of the load: near enough to the
+    sources where the target loads of the rules are placed now."""
     sources = _sources(index, load)
     for rule in load.proximity_rules:
         target_sources = {source for (source, _), count in counts.get(rule.target_load, {}).items() if count}
@@ -83,14 +87,14 @@ def stay_hint(index: ProblemIndex) -> dict[str, dict[ModelKey, int]]:
 
 
 def _unit_price(index: ProblemIndex, load: Load, key: ModelKey) -> float:
-    """The price of a machine per replica of the load that fits on the machine."""
+    """The price of one machine, divided by the number of replicas of the load that fit on the machine."""
     model = index.models[key]
     return model.price / min(count_fitting(load.needs, model.size), max(1, load.replicas))
 
 
 def _largest_first(index: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
-    """Loads by the part of the largest machine that one replica takes, in its scarcest resource,
-    descending."""
+    """Sort loads by the size of a replica, largest first. The size is the largest share, over the
+    resources, that one replica takes of the largest machine."""
     largest = [
         max((model.size[resource] for model in index.models.values()), default=1) or 1
         for resource in range(len(index.problem.resources))
@@ -103,7 +107,8 @@ def _largest_first(index: ProblemIndex, loads: Iterable[Load]) -> list[Load]:
 
 
 def _trim_hint(index: ProblemIndex, load: Load, hint: Mapping[ModelKey, int]) -> list[tuple[ModelKey, int]]:
-    """The hint minus the replicas that must go elsewhere by the spread rules of the load."""
+    """The hint without the replicas that must go elsewhere, to meet the rules of the load about regions and
+    groups of sources."""
     counts = {key: count for key, count in sorted(hint.items()) if count > 0 and key in index.keys[load.name]}
     regions = {index.sources[source].region for source, _ in counts}
     sources = {source for source, _ in counts}
@@ -239,8 +244,8 @@ def _place_load(state: _State, load: Load, placed: dict[ModelKey, int], keys: Se
 def _place_cheapest(
     state: _State, load: Load, placed: dict[ModelKey, int], keys: Sequence[ModelKey], most: int = 1
 ) -> int:
-    """Place up to `most` replicas on open machines, or else on one new machine of the cheapest model that
-    allows it; return the number placed."""
+    """Place up to `most` replicas on open machines, or else on one new machine of the cheapest model that the
+    limits and rules allow; return the number placed."""
     for key in keys:
         if bins := state.used.bins.get(key):
             free = free_slots(bins, load.needs)

@@ -205,8 +205,8 @@ def _budget(change: BudgetChange, before: FleetState) -> Document:
 def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
     """Return the unplaced services with their verdicts.
 
-    Beyond MAX_INDIVIDUAL_VERDICTS, services with equal demands get the verdict of the first of them, with
-    their own name as source.
+    Beyond MAX_INDIVIDUAL_VERDICTS, a service gets the verdict of the first service with an equal demand; its
+    own name replaces the name of the first service as the source of blockers.
     """
     by_demand: dict[object, tuple[str, Document]] = {}
     documents = []
@@ -216,7 +216,7 @@ def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetSta
         if number >= MAX_INDIVIDUAL_VERDICTS and key in by_demand:
             first, verdict = by_demand[key]
             own = service_source(placement.demand.name)
-            # Blockers that the first service declares itself are declared by this service here.
+            # A blocker that the first service declares in its own spec is also in the spec of this service.
             conflicts = [
                 [
                     {**blocker, "source": own if blocker["source"] == first else blocker["source"]}
@@ -227,7 +227,8 @@ def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetSta
             verdict = {**verdict, "conflicts": conflicts}
         else:
             verdict = verdict_document(judge(placement, after.fleet, after.world.services))
-        # Only sources of blockers are rewritten: a verdict with conflicting requirements is not shared.
+        # A verdict with conflicting requirements is not shared, because only the sources of blockers are
+        # replaced above, not the sources of conflicting requirements.
         if not verdict["contradictions"]:
             by_demand.setdefault(key, (service_source(placement.demand.name), verdict))
         documents.append(
@@ -348,8 +349,8 @@ class _PricedClass:
 
 
 def latency_documents(state: FleetState, names: Iterable[str]) -> list[Document]:
-    """Return the latency of each pool of the services to their dependencies, for every latency limit, with
-    its source."""
+    """Return, for every latency limit of the services and every pool of their replicas, the latency to the
+    nearest replica of the dependency, and the source of the figure."""
     fleet = state.fleet
     demands = [state.world.demands[name] for name in names if name in state.world.demands]
     documents = []
@@ -385,7 +386,7 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
 
     With a namespace only costs of its services are returned, without machines that hold no replicas.
     """
-    # Each row is a name, micro-dollars per hour, and the part of machines without replicas.
+    # Each row is a name, micro-dollars per hour, and the share of these for machines without replicas.
     rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
     total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
     unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
@@ -443,7 +444,8 @@ def _row_name(state: FleetState, by: str, service: str, pool: str) -> str:
 
 
 def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
-    """Name, micro-dollars per hour, and the part of machines without replicas; most expensive first."""
+    """Name, micro-dollars per hour, and the share of these for machines without replicas; most expensive
+    first."""
     # Machines without replicas belong to no service; they get rows of their own unless rows are pools.
     overhead = {**fleet_costs(state.fleet).overhead, **state.orphaned.overhead}
     if by == "pool":

@@ -40,7 +40,7 @@ class GangAssignment:
 
     assignments: tuple[Assignment, ...]
     fitting_count: int
-    rejections: tuple[NoFeasibleNode, ...]  # members without assignment, with own reasons, in order
+    rejections: tuple[NoFeasibleNode, ...]  # one for each member that was tried and does not fit
 
 
 def assign_gang(

@@ -26,8 +26,8 @@ UNLIMITED_MILLI = 1e12  # for classes that need no cpu
 # GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
 # cannot use; weights from 1 to 4 fill GPUs about equally well.
 CPU_STARVATION_WEIGHT = 2.0
-# With up to this number of placements, every change is followed by a new snapshot, because one of few
-# placements changes the demand a lot.
+# With up to this number of placements, a new snapshot follows every change, because each placement is a large
+# part of the demand.
 RELEARN_EACH_CHANGE_UP_TO = 30
 
 
@@ -257,8 +257,8 @@ class LearningProgress:
 class GpuDemandLearner:
     """The latest snapshot of the GPU demand, updated as placements change.
 
-    A new snapshot is due after a third as many changes as placements, but at the latest after half as many
-    changes as nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes in
+    A new snapshot is due once the number of changes exceeds a third of the number of placements, or half of
+    the number of nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes in
     equal order lead to equal snapshots. A second table that is rebuilt from the same placements has the same
     snapshot only while there are few placements. With more placements, its snapshot may date from another
     change, and its decisions may differ; `copy_progress_from` avoids that.

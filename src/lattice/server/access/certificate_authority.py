@@ -143,15 +143,15 @@ def _is_valid_for(pem: bytes, authority: CertificateAuthority, hosts: Sequence[s
     try:
         certificate.verify_directly_issued_by(authority.certificate)
     except (ValueError, InvalidSignature):
-        # Every authority has the same name: the signature shows an authority of a different store.
+        # Every authority has the same name: only the signature tells that another authority signed.
         return False
     named = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return {_subject_alternative_name(host) for host in hosts} <= set(named)
 
 
 def own_hosts(listen: str) -> list[str]:
-    """Host names and addresses of this machine for the server's certificate, with the listen address if
-    specific."""
+    """Host names and addresses of this machine for the server's certificate, with the listen address if the
+    server listens on one address only."""
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
     if listen not in {"", "0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
         names.append(listen)

@@ -80,7 +80,8 @@ class ParsedManifest:
 
 @dataclass(frozen=True)
 class ManifestProblem:
-    """The rejection of one manifest: `name` is the manifest in words, `message` the error for users."""
+    """The rejection of one manifest: `name` tells users which manifest, such as `LatticePool "us-east"`, and
+    `message` is the error."""
 
     index: int
     name: str
@@ -161,8 +162,8 @@ class DryRun:
 
     def _planned_write(self, key: Key, value: bytes) -> PlannedWrite:
         current = self.store.entries.get(key)
-        # Apply would remove the last finalizer of an object that is being deleted, so the object would vanish
-        # instead.
+        # Apply would remove the last finalizer of an object that is being deleted, and thereby delete the
+        # object instead of updating it.
         if current is not None and is_finalized(decode_stored(value)) and key.resource != NAMESPACES:
             raise Conflict(
                 "is being deleted, and this change removes its last finalizer",

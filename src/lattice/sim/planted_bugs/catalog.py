@@ -8,7 +8,7 @@ from lattice.sim.planted_bugs import binding, lifecycle, money, writes
 
 @dataclass(frozen=True)
 class PlantedBug:
-    """A bug by description. `violates` names the invariants that the bug breaks; `plant` patches the code."""
+    """A bug. `violates` names the invariants that the bug breaks; `plant` patches the code."""
 
     description: str
     violates: tuple[str, ...]
@@ -64,10 +64,12 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         lifecycle.moved_too_soon,
     ),
     "certain-too-soon": PlantedBug(
-        "strict workloads on a silent node count as dead too soon", ("I-13",), lifecycle.certain_too_soon
+        'workloads whose disconnect policy is "stop" count as dead as soon as their silent node is not ready',
+        ("I-13",),
+        lifecycle.certain_too_soon,
     ),
     "certain-at-once": PlantedBug(
-        "strict workloads fail over after the timeout of the node, before their copies must have stopped",
+        'workloads whose disconnect policy is "stop" fail over before their copies must have stopped',
         ("I-13",),
         lifecycle.certain_at_once,
     ),

@@ -153,8 +153,8 @@ def foreign_node() -> None:
 
 
 def given_up_after_conflict() -> None:
-    """The work queue neither retries a failed key nor accepts periodic reconciles; either alone would heal
-    the conflict."""
+    """The work queue neither retries a failed key nor accepts the keys of a resync. Both are disabled, because
+    either would reconcile the key again after the conflict."""
 
     def failed(self: Any, key: str, pause: Any) -> float:
         self._processing.pop(key)

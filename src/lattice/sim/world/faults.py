@@ -35,7 +35,8 @@ FAULT_KINDS = (
 )  # fmt: skip
 # Faults that last from the start of the faults to their end.
 PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
-# Ratio of the interval of a kind to the interval of all faults; a constant, so that a new kind changes no seed.
+# The interval between faults of one kind is the drawn interval between any two faults, times the share of kinds
+# that take part, times this factor. The factor is not the number of kinds, so that a new kind changes no plan.
 KIND_INTERVAL_FACTOR = 18
 
 
@@ -84,9 +85,9 @@ class FaultPlan:
     def __str__(self) -> str:
         config = self.world_config
         return (
-            f"{', '.join(self.kinds) or 'no faults'}; each in {self.interval_s:.1f} s,"
+            f"{', '.join(self.kinds) or 'no faults'}; each every {self.interval_s:.1f} s on average,"
             f" for up to {self.max_duration_s:g} s; {self.users} users,"
-            f" one operation in {self.operation_interval_s:.1f} s;"
+            f" each with one operation every {self.operation_interval_s:.1f} s on average;"
             f" {config.servers} servers, {config.racks} racks, {config.binding} binding"
         )
 
@@ -227,7 +228,8 @@ class FaultInjector:
         never receives the reply."""
         host, remaining = self._host(), self.rng.choice((1, 1, 2, 3, 8))
         server, store = host.server, self.world.store
-        # Half of the crashes hit between the reservation, or the lock, and the binding.
+        # Half of the crashes follow a commit of a reservation (two-phase) or a lock (pessimistic), before the
+        # binding; in optimistic mode there is no such step, and any commit counts.
         is_between_phases = self.rng.random() < 0.5
         markers = {"two-phase": b'"reservation":{', "pessimistic": b'"holderIdentity"'}
 
@@ -330,8 +332,8 @@ class FaultInjector:
         self._heal_later(seconds, heal)
 
     def _cut_agent(self, seconds: float) -> None:
-        """Cut an agent off from all servers or from a single server; sometimes only from agent to server,
-        after the link was slow."""
+        """Cut an agent off from all servers or from a single server. Some cuts lose only messages from the
+        agent to the server, and begin after the link was slow."""
         machine = self._machine()
         if machine is None:
             return

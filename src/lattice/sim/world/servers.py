@@ -201,7 +201,8 @@ class SimServer:
         await asyncio.gather(*self.tasks, return_exceptions=True)
 
     def cache_revision(self) -> int:
-        """The oldest revision of the leader's caches; without caches, the revision of the watch."""
+        """The oldest revision of the leader's caches; on a server without filled caches, the revision of its
+        watches."""
         context = self.leadership.context
         revisions = (
             [cache.revision for cache in context.caches if cache.revision] if context is not None else []

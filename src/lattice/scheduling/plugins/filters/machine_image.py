@@ -1,4 +1,5 @@
-"""MachineImage: the machine image of a node must match a pattern and have at least a version."""
+"""MachineImage: the name of a node's machine image must match a pattern, and the version in the name must reach
+a minimum."""
 
 import re
 from collections.abc import Callable, Sequence
