@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, note, settings
 
 from lattice.kinds.meta.base import Kind
 from lattice.placement.explain.blockers import (
-    IGNORABLE,
+    IGNORABLE_LIMITS,
     LimitBlocker,
     find_blockers,
     is_feasible,
@@ -197,7 +197,9 @@ def test_conflict_vanishes_without_either_requirement(world: World) -> None:
     fleet = world.build_fleet()
     for name, demand in world.demands.items():
         found = list(conflicting_requirements(demand, fleet))
-        assert not found or not is_feasible(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet), name
+        assert not found or not is_feasible(
+            replace(demand, ignored_limits=frozenset(IGNORABLE_LIMITS)), fleet
+        ), name
         for each in demand.requirements:
             without = list(conflicting_requirements(demand.without([each]), fleet))
             assert [
@@ -377,13 +379,15 @@ def test_verdict_kinds_match_their_definition(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         demand = world.demands[name]
-        is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
+        is_here = all(
+            any(offer.matches_region(each.value) for offer in fleet.offers) for each in demand.regions
+        )
         with fleet.what_if():
             known = place(replace(demand, ignored_limits=frozenset({"prices"})), fleet).is_complete
         with fleet.what_if():
             free = place(replace(demand, ignored_limits=frozenset({"budget"})), fleet).is_complete
         with fleet.what_if():
-            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet).is_complete
+            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE_LIMITS)), fleet).is_complete
         by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
         expected = "NotHere" if not is_here and not demand.rule_conflict else by_money
         note(f"{name}: {found.reason}")

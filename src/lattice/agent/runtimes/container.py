@@ -1,8 +1,8 @@
 """The runtime for images: run containers with podman. Labels identify the containers, which run independently
 of the agent and are adopted by the next agent process.
 
-The runtime is offered only after a trial run has shown that podman can run containers (`podman.find`). A
-container has its own network; a published port has the same number inside and outside.
+The runtime is offered only after a trial run has shown that podman can run containers (`podman.find_podman`).
+A container has its own network; a published port has the same number inside and outside.
 """
 
 import asyncio

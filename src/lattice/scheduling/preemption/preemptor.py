@@ -211,7 +211,7 @@ class _BestFirstSearch:
         suffice."""
         # A workload with required affinity may fit after some evictions though not after all: its neighbours
         # may be among the victims.
-        if not self.ask.demands.near:
+        if not self.ask.demands.affinity_terms:
             groups = node_victims.groups(len(self.table.placements), by_amount=False)
             members = list(chain.from_iterable(group.members for group in groups))
             on_node = [member for member in members if member.row == node_victims.row]
