@@ -165,9 +165,7 @@ def _plain(value: object) -> object:
 def event_document(event: WhatIfEvent) -> Document:
     return {
         "lose": list(event.lost_offers),
-        "drop": [
-            {"pool": pool, "compliance": certificate} for pool, certificate in event.dropped_certificates
-        ],
+        "drop": [{"pool": pool, "compliance": compliance} for pool, compliance in event.dropped_compliance],
         "priceMillionths": event.price_millionths,
     }
 
