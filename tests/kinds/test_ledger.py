@@ -232,6 +232,6 @@ def test_unbalanced_ledger_is_invalid(book: LatticeLedger, field: str) -> None:
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
 def test_only_lattice_writes_ledgers(verb: str) -> None:
     deed = RequestAttributes(verb, "lattice.dev", "latticeledgers", name="pool.us-east")
-    with pytest.raises(Denied, match="only Lattice may write") as refused:
+    with pytest.raises(Denied, match="only Lattice may write latticeledgers") as refused:
         authorize(User("ada", frozenset({ADMIN_GROUP})), deed, LatticeLedger.resource)
     assert "change the budget of the LatticePool" in refused.value.fix
