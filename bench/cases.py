@@ -25,14 +25,16 @@ NEAR_CROWD = LabelSelector(match_labels=dict(CROWD))
 REFUSED = {
     "no room": Demands(requests=HUGE),
     "anti-affinity by zone": Demands(
-        requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)
+        requests=SMALL, anti_affinity_terms=(WorkloadTerm(selector=NEAR_CROWD, topology_key="zone"),)
     ),
     "anti-affinity by node": Demands(
-        requests=SMALL, far=(WorkloadTerm(selector=NEAR_CROWD, topology_key="node"),)
+        requests=SMALL, anti_affinity_terms=(WorkloadTerm(selector=NEAR_CROWD, topology_key="node"),)
     ),
     "affinity": Demands(
         requests=SMALL,
-        near=(WorkloadTerm(selector=LabelSelector(match_labels={"app": "nobody"}), topology_key="zone"),),
+        affinity_terms=(
+            WorkloadTerm(selector=LabelSelector(match_labels={"app": "nobody"}), topology_key="zone"),
+        ),
     ),
     "no room, and spread by node": Demands(
         requests=HUGE, labels=CROWD, spread=(Spread(topology_key="node", max_skew=1, selector=NEAR_CROWD),)
@@ -134,7 +136,9 @@ def apart(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="node")
-        yield table.make_ask(f"default/f-{number}", Demands(labels=labels, requests=SMALL, far=(term,)))
+        yield table.make_ask(
+            f"default/f-{number}", Demands(labels=labels, requests=SMALL, anti_affinity_terms=(term,))
+        )
 
 
 def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
@@ -142,7 +146,9 @@ def together(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:
     for number in range(count):
         labels, selector = _member(number)
         term = WorkloadTerm(selector=selector, topology_key="zone")
-        yield table.make_ask(f"default/n-{number}", Demands(labels=labels, requests=SMALL, near=(term,)))
+        yield table.make_ask(
+            f"default/n-{number}", Demands(labels=labels, requests=SMALL, affinity_terms=(term,))
+        )
 
 
 def mixed(table: NodeTable, count: int) -> Iterator[WorkloadAsk]:

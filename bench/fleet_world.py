@@ -35,7 +35,7 @@ from lattice.placement.inputs.price_book import PriceBook
 from lattice.placement.model.world import World
 
 API = "lattice.dev/v1alpha1"
-CERTIFICATES = ("soc2", "hipaa", "gdpr", "pci-dss")
+COMPLIANCE = ("soc2", "hipaa", "gdpr", "pci-dss")
 # A rented machine has a single slot and a replica takes a slot, so that replicas share no rented machine.
 SLOT = "machine"
 
@@ -130,7 +130,7 @@ def _q3_service(service: Arriving) -> Kind:
 
 
 def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
-    """Pools in forty regions with certificates and budgets, and services of many shapes."""
+    """Pools in forty regions with compliance standards and budgets, and services of many shapes."""
     rng = random.Random(seed)
     objects: list[Kind] = []
     for number, (cores, memory, price) in enumerate(
@@ -148,7 +148,7 @@ def large_world(pools: int, services: int, seed: int = 1) -> list[Kind]:
             capacity=PoolCapacity(max_nodes=200),
             budget=PoolBudget(max_monthly_cost=Decimal(20_000)),
             node_classes=tuple(f"class-{index}" for index in range(4)),
-            labels={"tier": rng.choice(["production", "test"]), "compliance": rng.sample(CERTIFICATES, 2)},
+            labels={"tier": rng.choice(["production", "test"]), "compliance": rng.sample(COMPLIANCE, 2)},
         )
         objects.append(made(LatticePool, f"pool-{number:04}", spec))
     return [*objects, *(large_service(f"service-{number:05}", rng) for number in range(services))]
@@ -159,7 +159,7 @@ def large_service(name: str, rng: random.Random) -> Kind:
         cores=Decimal(rng.choice(["0.25", "0.5", "1", "2", "4"])),
         memory_gi=Decimal(rng.choice(["0.5", "1", "2", "4", "8", "16"])),
     )
-    placement = Placement(resources=resources, compliance=(rng.choice(CERTIFICATES),))
+    placement = Placement(resources=resources, compliance=(rng.choice(COMPLIANCE),))
     spec = ServiceSpec(
         containers={"main": Container(image="app")},
         placement=placement,

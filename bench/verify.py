@@ -25,7 +25,7 @@ def verify(nodes: Sequence[NodeInfo], placed: Sequence[Placed]) -> int:
             raise Violation(f"{ask.name} is placed twice")
         placed_names.add(ask.name)
         _check_room(ask, by_name[name], used[name])
-        if ask.demands.spread or ask.demands.far or ask.demands.near:
+        if ask.demands.spread or ask.demands.anti_affinity_terms or ask.demands.affinity_terms:
             colors.check(ask, by_name[name])
     return len(placed)
 
@@ -50,11 +50,11 @@ class _Colors:
     def check(self, ask: WorkloadAsk, node: NodeInfo) -> None:
         color = dict(ask.demands.labels)["color"]
         counts, zone = self.in_zone[color], node.labels["zone"]
-        if ask.demands.near and any(counts.values()) and not counts[zone]:
+        if ask.demands.affinity_terms and any(counts.values()) and not counts[zone]:
             raise Violation(f"{ask.name} is in zone {zone}, its group in {counts}")
         counts[zone] += 1
         self.on_node[color, node.name] += 1
-        if ask.demands.far and self.on_node[color, node.name] > 1:
+        if ask.demands.anti_affinity_terms and self.on_node[color, node.name] > 1:
             raise Violation(f"{ask.name} meets one of its group on {node.name}")
         for rule in ask.demands.spread:
             if counts[zone] - min(counts.values()) > rule.max_skew:

@@ -43,11 +43,11 @@ FEASIBILITY = (
     ),
     Row(
         "pod_spreading topology_constraint",
-        "scheduling.table.topology_domains:counts_itself",
+        "scheduling.table.topology_domains:counts_workload",
         f"{FILTERS}::test_topology_spread",
         (
             "scheduling/plugins/filters/topology_spread.py",
-            "spread.max_skew - counts_itself(topology_counts, ask)",
+            "spread.max_skew - counts_workload(topology_counts, ask)",
             "spread.max_skew",
         ),
     ),
@@ -63,8 +63,8 @@ FEASIBILITY = (
         f"{FILTERS}::test_volume_zone",
         (
             "scheduling/plugins/filters/volume_zone.py",
-            "~with_label(rows, key, value)",
-            "with_label(rows, key, value)",
+            "~rows_with_label(rows, key, value)",
+            "rows_with_label(rows, key, value)",
         ),
     ),
     Row(

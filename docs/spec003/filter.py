@@ -23,8 +23,8 @@ FILTER = (
         f"{FILTERS}::test_feasible_and_rejected_nodes_are_counted",
         (
             "engine/explain.py",
-            "np.count_nonzero(decision.totals > RULED_OUT)",
-            "np.count_nonzero(decision.totals >= RULED_OUT)",
+            "np.count_nonzero(decision.totals > REJECTED_TOTAL)",
+            "np.count_nonzero(decision.totals >= REJECTED_TOTAL)",
         ),
     ),
     Row(
@@ -39,8 +39,8 @@ FILTER = (
         f"{FILTERS}::test_every_filter_is_in_the_default_profile[NodeSelector]",
         (
             "scheduling/plugins/filters/node_selector.py",
-            "~with_label(rows, key, value)",
-            "with_label(rows, key, value)",
+            "~rows_with_label(rows, key, value)",
+            "rows_with_label(rows, key, value)",
         ),
     ),
     Row(
@@ -87,8 +87,8 @@ FILTER = (
         f"{FILTERS}::test_workload_affinity",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "return ~occupied(table, key, counts, default=True)",
-            "return occupied(table, key, counts)",
+            "return ~in_occupied_domain(table, key, counts, default=True)",
+            "return in_occupied_domain(table, key, counts)",
         ),
     ),
     Row(
@@ -97,8 +97,8 @@ FILTER = (
         f"{FILTERS}::test_workload_anti_affinity[it avoids a placed workload]",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "rejections[reason] = occupied(rows, key, counts)",
-            "rejections[reason] = ~occupied(rows, key, counts)",
+            "rejections[reason] = in_occupied_domain(rows, key, counts)",
+            "rejections[reason] = ~in_occupied_domain(rows, key, counts)",
         ),
     ),
     Row(

@@ -21,7 +21,7 @@ SCORE = (
         "ranked_nodes",
         "engine.explain:top_candidates",
         f"{SCORES}::test_candidates_are_ranked_with_score_parts",
-        ("engine/explain.py", "totals[row] = RULED_OUT", "pass"),
+        ("engine/explain.py", "totals[row] = REJECTED_TOTAL", "pass"),
     ),
     Row(
         "final_score",
@@ -55,8 +55,8 @@ SCORE = (
         f"{SCORES}::test_bin_packing_counts_requested_resources",
         (
             "scheduling/plugins/scores/bin_packing.py",
-            "return mean_after(ask, rows)",
-            "return 1 - mean_after(ask, rows)",
+            "return mean_share_with_workload(ask, rows)",
+            "return 1 - mean_share_with_workload(ask, rows)",
         ),
     ),
     Row(
@@ -65,8 +65,8 @@ SCORE = (
         f"{SCORES}::test_node_preferences_count_by_weight",
         (
             "scheduling/plugins/scores/node_preference.py",
-            "matching_any(rows, (preference.term,)) * np.float32(preference.weight)",
-            "matching_any(rows, (preference.term,))",
+            "rows_matching_any(rows, (preference.term,)) * np.float32(preference.weight)",
+            "rows_matching_any(rows, (preference.term,))",
         ),
     ),
     Row(

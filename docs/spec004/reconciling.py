@@ -19,7 +19,7 @@ RECONCILIATION = (
     ),
     Row(
         "desired state, actual state as the agent says, action",
-        "lifecycle.workload_status:Observation",
+        "lifecycle.workload_status:WorkloadObservation",
         "controllers/nodes/test_workloads.py::test_workload_is_bound_applied_and_runs",
         (
             "controllers/nodes/workloads.py",

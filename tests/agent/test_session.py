@@ -323,7 +323,8 @@ async def test_failed_container_restarts_its_workload() -> None:
                 killed=True,
             )
             copy = next(copy for which, copy in node.machine.processes.items() if which.container == "side")
-            copy.outcome = (137, "SIGKILL", Failure("INSUFFICIENT_RESOURCES", "memory limit"))
+            failure = Failure("INSUFFICIENT_RESOURCES", "killed: memory limit of 4096 bytes exceeded")
+            copy.outcome = (137, "SIGKILL", failure)
             await clock.advance(15)
             assert state(leader) == ("Failed", 1, False, "INSUFFICIENT_RESOURCES")
             assert node.machine.live_instances() == []

@@ -8,7 +8,7 @@ import msgspec
 from lattice.app.bootstrap import bootstrap
 from lattice.clock import Clock
 from lattice.kinds import KINDS
-from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
+from lattice.server.access.authorization import ADMIN_GROUP, SYSTEM_GROUP, VIEWER_GROUP
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.requests.catalog import Catalog
 from lattice.server.resources.api import Api
@@ -17,9 +17,9 @@ from lattice.server.resources.routes import request_attributes
 from lattice.store.protocol import Store
 
 CATALOG = Catalog(KINDS)
-ADMIN = User("ada", frozenset({ADMINS}))
-VIEWER = User("vic", frozenset({VIEWERS}))
-SERVER = User("lattice-server", frozenset({SYSTEM}))
+ADMIN = User("ada", frozenset({ADMIN_GROUP}))
+VIEWER = User("vic", frozenset({VIEWER_GROUP}))
+SERVER = User("lattice-server", frozenset({SYSTEM_GROUP}))
 
 
 async def an_api(store: Store, clock: Clock) -> Api:

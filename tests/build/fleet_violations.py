@@ -275,10 +275,10 @@ def _place_rules(settled: FleetState, service: LatticeService, offer: Offer) -> 
     placement, policies = service.spec.placement, _policies(settled.world, service)
     wanted = {**(placement.pools.match_labels if placement.pools else {})}
     yield from (f"label {key}" for key, value in wanted.items() if value not in offer.labels.get(key, ()))
-    certificates = _lower(placement.compliance).union(
+    required_compliance = _lower(placement.compliance).union(
         *(_lower(policy.spec.requirements.compliance) for policy in policies)
     )
-    yield from (f"compliance {certificate}" for certificate in certificates - offer.compliance)
+    yield from (f"compliance {name}" for name in required_compliance - offer.compliance)
     abilities = _lower(placement.capabilities).union(
         *(_lower(policy.spec.requirements.capabilities) for policy in policies)
     )

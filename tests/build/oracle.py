@@ -229,7 +229,7 @@ def nodes_of_matching(placed: Sequence[Placed], namespace: str, selector: LabelS
 def affinity_allows(
     node: NodeInfo, nodes: Sequence[NodeInfo], placed: Sequence[Placed], wanted: Demands
 ) -> bool:
-    for term in wanted.near:
+    for term in wanted.affinity_terms:
         there = nodes_of_matching(placed, wanted.namespace, term.selector)
         anywhere = any(count_near(node, term.topology_key, nodes, there) for node in nodes)
         alone = not anywhere and selector_matches(term.selector, wanted.labels)
@@ -237,13 +237,13 @@ def affinity_allows(
             alone or count_near(node, term.topology_key, nodes, there)
         ):
             return False
-    for term in wanted.far:
+    for term in wanted.anti_affinity_terms:
         if term.topology_key not in node.labels or count_near(
             node, term.topology_key, nodes, nodes_of_matching(placed, wanted.namespace, term.selector)
         ):
             return False
     for item in placed:
-        for term in item.demands.far:
+        for term in item.demands.anti_affinity_terms:
             meant = item.demands.namespace == wanted.namespace and selector_matches(
                 term.selector, wanted.labels
             )

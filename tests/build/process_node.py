@@ -36,7 +36,9 @@ class ProcessNode:
 
     def alive(self, one: InstanceId) -> set[int]:
         handle = self.record(one).handle
-        return groups.members(handle.pid, handle.start, handle.cgroups, tag_of(self.runtime.folder, one))
+        return groups.instance_pids(
+            handle.pid, handle.start, handle.cgroups, tag_of(self.runtime.folder, one)
+        )
 
     async def ended(self, one: InstanceId, within: float = 60.0) -> Instance:
         async def look() -> Instance | None:
@@ -99,7 +101,7 @@ def end_all(folder: Path) -> None:
         groups.kill(handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", record.spec.id))
     hierarchies = cgroups.detect()
     cgroups.remove_stale(hierarchies, prefix_of(folder / "instances"))
-    cgroups.prune(hierarchies)
+    cgroups.remove_empty_branches(hierarchies)
 
 
 def watchdogs(folder: Path) -> list[int]:

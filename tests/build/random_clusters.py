@@ -203,10 +203,10 @@ ABOUT_NODES = {
     "image": mostly(None, *IMAGES),
 }
 ABOUT_NEIGHBOURS = {
-    "near": some_of(TERMS),
-    "near_preferences": some_of(PREFERRED_WORKLOADS),
-    "far": some_of(TERMS, 1),
-    "far_preferences": some_of(PREFERRED_WORKLOADS),
+    "affinity_terms": some_of(TERMS),
+    "affinity_preferences": some_of(PREFERRED_WORKLOADS),
+    "anti_affinity_terms": some_of(TERMS, 1),
+    "anti_affinity_preferences": some_of(PREFERRED_WORKLOADS),
     "spread": some_of(SPREADS),
 }
 # A workload that demands everything at once fits nowhere and tests no single demand.

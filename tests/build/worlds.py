@@ -176,12 +176,12 @@ def read_world(folder: Path) -> World:
     return World.of(results)
 
 
-def seed_world(*certificates: str) -> World:
-    """The design document's pools and services; us-east has these certificates, as printed soc2 and hipaa."""
+def seed_world(*compliance: str) -> World:
+    """The design document's pools and services; us-east has these compliance standards, as printed soc2 and hipaa."""
     world = read_world(EXAMPLE)
     pool = world.objects["LatticePool", "", "us-east"]
     assert isinstance(pool, LatticePool)
-    labels = {**pool.spec.labels, "compliance": list(certificates)}
+    labels = {**pool.spec.labels, "compliance": list(compliance)}
     return world.with_objects(
         [msgspec.structs.replace(pool, spec=msgspec.structs.replace(pool.spec, labels=labels))]
     )
@@ -190,7 +190,7 @@ def seed_world(*certificates: str) -> World:
 # --- random worlds ---
 
 REGIONS = ("us-east-1", "us-west-2", "eu-west-1")
-CERTIFICATES = ("gdpr", "soc2", "hipaa")
+COMPLIANCE = ("gdpr", "soc2", "hipaa")
 TIERS = ("production", "test")
 WHEN = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -224,7 +224,7 @@ def pools(draw: st.DrawFn, name: str) -> LatticePool:
         classes=draw(st.sampled_from([["m"], ["s"], ["s", "m"], ["m", "l"], ["unpriced"], []])),
         labels={
             "tier": draw(st.sampled_from(TIERS)),
-            "compliance": draw(_some(CERTIFICATES)),
+            "compliance": draw(_some(COMPLIANCE)),
             "capabilities": draw(_some(["gpu", "nvme"])),
         },
         capacity=capacity,
@@ -236,7 +236,7 @@ def pools(draw: st.DrawFn, name: str) -> LatticePool:
 def clouds(draw: st.DrawFn, name: str) -> CloudInfrastructure:
     regions = {
         region: {
-            "compliance": draw(st.none() | _some(CERTIFICATES)),
+            "compliance": draw(st.none() | _some(COMPLIANCE)),
             "quotas": {"maxClusters": draw(st.sampled_from([None, 0, 1]))},
             "dataResidency": draw(st.sampled_from(["", "eu"])),
         }
@@ -265,7 +265,7 @@ def statics(draw: st.DrawFn, name: str, cloud: str) -> StaticInfrastructure:
         4 * nodes,
         f"{16 * nodes}Gi",
         region=draw(st.sampled_from(["", *REGIONS])),
-        compliance=draw(_some(CERTIFICATES)),
+        compliance=draw(_some(COMPLIANCE)),
         labels={"tier": draw(st.sampled_from(TIERS))},
         overflow=draw(st.none() | overflow) if cloud else None,
         reservation=draw(

@@ -56,7 +56,7 @@ def no_server(tmp_path, monkeypatch):
 
 @pytest.fixture
 def without_gdpr(tmp_path):
-    """World seed-000 whose pool us-east has no GDPR certificate."""
+    """World seed-000 whose pool us-east lacks compliance GDPR."""
     folder = tmp_path / "printed"
     shutil.copytree(SEED_000, folder)
     pools = folder / "pools.yaml"

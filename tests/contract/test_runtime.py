@@ -68,7 +68,7 @@ class Rig:
                 {"process": ProcessRuntime(self.folder, self.state, clock, guard)}, {"container": "left out"}
             )
         else:
-            found = await podman.find()
+            found = await podman.find_podman()
             assert isinstance(found, podman.Podman), found
             self.runtime = ContainerRuntime(self.folder, self.state, clock, guard, found)
         for record in self.state.state.records:
@@ -117,7 +117,7 @@ async def runtime_rig(kind: str, folder: Path) -> AsyncIterator[Rig]:
 def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An image of one static program, made from this machine's own busybox."""
     busybox = shutil.which("busybox")
-    found = asyncio.run(podman.find())
+    found = asyncio.run(podman.find_podman())
     if isinstance(found, str) or busybox is None:
         pytest.skip(found if isinstance(found, str) else "busybox-static is not installed")
     root = tmp_path_factory.mktemp("image")

@@ -94,7 +94,7 @@ def test_admin_cannot_write_status_or_managed_kinds(wire):
         wire.post("/apis/lattice.dev/v1alpha1/latticeclusters", {}),
         403,
         "Forbidden",
-        "only Lattice may write",
+        "only Lattice may write latticeclusters",
     )
     assert wire.revision == before
 

@@ -25,7 +25,7 @@ from lattice.engine.decide import (
     COLUMNS_PER_SHAPE_CACHE,
     MAX_SHAPES_SEEN_ONCE,
     NO_ROW,
-    RULED_OUT,
+    REJECTED_TOTAL,
     decide,
 )
 from lattice.engine.derived_columns import max_columns
@@ -124,7 +124,7 @@ def test_copied_decision_survives_table_changes() -> None:
     table.allocate(kept.chosen, [(0, 4)])
     decide(ask, table, PACK)
     decide(ask, table, PACK)
-    assert (kept.totals > RULED_OUT).all()
+    assert (kept.totals > REJECTED_TOTAL).all()
     assert not kept.reasons[Lacks("x", 3)].any()
 
 
@@ -212,7 +212,7 @@ def test_cached_decision_equals_fresh_and_naive_decision(
     totals = {
         name: float(decision.totals[row])
         for name, row in table.row_of.items()
-        if decision.totals[row] > RULED_OUT
+        if decision.totals[row] > REJECTED_TOTAL
     }
     assert totals == pytest.approx(expected, abs=1e-6)  # 32-bit floats
     if totals:
@@ -236,4 +236,6 @@ def test_exactly_the_rejected_rows_have_a_reason(rooms: list[int], amount: int, 
             table.set(row, "marked", True)
     decision = decide(wanted(table, x=amount), table, ALL)
     for row in range(table.count):
-        assert any(mask[row] for mask in decision.reasons.values()) == (decision.totals[row] == RULED_OUT)
+        assert any(mask[row] for mask in decision.reasons.values()) == (
+            decision.totals[row] == REJECTED_TOTAL
+        )

@@ -10,7 +10,7 @@ from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.decide import RULED_OUT, Decision, decide
+from lattice.engine.decide import REJECTED_TOTAL, Decision, decide
 from lattice.engine.explain import (
     all_rejections,
     as_json,
@@ -221,7 +221,7 @@ def test_rejection_counts_add_up_and_all_have_reasons(
     decision = a_decision(
         rooms, amount, tuple(row for row in marked if row < len(rooms)), tuple(taken[: len(rooms)]), WIDE
     )
-    out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == RULED_OUT}
+    out = {name for name, row in decision.table.row_of.items() if decision.totals[row] == REJECTED_TOTAL}
     refused = dict(all_rejections(decision))
     assert set(refused) == out
     assert list(refused) == sorted(out)

@@ -9,7 +9,7 @@ from build.property_settings import many
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.derived_columns import MAX_CHANGES_KEPT
+from lattice.engine.derived_columns import MAX_LOGGED_CHANGES
 from lattice.engine.table import FIRST_CAPACITY, FIRST_LINES, RowSubset, Table
 from lattice.engine.tie_order import tie_rank
 
@@ -237,7 +237,7 @@ def test_shares_of_huge_amounts_round_consistently() -> None:
 def test_changed_since_old_version_returns_none() -> None:
     table = a_table([4, 4])
     old = table.version
-    for _ in range(MAX_CHANGES_KEPT + 1):
+    for _ in range(MAX_LOGGED_CHANGES + 1):
         table.touch(0)
     recent = table.version
     table.touch(1)

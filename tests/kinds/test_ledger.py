@@ -23,7 +23,7 @@ from lattice.kinds.ledger import (
 from lattice.kinds.meta.base import Metadata
 from lattice.kinds.meta.metadata_validation import name_problem
 from lattice.kinds.pool import LatticePool
-from lattice.server.access.authorization import ADMINS, RequestAttributes, authorize
+from lattice.server.access.authorization import ADMIN_GROUP, RequestAttributes, authorize
 from lattice.server.requests.call import User
 
 
@@ -232,6 +232,6 @@ def test_unbalanced_ledger_is_invalid(book: LatticeLedger, field: str) -> None:
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection"])
 def test_only_lattice_writes_ledgers(verb: str) -> None:
     deed = RequestAttributes(verb, "lattice.dev", "latticeledgers", name="pool.us-east")
-    with pytest.raises(Denied, match="only Lattice may write") as refused:
-        authorize(User("ada", frozenset({ADMINS})), deed, LatticeLedger.resource)
+    with pytest.raises(Denied, match="only Lattice may write latticeledgers") as refused:
+        authorize(User("ada", frozenset({ADMIN_GROUP})), deed, LatticeLedger.resource)
     assert "change the budget of the LatticePool" in refused.value.fix

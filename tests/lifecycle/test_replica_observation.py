@@ -20,7 +20,7 @@ from lattice.lifecycle.replica_observation import (
     not_ready_message,
     observe_replicas,
 )
-from lattice.lifecycle.replica_template import build_workload, in_node_group, template
+from lattice.lifecycle.replica_template import build_workload, in_node_group, workload_template
 
 NOW = datetime(2026, 11, 15, 12, tzinfo=UTC)
 SCHEDULING_TIMEOUT = SchedulingTimeout(NOW, timedelta(seconds=10))
@@ -48,7 +48,7 @@ def a_stored_replica(
     reference = OwnerReference(
         api_version="lattice.dev/v1alpha1", kind="LatticeService", name="api", uid=owner
     )
-    made = build_workload(whose, in_node_group(template(whose), ("c", "m")), slot, reference)
+    made = build_workload(whose, in_node_group(workload_template(whose), ("c", "m")), slot, reference)
     metadata = msgspec.structs.replace(
         made.metadata, deletion_timestamp="2026-11-15T00:00:00Z" if going else None
     )

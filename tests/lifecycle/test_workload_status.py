@@ -13,7 +13,7 @@ from lattice.kinds.meta.timestamps import format_micro_time, parse_time
 from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, WorkloadStatus
 from lattice.lifecycle.workload import Action, Decision, decide
 from lattice.lifecycle.workload_status import (
-    Observation,
+    WorkloadObservation,
     awaits_node,
     build_input,
     is_settled,
@@ -35,73 +35,73 @@ def a_workload_with_status(desired: Any = "Running", **status: Any) -> LatticeWo
 @pytest.mark.parametrize(
     ("workload", "sight", "state", "ready"),
     [
-        pytest.param(a_workload_with_status(), Observation("None"), "Pending", None, id="new"),
+        pytest.param(a_workload_with_status(), WorkloadObservation("None"), "Pending", None, id="new"),
         pytest.param(
             a_workload_with_status("Stopped"),
-            Observation("None"),
+            WorkloadObservation("None"),
             "Stopped",
             None,
             id="to be stopped, never ran",
         ),
         pytest.param(
             a_workload_with_status(retry=a_retry(5, 6)),
-            Observation("None"),
+            WorkloadObservation("None"),
             "Failed",
             None,
             id="failed for good, without a node",
         ),
         pytest.param(
             a_workload_with_status(**BOUND),
-            Observation("Ready"),
+            WorkloadObservation("Ready"),
             "Pending",
             None,
             id="its node has it not yet",
         ),
         pytest.param(
             a_workload_with_status(**BOUND),
-            Observation("Ready", report=a_report("Starting")),
+            WorkloadObservation("Ready", report=a_report("Starting")),
             "Starting",
             False,
             id="starts",
         ),
         pytest.param(
             a_workload_with_status(**BOUND),
-            Observation("Ready", report=a_report("Running")),
+            WorkloadObservation("Ready", report=a_report("Running")),
             "Running",
             False,
             id="runs, and is not ready",
         ),
         pytest.param(
             a_workload_with_status(**BOUND),
-            Observation("Ready", report=a_report("Running"), ready=True),
+            WorkloadObservation("Ready", report=a_report("Running"), ready=True),
             "Running",
             True,
             id="runs and is ready",
         ),
         pytest.param(
             a_workload_with_status(**BOUND),
-            Observation("Ready", report=a_report("Stopped"), ready=True),
+            WorkloadObservation("Ready", report=a_report("Stopped"), ready=True),
             "Stopped",
             False,
             id="only what runs is ready",
         ),
         pytest.param(
             a_workload_with_status(**BOUND, actual_state="Running", ready=True),
-            Observation("Silent"),
+            WorkloadObservation("Silent"),
             "Unknown",
             False,
             id="its node is silent: Unknown",
         ),
         pytest.param(
             a_workload_with_status(**BOUND, actual_state="Running", ready=True),
-            Observation("Silent", False),
+            WorkloadObservation("Silent", False),
             "Running",
             True,
             id="not heard by us yet: as it was",
         ),
         pytest.param(
             a_workload_with_status(**{**BOUND, "last_action": "BackoffWait"}),
-            Observation("Ready"),
+            WorkloadObservation("Ready"),
             "Failed",
             None,
             id="failed, and its node has forgotten it",
@@ -109,7 +109,7 @@ def a_workload_with_status(desired: Any = "Running", **status: Any) -> LatticeWo
     ],
 )
 def test_actual_state_and_readiness(
-    workload: LatticeWorkload, sight: Observation, state: str, ready: bool | None
+    workload: LatticeWorkload, sight: WorkloadObservation, state: str, ready: bool | None
 ) -> None:
     status = next_status(workload, sight, NOTHING, NOW)
     assert (status.actual_state, status.ready) == (state, ready)
@@ -120,7 +120,7 @@ def test_decision_is_stored_with_its_time() -> None:
     failed = Decision(Action.BACKOFF_WAIT, "it failed", a_retry(1, 2), failure_reason="RUNTIME_ERROR")
     status = next_status(
         a_workload_with_status(**BOUND),
-        Observation("Ready", report=a_report("Failed"), log="x" * 5000),
+        WorkloadObservation("Ready", report=a_report("Failed"), log="x" * 5000),
         failed,
         NOW,
     )
@@ -134,11 +134,13 @@ def test_decision_is_stored_with_its_time() -> None:
     told = dataclasses.replace(
         a_report("Failed", failure="RUNTIME_ERROR"), failure_message="ended with code 7"
     )
-    status = next_status(a_workload_with_status(**BOUND), Observation("Ready", report=told), failed, NOW)
+    status = next_status(
+        a_workload_with_status(**BOUND), WorkloadObservation("Ready", report=told), failed, NOW
+    )
     assert status.failure_message == "ended with code 7"
     waits = next_status(
         a_workload_with_status(**BOUND),
-        Observation("Ready", report=a_report("Failed")),
+        WorkloadObservation("Ready", report=a_report("Failed")),
         Decision(Action.BACKOFF_WAIT, "", requeue_after=3),
         NOW,
     )
@@ -159,7 +161,7 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
     )
     status = next_status(
         workload,
-        Observation("Ready", report=a_report("Running"), ready=True),
+        WorkloadObservation("Ready", report=a_report("Running"), ready=True),
         Decision(action, "", a_retry(0, 2)),
         NOW,
     )
@@ -177,23 +179,23 @@ def test_release_clears_node_fields_of_status(action: Action) -> None:
 def test_action_age_is_limited_by_connection_age() -> None:
     workload = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(100)))
     assert build_input(
-        workload, Observation("Ready", connected_for=5), NOW
+        workload, WorkloadObservation("Ready", connected_for=5), NOW
     ).last_action.at == NOW - timedelta(seconds=5)
-    assert build_input(workload, Observation("Ready", connected_for=500), NOW).last_action.at == parse_time(
-        format_micro_time(ago(100))
-    )
+    assert build_input(
+        workload, WorkloadObservation("Ready", connected_for=500), NOW
+    ).last_action.at == parse_time(format_micro_time(ago(100)))
 
 
 def test_future_action_time_falls_back_to_connection_age() -> None:
     """After a clock was set back, the stored time alone would postpone every timeout by an hour."""
     ahead = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(-3600)))
-    assert build_input(ahead, Observation("Ready", connected_for=40), NOW).last_action.at == NOW - timedelta(
-        seconds=40
-    )
+    assert build_input(
+        ahead, WorkloadObservation("Ready", connected_for=40), NOW
+    ).last_action.at == NOW - timedelta(seconds=40)
     skewed = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(-2)))
-    assert build_input(skewed, Observation("Ready", connected_for=40), NOW).last_action.at == parse_time(
-        format_micro_time(ago(-2))
-    ), "two servers' clocks may differ a little"
+    assert build_input(
+        skewed, WorkloadObservation("Ready", connected_for=40), NOW
+    ).last_action.at == parse_time(format_micro_time(ago(-2))), "two servers' clocks may differ a little"
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_observed_action_age_wins_over_stored_time(
 ) -> None:
     workload = a_workload_with_status(**BOUND, last_action_at=format_micro_time(ago(stored)))
     assert build_input(
-        workload, Observation("Ready", connected_for=told, since_last_action=acted), NOW
+        workload, WorkloadObservation("Ready", connected_for=told, since_last_action=acted), NOW
     ).last_action.at == NOW - timedelta(seconds=age)
 
 
@@ -267,8 +269,8 @@ def test_is_settled(workload: LatticeWorkload, settled: bool) -> None:
 def test_awaits_node(workload: LatticeWorkload, waits: bool) -> None:
     assert awaits_node(workload) is waits
     if waits:
-        decision = decide(build_input(workload, Observation("None"), NOW))
+        decision = decide(build_input(workload, WorkloadObservation("None"), NOW))
         assert decision.action is Action.ASSIGN
-        assert next_status(workload, Observation("None"), decision, NOW) == workload.status, (
+        assert next_status(workload, WorkloadObservation("None"), decision, NOW) == workload.status, (
             "a look would change nothing"
         )

@@ -26,7 +26,7 @@ from build.small_clusters import check_sums
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lattice.engine.decide import RULED_OUT, Decision, decide
+from lattice.engine.decide import REJECTED_TOTAL, Decision, decide
 from lattice.engine.decide_batch import can_batch, decide_batch
 from lattice.engine.explain import all_rejections, rejection_counts, summarize
 from lattice.engine.plugin import Profile
@@ -62,7 +62,7 @@ def history_of(world: World, profile: Profile = BALANCED) -> ClusterHistory:
 
 
 def fitting(decision: Decision) -> set[str]:
-    return {name for name, row in decision.table.row_of.items() if decision.totals[row] != RULED_OUT}
+    return {name for name, row in decision.table.row_of.items() if decision.totals[row] != REJECTED_TOTAL}
 
 
 def decision_facts(decision: Decision) -> tuple[object, ...]:
@@ -181,7 +181,7 @@ def test_scores_are_normalised_and_presets_choose_feasible(world: World, preset:
 def test_fixed_scope_answers_ignore_placements(world: World) -> None:
     history = history_of(world)
     empty, full = nodes(*history.oracle.nodes.values()), history.table
-    wanted = replace(world.wanted, near=(), far=(), spread=())
+    wanted = replace(world.wanted, affinity_terms=(), anti_affinity_terms=(), spread=())
     for each in FILTERS.values():
         asks = empty.make_ask("default/new", wanted), full.make_ask("default/new", wanted)
         if each.scope == "fixed" and each.applies(asks[0]):
@@ -199,7 +199,9 @@ def test_fixed_scope_answers_ignore_placements(world: World) -> None:
 @large
 @given(worlds(), st.integers(1, 12))
 def test_batch_decision_equals_single_decisions(world: World, count: int) -> None:
-    wanted = replace(world.wanted, gpu=None, host_ports=(), near=(), far=(), spread=())
+    wanted = replace(
+        world.wanted, gpu=None, host_ports=(), affinity_terms=(), anti_affinity_terms=(), spread=()
+    )
     history = ClusterHistory(replace(world, wanted=wanted), ROW_BY_ROW)
     asks = [history.wanted(f"new{number}") for number in range(count)]
     if not can_batch(asks[0], ROW_BY_ROW, history.table):
@@ -329,7 +331,9 @@ def test_victims_have_lower_priority_and_are_minimal(world: World, priority: int
 def place_spread(world: World, key: str, skew: int, count: int) -> bool:
     """Place spread replicas; return whether the spread rejected a node for one of them."""
     spread = a_spread(key, skew, labels={"app": "a"})
-    wanted = replace(world.wanted, labels=(("app", "a"),), near=(), far=(), spread=(spread,))
+    wanted = replace(
+        world.wanted, labels=(("app", "a"),), affinity_terms=(), anti_affinity_terms=(), spread=(spread,)
+    )
     history = ClusterHistory(replace(world, wanted=wanted), BALANCED)
     table, refused = history.table, False
     for number in range(count):

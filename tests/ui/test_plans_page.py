@@ -225,7 +225,7 @@ def test_whatif_of_lost_pool_prices_and_compliance(visit: Visitor, ui_server: Ui
     page.get_by_label("Compliance").fill("gdpr")
     page.get_by_role("button", name="Drop", exact=True).click()
     expect(page.locator("[data-test=summary]")).to_contain_text(
-        "With south not certified for gdpr, with prices +50 %"
+        "Without compliance gdpr in south, with prices +50 %"
     )
     expect(page.get_by_role("region", name="Not fully placed")).to_contain_text("default/api")
 

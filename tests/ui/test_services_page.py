@@ -51,7 +51,7 @@ def crowd(ui_server: UiServer) -> Iterator[None]:
 
 @pytest.fixture
 def hoard(ui_server: UiServer) -> Iterator[None]:
-    """Which wants more certificates than are ever tried to be added at once."""
+    """Which wants more compliance standards than are ever tried to be added at once."""
     places = "{resources: {cores: 0.1, memoryGi: 0.0625}, compliance: [fedramp, hipaa, pci, itar, iso27001]}"
     ui_server.apply(SERVICE.format(name="hoard", placement=places, replicas=1))
     yield

@@ -54,7 +54,7 @@ Action = Start | Stop | Remove
 
 def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> list[Action]:
     """The actions for the current state, stops first; the order of the input does not matter."""
-    assignment_by_path = newest(assignments)
+    assignment_by_path = newest_assignments(assignments)
     ordered = sorted(instances, key=lambda instance: instance.id)
     actions: list[Action] = []
     for instance in ordered:
@@ -79,7 +79,7 @@ def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> li
     return actions
 
 
-def newest(assignments: Iterable[Assignment]) -> dict[str, Assignment]:
+def newest_assignments(assignments: Iterable[Assignment]) -> dict[str, Assignment]:
     """One assignment per workload: the assignment of the latest term; within one term, the assignment that is
     to run."""
     newest_by_path: dict[str, Assignment] = {}

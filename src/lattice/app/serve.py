@@ -27,7 +27,7 @@ from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.process_tuning import limit_malloc_arenas, tune_server
 from lattice.providers.protocol import Provider
 from lattice.server.access.authentication import TokenAuthenticator
-from lattice.server.access.authorization import ADMINS
+from lattice.server.access.authorization import ADMIN_GROUP
 from lattice.server.access.certificate_authority import (
     CertificateAuthority,
     ensure_server_certificate,
@@ -281,7 +281,7 @@ def _build_request_handlers(
     )
     tokens = TokenAuthenticator(api.store, api.clock)
     sign_in = SignIn(api.store, api.clock, api.new_uid, tokens)
-    running.new_code = lambda: sign_in.new_code(User(ADMIN, frozenset({ADMINS})))
+    running.new_code = lambda: sign_in.new_code(User(ADMIN, frozenset({ADMIN_GROUP})))
     pages = Pages(assets(), tokens, sign_in, PageEventStream(api))
     app = App(api, tokens, base.documents, running.health, fleet, joining, usage, pages)
     return _RequestHandlers(app, joining, sessions, usage)
@@ -315,7 +315,7 @@ def admin_kubeconfig(url: str, authority: CertificateAuthority) -> str:
     """A kubeconfig of the administrator with embedded certificates."""
     from lattice.app.kubeconfig import Credentials, render_kubeconfig
 
-    pair = authority.issue_client(ADMIN, [ADMINS])
+    pair = authority.issue_client(ADMIN, [ADMIN_GROUP])
     return render_kubeconfig(
         url, authority.pem, Credentials(ADMIN, certificate=pair.certificate, key=pair.key)
     )

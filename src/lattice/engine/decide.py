@@ -15,7 +15,7 @@ NO_ROW = -1
 # Approximate size of one cache entry with its reasons, as a number of table columns.
 COLUMNS_PER_FIXED_CACHE = 16
 COLUMNS_PER_SHAPE_CACHE = 4
-RULED_OUT = np.float32(-np.inf)
+REJECTED_TOTAL = np.float32(-np.inf)
 # Limit of shapes that were decided only once. A shape gets a cache entry at its second decision; until then
 # only its plugins are remembered.
 MAX_SHAPES_SEEN_ONCE = 4096
@@ -142,7 +142,7 @@ class FixedCache:
         self, ask: Ask, rows: Rows, plugins: ActivePlugins
     ) -> tuple[Floats, dict[Reason, Flags]]:
         totals, reasons = evaluate(ask, rows, plugins.fixed_filters, plugins.fixed_scores)
-        np.copyto(totals, RULED_OUT, where=~rows.column("alive"))
+        np.copyto(totals, REJECTED_TOTAL, where=~rows.column("alive"))
         return totals, reasons
 
     def _update_rows(self, ask: Ask, table: Table, plugins: ActivePlugins, changed: list[int]) -> bool:
@@ -279,7 +279,7 @@ def weighted_totals(ask: Ask, rows: Rows, scores: WeightedScores, reasons: Mappi
     if totals is None:
         totals = np.zeros(rows.count, np.float32)
     if reasons:
-        np.copyto(totals, RULED_OUT, where=_any_mask(list(reasons.values())))
+        np.copyto(totals, REJECTED_TOTAL, where=_any_mask(list(reasons.values())))
     return totals
 
 
@@ -329,7 +329,7 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
         totals = np.add(wide, totals, out=wide)
     elif wide_reasons:
         totals = totals.copy()
-        np.copyto(totals, RULED_OUT, where=_any_mask(list(wide_reasons.values())))
+        np.copyto(totals, REJECTED_TOTAL, where=_any_mask(list(wide_reasons.values())))
     reasons = {**reasons, **wide_reasons} if wide_reasons else reasons
     chosen, runner_up = best_two(table, totals)
     return Decision(ask, table, profile, chosen, runner_up, totals, reasons)
@@ -356,11 +356,11 @@ def _first_two(totals: Floats) -> tuple[int, int]:
     restored."""
     first = int(totals.argmax())
     best = totals[first]
-    if best == RULED_OUT:
+    if best == REJECTED_TOTAL:
         return NO_ROW, NO_ROW
-    totals[first] = RULED_OUT
+    totals[first] = REJECTED_TOTAL
     second = int(totals.argmax())
-    is_rejected = totals[second] == RULED_OUT
+    is_rejected = totals[second] == REJECTED_TOTAL
     totals[first] = best
     return first, (NO_ROW if is_rejected else second)
 

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 
 from lattice.engine.batch_result import BatchResult, Pick
-from lattice.engine.decide import NO_ROW, RULED_OUT, ActivePlugins, ShapeCache, evaluate
+from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, ActivePlugins, ShapeCache, evaluate
 from lattice.engine.plugin import Ask, DomainScores, Profile
 from lattice.engine.table import Floats, Rowids, RowSubset, Table
 
@@ -19,7 +19,7 @@ MAX_LOOKAHEAD_LEVELS = 64
 INITIAL_LOOKAHEAD_ROWS = 32
 MAX_LOOKAHEAD_ROWS = 512
 # An entry (−total, rank, row) that stands for no row.
-NO_RUNNER_UP = (-float(RULED_OUT), 0, NO_ROW)
+NO_RUNNER_UP = (-float(REJECTED_TOTAL), 0, NO_ROW)
 # Share of the highest possible total: totals that differ by less may become equal in 32-bit floats once the
 # score of a domain is added.
 TIE_MARGIN_SHARE = 2.0**-20
@@ -123,7 +123,7 @@ def _merge(lookahead: _Lookahead, count: int) -> list[Pick]:
     A picked row returns to the heap with its next total.
     """
     rows = lookahead.best_first(
-        _reachable_rows(lookahead, np.flatnonzero(lookahead.totals > RULED_OUT), count + 1, 0.0)
+        _reachable_rows(lookahead, np.flatnonzero(lookahead.totals > REJECTED_TOTAL), count + 1, 0.0)
     )
     lookahead.set_expected_order(rows)
     # Sorted, and therefore a heap.
@@ -136,7 +136,7 @@ def _merge(lookahead: _Lookahead, count: int) -> list[Pick]:
         second, _, runner_up = min(heap[1:3], default=NO_RUNNER_UP)
         picks.append(Pick(row, -best, runner_up, -second))
         total = lookahead.place(row)
-        if total == RULED_OUT:
+        if total == REJECTED_TOTAL:
             heappop(heap)
         else:
             heapreplace(heap, (-total, rank, row))
@@ -252,7 +252,7 @@ class _Domains:
             runner_up, second = self._next_best(domain)
             picks.append(Pick(row, -best, runner_up, second, float(domain.domain_score)))
             total = self._lookahead.place(row)
-            if total != RULED_OUT:
+            if total != REJECTED_TOTAL:
                 domain.push(total, rank, row)
             self._update_bids(code)
         return picks
@@ -271,7 +271,7 @@ class _Domains:
         own, rival = domain.best(), self._heap[0] if self._has_bid() else None
         if own and (rival is None or own < rival[:2]):
             return domain.best_row, -own[0]
-        return (self._domains[rival[2]].best_row, -rival[0]) if rival else (NO_ROW, float(RULED_OUT))
+        return (self._domains[rival[2]].best_row, -rival[0]) if rival else (NO_ROW, float(REJECTED_TOTAL))
 
     def _update_bids(self, code: int) -> None:
         """Count a placement in the domain and renew the bids of the domains whose score changed."""
@@ -297,7 +297,7 @@ class _Domains:
     def _build(self, count: int) -> None:
         """Build the domains from the rows that `count` asks can reach."""
         lookahead, totals = self._lookahead, self._lookahead.totals
-        rows = np.flatnonzero(totals > RULED_OUT)
+        rows = np.flatnonzero(totals > REJECTED_TOTAL)
         codes = self._scores.codes[rows]
         margin = TIE_MARGIN_SHARE * lookahead.plugins.max_total
         order = np.argsort(codes, kind="stable")

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 
 Value = TypeVar("Value")
 # Limit of changes in a log; a reader that is further behind evaluates all rows again.
-MAX_CHANGES_KEPT = 1 << 16
+MAX_LOGGED_CHANGES = 1 << 16
 # Limit of cached derived columns, and of cached aggregates.
-MAX_COLUMNS_KEPT = 4096
+MAX_CACHED_COLUMNS = 4096
 # Limit of the cells of all derived columns together.
 MAX_CACHED_CELLS = 1 << 25
 MIN_CACHED_COLUMNS = 64
@@ -69,9 +69,9 @@ class ChangeLog:
     def add(self, row: int) -> None:
         self._rows.append(row)
         self.version += 1
-        if len(self._rows) > MAX_CHANGES_KEPT:
+        if len(self._rows) > MAX_LOGGED_CHANGES:
             # Half of the log is dropped at once, so that dropping stays rare.
-            drop = MAX_CHANGES_KEPT // 2
+            drop = MAX_LOGGED_CHANGES // 2
             del self._rows[:drop]
             self._start += drop
 
@@ -142,7 +142,7 @@ class DerivedColumns:
 
 def max_columns(count: int) -> int:
     """Return how many cached columns of `count` rows are allowed."""
-    return min(MAX_COLUMNS_KEPT, max(MIN_CACHED_COLUMNS, MAX_CACHED_CELLS // max(1, count)))
+    return min(MAX_CACHED_COLUMNS, max(MIN_CACHED_COLUMNS, MAX_CACHED_CELLS // max(1, count)))
 
 
 def drop_oldest_half(cache: dict[Any, Any], most: int) -> None:
@@ -182,7 +182,7 @@ class Aggregates:
         self.version(table)
         entry = self._values.get(key)
         if entry is None:
-            if len(self._values) >= MAX_COLUMNS_KEPT:
+            if len(self._values) >= MAX_CACHED_COLUMNS:
                 # Dropped aggregates are no longer compared: a new version invalidates the answers that used
                 # them.
                 self._values.clear()

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from lattice.engine.decide import RULED_OUT, Decision, FrozenExplanation, best_row
+from lattice.engine.decide import REJECTED_TOTAL, Decision, FrozenExplanation, best_row
 from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
@@ -82,7 +82,7 @@ def best_rows(decision: Decision, top: int) -> list[int]:
         if row < 0:
             break
         rows.append(row)
-        totals[row] = RULED_OUT
+        totals[row] = REJECTED_TOTAL
     return rows
 
 
@@ -108,7 +108,7 @@ def summarize(decision: Decision, noun: str = "node") -> str:
     """Return `n1: best of 38 that fit, of 40 nodes`, or `0 of 2 nodes: 1 without 2 cpu free; 1 without 1 gpu
     free`."""
     total = int(np.count_nonzero(decision.alive))
-    fitting = int(np.count_nonzero(decision.totals > RULED_OUT))
+    fitting = int(np.count_nonzero(decision.totals > REJECTED_TOTAL))
     nouns = f"{noun}s" if total != 1 else noun
     rejections = "; ".join(f"{count:,} {reason.summary()}" for reason, count in rejection_counts(decision))
     if not decision.fits:

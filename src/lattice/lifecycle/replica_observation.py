@@ -12,7 +12,7 @@ from lattice.kinds.meta.timestamps import parse_timestamp
 from lattice.kinds.node import NODE_CLASS_LABEL, NOT_JOINED, LatticeNode
 from lattice.kinds.service import PLACED_CONDITION, LatticeService, service_key
 from lattice.kinds.workload import NO_NODE_FITS, SCHEDULED_CONDITION, LatticeWorkload, WorkloadSpec
-from lattice.lifecycle.replica_template import NodeGroupKey, node_group_of, template
+from lattice.lifecycle.replica_template import NodeGroupKey, node_group_of, workload_template
 
 
 @dataclass(frozen=True)
@@ -230,7 +230,7 @@ def has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkloa
     if not replicas:
         condition = find_condition(service.status.conditions, PLACED_CONDITION)
         return condition is not None and condition.observed_generation != service.metadata.generation
-    desired = machine_needs(template(service))
+    desired = machine_needs(workload_template(service))
     # Replicas of one revision share their needs: each revision is computed once.
     needs_by_revision: dict[str, Hashable] = {}
     for replica in replicas:

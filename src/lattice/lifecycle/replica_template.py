@@ -42,7 +42,7 @@ def node_group_of(workload: LatticeWorkload) -> NodeGroupKey:
     return (workload.spec.cluster, workload.spec.constraints.node_selector.get(NODE_CLASS_LABEL, ""))
 
 
-def template(service: LatticeService) -> WorkloadSpec:
+def workload_template(service: LatticeService) -> WorkloadSpec:
     """Return the spec that the replicas of the service share, before a node group and a slot are chosen."""
     spec = service.spec
     workload = WorkloadSpec(

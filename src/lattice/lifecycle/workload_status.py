@@ -29,13 +29,13 @@ MAX_LOG_CHARS = 2048
 FAILURE_CLEARING_ACTIONS = frozenset({Action.APPLY, Action.FORGIVE, Action.RETRY})
 MISSING_REPORT = Report()
 EMPTY_STATUS = WorkloadStatus()
-STATES: tuple[ActualState, ...] = get_args(ActualState)
+ACTUAL_STATES: tuple[ActualState, ...] = get_args(ActualState)
 # Actions after which the workload is bound to no node.
 UNBINDING_ACTIONS = RELEASING_ACTIONS | {Action.FINALIZE_DELETE}
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class WorkloadObservation:
     """What the leader knows of a workload besides the stored record."""
 
     node: BoundNodeState
@@ -57,11 +57,11 @@ class Observation:
 
 def parse_actual_state(state: str) -> ActualState:
     """Return the state that an agent reports, or Unknown for a state that this version does not know."""
-    actual: ActualState = next((name for name in STATES if name == state), "Unknown")
+    actual: ActualState = next((name for name in ACTUAL_STATES if name == state), "Unknown")
     return actual
 
 
-def build_input(workload: LatticeWorkload, observation: Observation, now: datetime) -> WorkloadInput:
+def build_input(workload: LatticeWorkload, observation: WorkloadObservation, now: datetime) -> WorkloadInput:
     """Build the input of the lifecycle decision from the stored workload and the observation."""
     status = workload.status
     action_at, state_since = parse_time(status.last_action_at), parse_time(status.state_since)
@@ -98,7 +98,7 @@ def build_input(workload: LatticeWorkload, observation: Observation, now: dateti
 
 
 def next_status(
-    workload: LatticeWorkload, observation: Observation, decision: Decision, now: datetime
+    workload: LatticeWorkload, observation: WorkloadObservation, decision: Decision, now: datetime
 ) -> WorkloadStatus:
     """Return the workload status after the observation and the decision; equal to the present status if there
     is no change to write."""
@@ -135,7 +135,9 @@ def next_status(
     return status
 
 
-def _observed_status(workload: LatticeWorkload, observation: Observation, now: datetime) -> WorkloadStatus:
+def _observed_status(
+    workload: LatticeWorkload, observation: WorkloadObservation, now: datetime
+) -> WorkloadStatus:
     """The status with the reported state, readiness, revision and disconnect policy, before the decision is
     applied."""
     state = _actual_state(workload, observation)
@@ -167,7 +169,7 @@ def _in_state(status: WorkloadStatus, state: ActualState, now: datetime) -> Work
     return replace(status, actual_state=state, state_since=format_micro_time(now))
 
 
-def _actual_state(workload: LatticeWorkload, observation: Observation) -> ActualState:
+def _actual_state(workload: LatticeWorkload, observation: WorkloadObservation) -> ActualState:
     """The state to show: reported by the agent, or derived from the record where no report counts."""
     status = workload.status
     if not observation.is_node_heard:

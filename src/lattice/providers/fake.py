@@ -21,8 +21,8 @@ class FakeProvider:
 
     clock: Clock
     name: str = "fake"
-    # Seconds per creation or deletion.
-    latency: float = 0.0
+    # Per creation or deletion.
+    latency_s: float = 0.0
     # Maximum count of machines.
     quota: int | None = None
     regions: frozenset[str] | None = None
@@ -54,7 +54,7 @@ class FakeProvider:
             )
             self._save()
         if status.state != "Running":
-            await self.clock.sleep(self.latency)
+            await self.clock.sleep(self.latency_s)
             # A concurrent call may have deleted the machine during the delay.
             if machine.node in self._machines:
                 self._machines[machine.node] = replace(status, state="Running", message="")
@@ -65,7 +65,7 @@ class FakeProvider:
     async def delete(self, node: str) -> None:
         self._raise_if_unavailable()
         if node in self._machines:
-            await self.clock.sleep(self.latency)
+            await self.clock.sleep(self.latency_s)
             self._machines.pop(node, None)
             self._save()
             self.on_deleted(node)

@@ -8,10 +8,10 @@ import pytest
 from lattice.agent.host.cgroups import (
     Hierarchy,
     candidate_parents,
+    create_cgroups,
     limit_files,
-    make,
     process_cgroups,
-    writable,
+    writable_hierarchies,
 )
 from lattice.agent.host.runtime_protocol import Limits
 
@@ -80,11 +80,11 @@ def test_cgroups_of_a_process() -> None:
 def test_unwritable_hierarchies_are_not_used(tmp_path: Path) -> None:
     plain = tmp_path / "no-cgroup"
     plain.mkdir()
-    assert writable([Hierarchy(plain, 1, BOTH), Hierarchy(tmp_path / "missing", 2, BOTH)]) == []
+    assert writable_hierarchies([Hierarchy(plain, 1, BOTH), Hierarchy(tmp_path / "missing", 2, BOTH)]) == []
 
 
 def test_failed_limit_is_not_reported_as_enforced(tmp_path: Path) -> None:
     (tmp_path / "x" / "cpu.max").mkdir(parents=True)  # a folder cannot be written to
-    paths, enforced = make([Hierarchy(tmp_path, 2, BOTH)], "x", Limits(cpu=100))
+    paths, enforced = create_cgroups([Hierarchy(tmp_path, 2, BOTH)], "x", Limits(cpu=100))
     assert paths == (str(tmp_path / "x"),)
     assert enforced == {}

@@ -12,7 +12,7 @@ from build.process_node import an_agent, clock, end_all, kill_now, running_node,
 from build.waiting import eventually
 
 from lattice.agent.host import instance_processes as groups
-from lattice.agent.host.watchdog import Watchdog, since_boot
+from lattice.agent.host.watchdog import Watchdog, seconds_since_boot
 from lattice.agent.runtimes.preflight import tag_of
 
 FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
@@ -20,7 +20,7 @@ FOREVER = "trap '' TERM; while :; do sleep 0.05; done"
 
 def dead(folder: Path) -> bool:
     handle = written(folder).records[0].handle
-    return not groups.members(
+    return not groups.instance_pids(
         handle.pid, handle.start, handle.cgroups, tag_of(folder / "instances", instance_id())
     )
 
@@ -34,7 +34,7 @@ async def test_watchdog_stops_instances_of_dead_agent(tmp_path: Path) -> None:
         kill_now(agent)
     try:
         await eventually(lambda: dead(tmp_path), 5)
-        assert 1.2 < since_boot() - last < 2.2
+        assert 1.2 < seconds_since_boot() - last < 2.2
         await eventually(lambda: not watchdogs(tmp_path), 5)
         with an_agent(tmp_path) as (_, adopted):
             assert adopted[0].failure

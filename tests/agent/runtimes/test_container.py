@@ -67,7 +67,7 @@ def test_podman_errors_map_to_failures(text: str, reason: str, retryable: bool) 
 
 async def test_missing_podman_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    assert await podman.find() == "podman is not installed"
+    assert await podman.find_podman() == "podman is not installed"
 
 
 async def test_docker_is_not_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ async def test_docker_is_not_accepted(tmp_path: Path, monkeypatch: pytest.Monkey
     docker.write_text("#!/bin/sh\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert await podman.find() == "podman is not installed; docker is not supported"
+    assert await podman.find_podman() == "podman is not installed; docker is not supported"
 
 
 async def test_broken_podman_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +83,7 @@ async def test_broken_podman_is_quoted(tmp_path: Path, monkeypatch: pytest.Monke
     broken.write_text("#!/bin/sh\n/bin/echo 'Error: no user namespaces' >&2\nexit 125\n")
     broken.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert await podman.find() == "podman cannot run containers here: default: no user namespaces"
+    assert await podman.find_podman() == "podman cannot run containers here: default: no user namespaces"
 
 
 async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ async def test_node_without_podman_rejects_images_only(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def real() -> Iterator[podman.Podman]:
-    found, busybox = asyncio.run(podman.find()), shutil.which("busybox")
+    found, busybox = asyncio.run(podman.find_podman()), shutil.which("busybox")
     if isinstance(found, str) or busybox is None:
         pytest.skip(found if isinstance(found, str) else "busybox-static is not installed")
     import tempfile

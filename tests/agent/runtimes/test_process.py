@@ -24,7 +24,7 @@ from lattice.kinds.container import Container, ExecProbe, HttpProbe, Port, Probe
 
 WITHOUT_CGROUPS = ProcessRuntimeOptions(hierarchies=())
 HAS_CGROUPS = bool(cgroups.detect())
-cgroups.prune(cgroups.detect())
+cgroups.remove_empty_branches(cgroups.detect())
 needs_cgroups = pytest.mark.skipif(not HAS_CGROUPS, reason="no cgroup is writable here")
 DETACHED = "import os, time; os.fork() and os._exit(0); os.setsid(); open('child', 'w').write(str(os.getpid())); time.sleep(60)"
 
@@ -431,7 +431,7 @@ def test_launcher_of_dead_agent_starts_nothing(tmp_path: Path) -> None:
 async def test_stale_cgroups_are_removed(tmp_path: Path) -> None:
     hierarchies = cgroups.detect()
     name = tag_of(tmp_path / "instances", instance_id(uid="forgotten"))
-    paths, _ = cgroups.make(hierarchies, name, Limits())
+    paths, _ = cgroups.create_cgroups(hierarchies, name, Limits())
     assert paths
     async with running_node(tmp_path):
         assert not any(Path(path).exists() for path in paths)

@@ -105,7 +105,8 @@ def test_whatif_with_unplaced_services_exits_with_2(lattice):
     [
         pytest.param(["whatif", "--lose-pool", "us-east"], id="a pool that is lost"),
         pytest.param(
-            ["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"], id="a certificate, and dearer"
+            ["whatif", "--drop-compliance", "us-east:gdpr", "--price", "+20%"],
+            id="dropped compliance, and dearer",
         ),
     ],
 )
@@ -141,7 +142,7 @@ def test_repeated_whatif_flags_count_once(lattice):
     ]
     ran = lattice("whatif", *twice, "--world", SEED_000)
     assert ran.code == 2, ran.err
-    assert ran.out.startswith("without ap-south, with us-east not certified for GDPR: ")
+    assert ran.out.startswith("without ap-south, without compliance GDPR in us-east: ")
 
 
 def test_cost_of_one_namespace_sums_its_services(lattice, running, tmp_path):
@@ -296,12 +297,12 @@ def test_optimise_lists_moves_that_save_money(lattice, running):
         pytest.param(
             ["whatif", "--drop-compliance", "us-east"],
             "is not POOL:COMPLIANCE",
-            id="a certificate without its name",
+            id="a pool without a compliance standard",
         ),
         pytest.param(
             ["whatif", "--drop-compliance", "us-east:pci"],
             "us-east does not have pci",
-            id="a certificate that it has not",
+            id="a compliance standard that the pool does not have",
         ),
         pytest.param(["cost", "--by", "team"], "is not pool, service or label:KEY", id="cost by anything"),
         pytest.param(["optimise", "--payback", "5s"], "--payback must be 1h or more", id="a payback at once"),

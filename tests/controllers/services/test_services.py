@@ -158,7 +158,7 @@ async def test_former_leader_writes_nothing() -> None:
         assert await fleet.store.revision() == revision_before
 
 
-@pytest.mark.parametrize("hidden", ["p1", "certificate"])
+@pytest.mark.parametrize("hidden", ["p1", "compliance"])
 async def test_running_replicas_stay_on_unsuitable_placement(hidden: str) -> None:
     pools = [
         a_pool("p1", labels={"compliance": ["gdpr"]}),

@@ -32,7 +32,7 @@ LIMITS = [
 ]
 CASES = [
     pytest.param([a_pool(capacity=SMALL, budget=1), a_service(compliance=["gdpr"])],
-                 [("Compliance", "compliance"), *LIMITS, ("Budget", "budget of latticepool/p1")], id="closed by a certificate, all limits and the budget"),
+                 [("Compliance", "compliance"), *LIMITS, ("Budget", "budget of latticepool/p1")], id="closed by compliance, all limits and the budget"),
     pytest.param([a_pool(capacity=SMALL, budget=1), a_service(cores=64, memory=512, gpu=2)],
                  [("Available", "cpu on one machine"), ("Available", "gpu on one machine"), ("Available", "memory on one machine"), *LIMITS,
                   ("Budget", "budget of latticepool/p1")], id="too big in everything, full, and over budget"),

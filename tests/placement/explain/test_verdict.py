@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, given, note, settings
 
 from lattice.kinds.meta.base import Kind
 from lattice.placement.explain.blockers import (
-    IGNORABLE,
+    IGNORABLE_LIMITS,
     LimitBlocker,
     find_blockers,
     is_feasible,
@@ -84,7 +84,7 @@ CASES = [
                   a_service()], "NotNow", "1 full", [["capacity limits"], ["capacity reservations for other services"]],
                  id="what is reserved for others may become free"),
     pytest.param([a_pool(), a_service(compliance=["gdpr"])], "Never", "1 without compliance gdpr", [["compliance gdpr"]],
-                 id="a certificate that no pool has"),
+                 id="a compliance standard that no pool has"),
     pytest.param([a_pool(), a_service(cores=64)], "Never", "1 without a machine type that fits one replica", [["cpu of one replica"]],
                  id="no machine is big enough"),
     pytest.param([a_pool(), a_service(nodeSelector={"disk": "ssd"})], "Never", "without a machine type that fits one replica", [["required machine labels"]],
@@ -167,7 +167,7 @@ EU, FED = (
 )
 CONTRADICTING = [
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_policy("b", compliance=["fedramp"]), a_service()],
-                 ["compliance gdpr (policy/a) and compliance fedramp (policy/b): no pool has both"], id="two policies, and no pool has both certificates"),
+                 ["compliance gdpr (policy/a) and compliance fedramp (policy/b): no pool has both"], id="two policies, and no pool has both"),
     pytest.param([a_pool("p1", **EU), a_pool("p2", **FED), a_policy("a", compliance=["gdpr"]), a_service(requiredRegions=["us-east-1"])],
                  ["a replica in us-east-1 (service/api) and compliance gdpr (policy/a): no pool has both"],
                  id="a region is required where no pool has what a policy wants"),
@@ -197,7 +197,9 @@ def test_conflict_vanishes_without_either_requirement(world: World) -> None:
     fleet = world.build_fleet()
     for name, demand in world.demands.items():
         found = list(conflicting_requirements(demand, fleet))
-        assert not found or not is_feasible(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet), name
+        assert not found or not is_feasible(
+            replace(demand, ignored_limits=frozenset(IGNORABLE_LIMITS)), fleet
+        ), name
         for each in demand.requirements:
             without = list(conflicting_requirements(demand.without([each]), fleet))
             assert [
@@ -277,7 +279,7 @@ def test_region_pattern(regions: list[str], shown: str) -> None:
 
 
 REQUIRED = [
-    pytest.param([a_pool(), a_service(compliance=["HIPAA"], capabilities=["gpu"], gpu=1)], id="certificate, capability and GPU"),
+    pytest.param([a_pool(), a_service(compliance=["HIPAA"], capabilities=["gpu"], gpu=1)], id="compliance, capability and GPU"),
     pytest.param([a_pool(), a_service(requiredRegions=["us-east", "us-west"])], id="two regions"),
     pytest.param([a_pool("p1", **US), a_policy(minRegions=3), a_service()], id="two more regions"),
     pytest.param([a_pool(), a_service(cores=64, memory=500.5, replicas=3)], id="bigger machines"),
@@ -377,13 +379,15 @@ def test_verdict_kinds_match_their_definition(world: World) -> None:
     fleet, verdicts = failures(world)
     for name, found in verdicts.items():
         demand = world.demands[name]
-        is_here = all(any(offer.is_in(each.value) for offer in fleet.offers) for each in demand.regions)
+        is_here = all(
+            any(offer.matches_region(each.value) for offer in fleet.offers) for each in demand.regions
+        )
         with fleet.what_if():
             known = place(replace(demand, ignored_limits=frozenset({"prices"})), fleet).is_complete
         with fleet.what_if():
             free = place(replace(demand, ignored_limits=frozenset({"budget"})), fleet).is_complete
         with fleet.what_if():
-            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE)), fleet).is_complete
+            later = place(replace(demand, ignored_limits=frozenset(IGNORABLE_LIMITS)), fleet).is_complete
         by_money = "NoPrice" if known else "OverBudget" if free else "NotNow" if later else "Never"
         expected = "NotHere" if not is_here and not demand.rule_conflict else by_money
         note(f"{name}: {found.reason}")

@@ -175,7 +175,7 @@ def test_cluster_rules_are_merged(policies: list[Any], rules: tuple[int, int, in
     found = demand(
         a_service(), *(a_policy(f"p{number}", clusters=each) for number, each in enumerate(policies))
     ).rules
-    assert (found.min_nodes, found.max_nodes, found.packing) == rules
+    assert (found.min_nodes, found.max_nodes, found.packing_millionths) == rules
 
 
 @pytest.mark.parametrize(("objects", "problem"), [

@@ -166,7 +166,7 @@ def test_misplaced_replicas_are_reported_and_stay() -> None:
 
 @pytest.mark.parametrize(("policy", "reason"), [
     pytest.param(a_policy(minRegions=2), "replicas in 2 regions, not 1", id="too few regions"),
-    pytest.param(a_policy(compliance=["soc2"]), "p1: compliance: need soc2, have none", id="a certificate that was not asked for before"),
+    pytest.param(a_policy(compliance=["soc2"]), "p1: compliance: need soc2, have none", id="a compliance standard that was not asked for before"),
 ])  # fmt: skip
 def test_new_policy_makes_placement_stale(policy: Kind, reason: str) -> None:
     world = converge(a_world(a_pool(), a_service(replicas=2))).resulting_world()

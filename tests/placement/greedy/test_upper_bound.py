@@ -7,7 +7,12 @@ from build.worlds import EXAMPLES, a_class, a_pool, a_service, a_static, a_world
 from hypothesis import HealthCheck, given, settings
 
 from lattice.kinds.meta.base import Kind
-from lattice.placement.explain.blockers import IGNORABLE, find_blockers, resize_assignments, without_blockers
+from lattice.placement.explain.blockers import (
+    IGNORABLE_LIMITS,
+    find_blockers,
+    resize_assignments,
+    without_blockers,
+)
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.upper_bound import may_fit
 from lattice.placement.model.world import World
@@ -54,7 +59,7 @@ def test_may_fit_never_rejects_a_feasible_demand(world: World) -> None:
         asked = [
             demand,
             *(without_blockers(demand, [each]) for each in find_blockers(demand, fleet)),
-            replace(demand, ignored_limits=frozenset(IGNORABLE)),
+            replace(demand, ignored_limits=frozenset(IGNORABLE_LIMITS)),
         ]
         for each in asked:
             with fleet.what_if():

@@ -56,7 +56,7 @@ def test_pool_offer_has_labels_classes_and_limits() -> None:
         "tier": ("production",), "region": ("p1-1",), "zone": ("a",), "provider": ("aws",),
     }  # fmt: skip
     assert (offer.compliance, offer.capabilities, offer.residency) == ({"soc2", "hipaa"}, {"gpu"}, {"eu"})
-    assert (offer.limits.nodes, offer.limits.milli, offer.limits.memory, offer.limits.clusters) == (
+    assert (offer.limits.nodes, offer.limits.millicores, offer.limits.memory, offer.limits.clusters) == (
         3,
         10_500,
         8 * GIB,
@@ -241,7 +241,7 @@ def test_region_matches_offer_name_or_region_name() -> None:
         each.name: each
         for each in supply(a_pool("p1", region="r"), a_cloud(regions=["r"]), a_static(region="east")).offers
     }
-    assert [name for name, each in offers.items() if each.is_in("r")] == ["cloud/r", "p1"]
-    assert offers["p1"].is_in("p1")
-    assert offers["dc"].is_in("east")
-    assert not offers["dc"].is_in("dc-hall")
+    assert [name for name, each in offers.items() if each.matches_region("r")] == ["cloud/r", "p1"]
+    assert offers["p1"].matches_region("p1")
+    assert offers["dc"].matches_region("east")
+    assert not offers["dc"].matches_region("dc-hall")

@@ -93,7 +93,10 @@ def _all_of_them(demand: Demand, kind: MachineType) -> int:
             Fraction(others * demand.effective_needs.get(name, 0), max(1, machines) * kind.size[name])
             for name in ("cpu", "memory")
         ]
-        if others >= machines * _on_one(demand, kind) or max(taken) * 1_000_000 >= demand.rules.packing:
+        if (
+            others >= machines * _on_one(demand, kind)
+            or max(taken) * 1_000_000 >= demand.rules.packing_millionths
+        ):
             machines += 1
     return machines * kind.rate
 

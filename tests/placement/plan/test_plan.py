@@ -143,18 +143,18 @@ def test_plan_lists_added_changed_and_removed() -> None:
     assert not made.is_empty
 
 
-CERTIFIED = {"compliance": ["soc2"]}
+SOC2 = {"compliance": ["soc2"]}
 
 
 @pytest.mark.parametrize(("before", "changed", "moving"), [
-    pytest.param([a_pool("p1", labels=CERTIFIED), a_pool("p2", labels=CERTIFIED, budget=1), a_service(compliance=["soc2"])],
+    pytest.param([a_pool("p1", labels=SOC2), a_pool("p2", labels=SOC2, budget=1), a_service(compliance=["soc2"])],
                  [a_pool("p1")], None,
-                 id="a pool that loses its certificate, with no other to go to"),
-    pytest.param([a_pool("p1", labels=CERTIFIED), a_pool("p2", labels=CERTIFIED, classes=["dear"]), a_class(), a_class("dear", price=0.5),
+                 id="a pool that loses its compliance, with no other to go to"),
+    pytest.param([a_pool("p1", labels=SOC2), a_pool("p2", labels=SOC2, classes=["dear"]), a_class(), a_class("dear", price=0.5),
                   a_service(compliance=["soc2"])],
                  [a_pool("p1")], {("p2", "p2-001", "dear"): 1},
-                 id="a pool that loses its certificate, with another one that has it"),
-    pytest.param([a_pool("p1"), a_pool("p2", labels=CERTIFIED, classes=["dear"]), a_class(), a_class("dear", price=0.5), a_service()],
+                 id="a pool that loses its compliance, with another one that has it"),
+    pytest.param([a_pool("p1"), a_pool("p2", labels=SOC2, classes=["dear"]), a_class(), a_class("dear", price=0.5), a_service()],
                  [a_policy(compliance=["soc2"])], {("p2", "p2-001", "dear"): 1},
                  id="a policy that asks for more"),
 ])  # fmt: skip

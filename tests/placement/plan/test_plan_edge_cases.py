@@ -266,13 +266,13 @@ def test_lost_offer_matches_exact_name() -> None:
         left("one/r3")
 
 
-def test_dropped_certificate_matches_exact_offer_name() -> None:
+def test_dropped_compliance_matches_exact_offer_name() -> None:
     world = a_world(
         a_cloud("one", {"r1": {"compliance": ["soc2"]}}), a_pool("one", labels={"compliance": ["soc2"]})
     )
     for lost, kept in (("one", "one/r1"), ("one/r1", "one")):
         found = state_after(
-            whatif(world, WhatIfEvent(dropped_certificates=((lost, "SOC2"),)))
+            whatif(world, WhatIfEvent(dropped_compliance=((lost, "SOC2"),)))
         ).world.supply.offers
         assert {offer.name: set(offer.compliance) for offer in found} == {lost: set(), kept: {"soc2"}}
 

@@ -143,21 +143,19 @@ def test_placement_after_loss_keeps_limits_and_rules(number: int) -> None:
 
 @SOME
 @given(numbers)
-def test_dropped_certificate_moves_dependent_services(number: int) -> None:
+def test_dropped_compliance_moves_dependent_services(number: int) -> None:
     settled = converge(random_world(number))
     held = [(offer.name, each) for offer in settled.world.supply.offers for each in sorted(offer.compliance)]
     if not held:
         return
-    offer, certificate = held[number % len(held)]
-    lost = state_after(
-        whatif(settled.world, WhatIfEvent(dropped_certificates=((offer, certificate.upper()),)))
-    )
+    offer, compliance = held[number % len(held)]
+    lost = state_after(whatif(settled.world, WhatIfEvent(dropped_compliance=((offer, compliance.upper()),))))
     assert [each for each in violations(lost) if "skew" not in each] == []
     row = lost.fleet.row(offer)
     needing = [
         name
         for name, each in lost.world.demands.items()
-        if any(one.value == certificate for one in each.compliance)
+        if any(one.value == compliance for one in each.compliance)
     ]
     assert not any(lost.fleet.replicas.by_offer(name)[row] for name in needing)
 
@@ -222,7 +220,7 @@ GDPR = {"compliance": ["gdpr"]}
     pytest.param([a_cloud(regions=["r1", "r2"]), a_pool(classes=["dear"]), a_class(), a_class("dear", price=1, providers=["aws"]), a_service()],
                  WhatIfEvent(lost_offers=("cloud",)), {"p1": 1}, id="a whole cloud can be lost"),
     pytest.param([a_pool("p1", labels=GDPR), a_pool("p2", labels=GDPR, budget=144), a_service(compliance=["gdpr"])],
-                 WhatIfEvent(dropped_certificates=(("p1", "GDPR"),)), {"p2": 1}, id="a certificate is withdrawn, in upper or lower case"),
+                 WhatIfEvent(dropped_compliance=(("p1", "GDPR"),)), {"p2": 1}, id="compliance is dropped, in upper or lower case"),
     pytest.param([a_pool("p1", region="r", zone="a"), a_pool("p2", region="s", classes=["dear"]), a_class(), a_class("dear", price=1),
                   a_service("db"), a_service(**NEAR)], WhatIfEvent(lost_offers=("p1",)), {"p2": 1}, id="a service with a latency limit moves along"),
     pytest.param([a_static(nodes=1, cores=4, memory="16Gi"), a_cloud(), a_service()], WhatIfEvent(lost_offers=("dc",)), {"cloud/r1": 1},
@@ -273,8 +271,8 @@ def test_higher_prices_cost_more_and_move_nothing() -> None:
 @pytest.mark.parametrize(("event", "error", "words"), [
     pytest.param(WhatIfEvent(lost_offers=("moon",)), NotFound, "no pool, region or infrastructure moon", id="a pool that is not there"),
     pytest.param(WhatIfEvent(lost_offers=("p1/r",)), NotFound, "no pool, region or infrastructure p1/r", id="a region of a pool"),
-    pytest.param(WhatIfEvent(dropped_certificates=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="a certificate of an unknown pool"),
-    pytest.param(WhatIfEvent(dropped_certificates=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="a certificate that it does not have"),
+    pytest.param(WhatIfEvent(dropped_compliance=(("moon", "gdpr"),)), NotFound, "no pool or region moon", id="compliance of an unknown pool"),
+    pytest.param(WhatIfEvent(dropped_compliance=(("p1", "hipaa"),)), Invalid, "p1 does not have hipaa", id="compliance that it does not have"),
 ])  # fmt: skip
 def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Exception], words: str) -> None:
     with pytest.raises(error, match=words):
@@ -284,7 +282,7 @@ def test_losing_unknown_supply_is_rejected(event: WhatIfEvent, error: type[Excep
 def test_whatif_does_not_change_the_world() -> None:
     world = a_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"]))
     before = dict(world.objects)
-    whatif(world, WhatIfEvent(dropped_certificates=(("p1", "gdpr"),)))
+    whatif(world, WhatIfEvent(dropped_compliance=(("p1", "gdpr"),)))
     assert world.objects == before
     pool = world.objects["LatticePool", "", "p1"]
     assert isinstance(pool, LatticePool)

@@ -51,7 +51,7 @@ CASES = [
     pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=3)), [a_service(cores=8)], id="it asks for more than a machine has"),
     pytest.param(a_placed_world(a_pool(capacity=ONE), a_service(cores=2), a_service("db", cores=2)), [a_service(cores=3)],
                  id="it asks for more than is left on its machine"),
-    pytest.param(a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses a certificate"),
+    pytest.param(a_placed_world(a_pool(labels=GDPR), a_service(compliance=["gdpr"])), [a_pool()], id="its pool loses compliance"),
     pytest.param(a_placed_world(a_pool(), a_service()), [a_policy(compliance=["gdpr"])], id="a policy asks for more"),
     pytest.param(a_world(a_pool(capacity=ONE), a_service("zzz", cores=3)), [a_service(cores=3)],
                  id="what is declared already has its place before what is new"),

@@ -12,7 +12,7 @@ from lattice.kinds.meta.base import Condition, Kind
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.placement.plan.plan import FleetState, converge
-from lattice.placement.status.fleet_status import dollar_amount, fleet_digest, placed_because, spending
+from lattice.placement.status.fleet_status import dollar_amount, fleet_digest, placed_reason, spending
 from lattice.placement.status.placement_conditions import references_condition
 from lattice.placement.status.supply_conditions import (
     budget_condition,
@@ -61,7 +61,7 @@ def test_service_costs_of_shared_machine_add_up() -> None:
     pytest.param([a_service(), a_policy("ha", minRegions=2)], {"p1": 1, "p2": 1}, "Placed in p1 and p2 per minRegions of policy/ha", id="minRegions"),
 ])  # fmt: skip
 def test_placed_because(objects: list[Kind], offers: dict[str, int], reason: str) -> None:
-    assert placed_because(a_world(*objects).demands["default/api"], offers) == reason
+    assert placed_reason(a_world(*objects).demands["default/api"], offers) == reason
 
 
 def test_alternatives_list_rejected_pools() -> None:

@@ -54,7 +54,7 @@ def test_selector_is_replaceable() -> None:
 
 def test_profile_filters_reject_nodes() -> None:
     table = table_of(a_node_info("a", zone="x"), a_node_info("b", zone="x"), a_node_info("c", zone="y"))
-    far = workload_demands(labels={"app": "web"}, far=(near("zone", app="web"),))
+    far = workload_demands(labels={"app": "web"}, anti_affinity_terms=(near("zone", app="web"),))
     asks = [table.make_ask(f"default/w{number}", far) for number in range(3)]
     cycle = CompositeScheduler(compile_preset(), Reservations(table)).cycle([asks], 0.0)
     assert (

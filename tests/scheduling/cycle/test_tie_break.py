@@ -99,12 +99,12 @@ def test_weighted_random_without_scores_is_even() -> None:
     [
         pytest.param({"node_preferences": (LIKES_Z1,)}, {"n1"}, id="a preferred label"),
         pytest.param(
-            {"near_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
+            {"affinity_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
             {"n0"},
             id="a preferred workload",
         ),
         pytest.param(
-            {"far_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
+            {"anti_affinity_preferences": (PreferredWorkloads(weight=1, term=WEB),)},
             {"n1", "n2"},
             id="no anti-preferred workload",
         ),

@@ -40,7 +40,7 @@ def two_zones() -> NodeTable:
 def test_affinity_allows_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    found = ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("zone", app="db"),)))
+    found = ruled_out(WorkloadAffinity(), table, workload_demands(affinity_terms=(near("zone", app="db"),)))
     assert found == {
         "b1": ["without a workload app=db in the same zone"],
         "c1": ["without topology key zone"],
@@ -50,7 +50,9 @@ def test_affinity_allows_domain_of_match() -> None:
 def test_affinity_by_node_allows_only_that_node() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    assert set(ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("node", app="db"),)))) == {
+    assert set(
+        ruled_out(WorkloadAffinity(), table, workload_demands(affinity_terms=(near("node", app="db"),)))
+    ) == {
         "a2",
         "b1",
         "c1",
@@ -65,7 +67,7 @@ def test_affinity_requires_every_term() -> None:
         ruled_out(
             WorkloadAffinity(),
             table,
-            workload_demands(near=(near("zone", app="db"), near("zone", app="web"))),
+            workload_demands(affinity_terms=(near("zone", app="db"), near("zone", app="web"))),
         )
     ) == {
         "a1",
@@ -78,11 +80,14 @@ def test_affinity_requires_every_term() -> None:
 def test_affinity_is_limited_to_own_namespace() -> None:
     table = two_zones()
     place(table, workload_demands(labels={"app": "db"}, namespace="other"), "a1")
-    assert len(ruled_out(WorkloadAffinity(), table, workload_demands(near=(near("zone", app="db"),)))) == 4
+    assert (
+        len(ruled_out(WorkloadAffinity(), table, workload_demands(affinity_terms=(near("zone", app="db"),))))
+        == 4
+    )
 
 
 def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
-    group = workload_demands(labels={"app": "db"}, near=(near("zone", app="db"),))
+    group = workload_demands(labels={"app": "db"}, affinity_terms=(near("zone", app="db"),))
     table = two_zones()
     assert set(ruled_out(WorkloadAffinity(), table, group)) == {"c1"}
     place(table, group, "b1")
@@ -95,7 +100,7 @@ def test_affinity_to_absent_workload_rejects_all_nodes() -> None:
             ruled_out(
                 WorkloadAffinity(),
                 two_zones(),
-                workload_demands(labels={"app": "web"}, near=(near("zone", app="db"),)),
+                workload_demands(labels={"app": "web"}, affinity_terms=(near("zone", app="db"),)),
             )
         )
         == 4
@@ -107,11 +112,13 @@ def test_affinity_to_absent_workload_rejects_all_nodes() -> None:
     [
         pytest.param(
             WorkloadAffinity(),
-            workload_demands(labels={"app": "db"}, near=(near("rack", app="db"),)),
+            workload_demands(labels={"app": "db"}, affinity_terms=(near("rack", app="db"),)),
             id="affinity",
         ),
         pytest.param(
-            WorkloadAntiAffinity(), workload_demands(far=(near("rack", app="db"),)), id="anti-affinity"
+            WorkloadAntiAffinity(),
+            workload_demands(anti_affinity_terms=(near("rack", app="db"),)),
+            id="anti-affinity",
         ),
         pytest.param(
             TopologySpread(), workload_demands(service="s", spread=(a_spread("rack"),)), id="spread"
@@ -128,7 +135,9 @@ def test_unknown_topology_key_rejects_all_nodes(plugin: object, demands: object)
 def test_anti_affinity_rejects_domain_of_match() -> None:
     table = two_zones()
     place(table, DB, "a1")
-    found = ruled_out(WorkloadAntiAffinity(), table, workload_demands(far=(near("zone", app="db"),)))
+    found = ruled_out(
+        WorkloadAntiAffinity(), table, workload_demands(anti_affinity_terms=(near("zone", app="db"),))
+    )
     assert found == {
         "a1": ["with a workload app=db in the same zone"],
         "a2": ["with a workload app=db in the same zone"],
@@ -137,7 +146,7 @@ def test_anti_affinity_rejects_domain_of_match() -> None:
 
 
 def test_anti_affinity_rejects_node_without_domain() -> None:
-    loner = workload_demands(labels={"app": "db"}, far=(near("zone", app="db"),))
+    loner = workload_demands(labels={"app": "db"}, anti_affinity_terms=(near("zone", app="db"),))
     table = two_zones()
     assert ruled_out(WorkloadAntiAffinity(), table, loner) == {"c1": ["without topology key zone"]}
     place(table, loner, "c1")
@@ -147,7 +156,9 @@ def test_anti_affinity_rejects_node_without_domain() -> None:
 
 def test_anti_affinity_of_placed_workload_is_symmetric() -> None:
     table = two_zones()
-    place(table, workload_demands(labels={"app": "loner"}, far=(near("zone", app="web"),)), "a1")
+    place(
+        table, workload_demands(labels={"app": "loner"}, anti_affinity_terms=(near("zone", app="web"),)), "a1"
+    )
     found = ruled_out(WorkloadAntiAffinity(), table, WEB)
     assert found == {
         key: ["with a workload in the same zone whose anti-affinity excludes workloads app=web"]
@@ -162,7 +173,7 @@ def test_anti_affinity_with_empty_selector_text() -> None:
     table = two_zones()
     place(table, DB, "b1")
     everybody = WorkloadTerm(selector=LabelSelector(), topology_key="node")
-    assert ruled_out(WorkloadAntiAffinity(), table, workload_demands(far=(everybody,))) == {
+    assert ruled_out(WorkloadAntiAffinity(), table, workload_demands(anti_affinity_terms=(everybody,))) == {
         "b1": ["with a workload of any kind in the same node"]
     }
 
@@ -262,13 +273,13 @@ def test_preferred_affinity_scales_with_match_count() -> None:
     drawn = scores(
         PreferredAffinity(),
         table,
-        workload_demands(near_preferences=(workload_preference(10, "zone", app="db"),)),
+        workload_demands(affinity_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert drawn == {"a1": 0.6667, "a2": 0.6667, "b1": 0.5, "c1": 0.0}
     repelled = scores(
         PreferredAntiAffinity(),
         table,
-        workload_demands(far_preferences=(workload_preference(10, "zone", app="db"),)),
+        workload_demands(anti_affinity_preferences=(workload_preference(10, "zone", app="db"),)),
     )
     assert repelled == {"a1": 0.3333, "a2": 0.3333, "b1": 0.5, "c1": 1.0}
 
@@ -277,8 +288,11 @@ def test_workload_preferences_count_by_weight() -> None:
     table = two_zones()
     place(table, DB, "a1")
     both = (workload_preference(30, "zone", app="db"), workload_preference(10, "nowhere", app="db"))
-    assert scores(PreferredAffinity(), table, workload_demands(near_preferences=both))["a1"] == 0.375
-    assert scores(PreferredAntiAffinity(), table, workload_demands(far_preferences=both))["a1"] == 0.625
+    assert scores(PreferredAffinity(), table, workload_demands(affinity_preferences=both))["a1"] == 0.375
+    assert (
+        scores(PreferredAntiAffinity(), table, workload_demands(anti_affinity_preferences=both))["a1"]
+        == 0.625
+    )
 
 
 def test_soft_spread_prefers_emptiest_domain_without_reject() -> None:

@@ -167,9 +167,9 @@ def first_leaves(table: NodeTable) -> object:
 
 PORT = workload_demands(host_ports=((80, "TCP"),))
 SPREAD = workload_demands(labels={"app": "a"}, spread=(a_spread("zone", labels={"app": "a"}),))
-FAR = workload_demands(labels={"app": "a"}, far=(near("zone", app="a"),))
-NEAR = workload_demands(near=(near("zone", app="a"),))
-NEAR_ITS_OWN = workload_demands(labels={"app": "a"}, near=(near("zone", app="a"),))
+FAR = workload_demands(labels={"app": "a"}, anti_affinity_terms=(near("zone", app="a"),))
+NEAR = workload_demands(affinity_terms=(near("zone", app="a"),))
+NEAR_ITS_OWN = workload_demands(labels={"app": "a"}, affinity_terms=(near("zone", app="a"),))
 PLAIN = workload_demands(labels={"app": "a"})
 
 

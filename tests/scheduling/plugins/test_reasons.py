@@ -63,7 +63,7 @@ ZONES: list[tuple[str, dict[str, Any]]] = [
     ("b1", {"zone": "b"}),
     ("c1", {}),
 ]
-REPELS_WEB = workload_demands(labels={"app": "loner"}, far=(near("zone", app="web"),))
+REPELS_WEB = workload_demands(labels={"app": "loner"}, anti_affinity_terms=(near("zone", app="web"),))
 SPREAD = workload_demands(service="s", spread=(a_spread("zone"),))
 OPEN = "open to new workloads"
 
@@ -272,7 +272,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "elsewhere",
         zoned_table(WEB, "b1", "b1"),
-        workload_demands(near=(near("zone", app="web"),)),
+        workload_demands(affinity_terms=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none, 2 elsewhere, missing 1"],
     ),
@@ -280,7 +280,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "nowhere",
         zoned_table(WEB),
-        workload_demands(near=(near("zone", app="web"),)),
+        workload_demands(affinity_terms=(near("zone", app="web"),)),
         "a1",
         ["workloads app=web in zone a: need 1 or more, have none anywhere, missing 1"],
     ),
@@ -288,7 +288,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "in no zone",
         zoned_table(WEB, "b1"),
-        workload_demands(near=(near("zone", app="web"),)),
+        workload_demands(affinity_terms=(near("zone", app="web"),)),
         "c1",
         ["topology key: need zone, have no zone"],
     ),
@@ -296,7 +296,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAffinity",
         "no such key",
         zoned_table(WEB, "b1"),
-        workload_demands(near=(near("rack", app="web"),)),
+        workload_demands(affinity_terms=(near("rack", app="web"),)),
         "a1",
         ["topology key: need rack, have none on any node"],
     ),
@@ -304,7 +304,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAntiAffinity",
         "one of them is there",
         zoned_table(WEB, "b1"),
-        workload_demands(far=(near("zone", app="web"),)),
+        workload_demands(anti_affinity_terms=(near("zone", app="web"),)),
         "b1",
         ["workloads app=web in zone b: need none, have 1: default/placed-0, missing 1 fewer"],
     ),
@@ -312,7 +312,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         "WorkloadAntiAffinity",
         "many are there",
         zoned_table(WEB, "a1", "a1", "b1", "a2", "a2"),
-        workload_demands(far=(near("zone", app="web"),)),
+        workload_demands(anti_affinity_terms=(near("zone", app="web"),)),
         "a2",
         [
             "workloads app=web in zone a: need none, have 4: default/placed-0, default/placed-1, default/placed-3, …, missing 4 fewer"
@@ -409,7 +409,7 @@ class Watched(NodeTable):
         return super().column(name)
 
 
-APART = workload_demands(labels={"app": "web"}, far=(near("node", app="web"),))
+APART = workload_demands(labels={"app": "web"}, anti_affinity_terms=(near("node", app="web"),))
 
 
 @pytest.mark.parametrize(
@@ -419,8 +419,12 @@ APART = workload_demands(labels={"app": "web"}, far=(near("node", app="web"),))
         pytest.param(workload_demands(gpu=1, models=("v100", "a100")), id="no GPU free"),
         pytest.param(APART, id="too near, by node"),
         pytest.param(workload_demands(labels={"app": "web"}), id="kept away, by node"),
-        pytest.param(workload_demands(far=(near("zone", app="web"),)), id="too near, by zone"),
-        pytest.param(workload_demands(near=(near("zone", app="nobody"),)), id="no workload to be near to"),
+        pytest.param(
+            workload_demands(anti_affinity_terms=(near("zone", app="web"),)), id="too near, by zone"
+        ),
+        pytest.param(
+            workload_demands(affinity_terms=(near("zone", app="nobody"),)), id="no workload to be near to"
+        ),
         pytest.param(
             workload_demands(labels={"app": "web"}, spread=(a_spread("node", labels={"app": "web"}),)),
             id="uneven",

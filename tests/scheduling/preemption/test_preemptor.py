@@ -193,10 +193,16 @@ def test_victims_are_charged_to_disruption_budget() -> None:
             {"host_ports": ((80, "TCP"),)}, {"host_ports": ((80, "TCP"),)}, ["x"], id="a port is freed"
         ),
         pytest.param(
-            {"labels": WEB}, {"far": NOT_NEAR_WEB}, ["x"], id="a workload it has anti-affinity to is evicted"
+            {"labels": WEB},
+            {"anti_affinity_terms": NOT_NEAR_WEB},
+            ["x"],
+            id="a workload it has anti-affinity to is evicted",
         ),
         pytest.param(
-            {"far": NOT_NEAR_WEB}, {"labels": WEB}, ["x"], id="a workload with anti-affinity to it is evicted"
+            {"anti_affinity_terms": NOT_NEAR_WEB},
+            {"labels": WEB},
+            ["x"],
+            id="a workload with anti-affinity to it is evicted",
         ),
         pytest.param({}, {"node_selector": (("zone", "z9"),)}, [], id="no eviction changes a label"),
     ],

@@ -113,7 +113,10 @@ def has_place(facts: NodeInfo, here: list[Placement], in_zone: list[Placement], 
 
 
 def keeps_away(one: Demands, other: Demands, key: str) -> bool:
-    return any(term.topology_key == key and term.selector.matches(dict(other.labels)) for term in one.far)
+    return any(
+        term.topology_key == key and term.selector.matches(dict(other.labels))
+        for term in one.anti_affinity_terms
+    )
 
 
 def has_gpus(facts: NodeInfo, here: list[Placement], need: GpuNeed) -> bool:
@@ -145,7 +148,7 @@ LARGE = [
 PARTS = [GpuNeed(1, milli) for milli in (300, 300, 500, 700)]
 NEEDS = [None] * 4 + [*PARTS, GpuNeed(1, 1000), GpuNeed(2, 1000), GpuNeed(1, 400, ("A100",))]
 NET = [
-    {"host_ports": ports, "labels": (("app", app),), "far": far}
+    {"host_ports": ports, "labels": (("app", app),), "anti_affinity_terms": far}
     for ports, app, far in product(
         [()] * 4 + [((80, "TCP"),), ((80, "TCP"), (443, "UDP"))],
         "ab",
@@ -245,7 +248,7 @@ def spread(key: str) -> tuple[Spread, ...]:
         ),
         pytest.param(
             {"n0": ["x", "db"], "n1": ["x", "x"]},
-            {"near": NEAR_DB},
+            {"affinity_terms": NEAR_DB},
             ["n0.0"],
             id="not the neighbour that it needs",
         ),

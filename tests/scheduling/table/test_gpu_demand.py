@@ -24,7 +24,7 @@ from lattice.scheduling.table.gpu_demand import (
     GpuNodeStates,
     demand_class_of,
     leftover_by_free,
-    most_frequent,
+    most_frequent_classes,
     states_after,
 )
 from lattice.scheduling.table.node_info import NodeInfo
@@ -193,7 +193,7 @@ def test_expected_loss_agrees_with_naive_loop(
     nodes: list[tuple[int, int, str]], given_to: list[tuple[int, int, int, str]]
 ) -> None:
     table = table_with_placements(nodes, given_to)
-    kinds = most_frequent(
+    kinds = most_frequent_classes(
         Counter(filter(None, (demand_class_of(placement.ask) for placement in table.placements.values())))
     )
     mix = GpuDemandModel(kinds, table.gpus.models)

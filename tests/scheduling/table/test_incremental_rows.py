@@ -14,9 +14,9 @@ from build.property_settings import EXAMPLES, LONG
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lattice.engine.decide import RULED_OUT, decide
+from lattice.engine.decide import REJECTED_TOTAL, decide
 from lattice.engine.decide_batch import can_batch, decide_batch
-from lattice.engine.derived_columns import MAX_COLUMNS_KEPT
+from lattice.engine.derived_columns import MAX_CACHED_COLUMNS
 from lattice.engine.plugin import Profile
 from lattice.engine.table import RowSubset
 from lattice.kinds.constraints import MachineImage, PreferredNodes
@@ -56,11 +56,11 @@ DEMANDS = (
     workload_demands({"cpu": 1, "memory": 1}),
     workload_demands({"cpu": 1}, service="s"),
     workload_demands({"cpu": 1, "fpga": 1}, service="s", labels={"app": "a"}),
-    workload_demands({"cpu": 1}, labels={"app": "a"}, far=(near("zone", app="a"),)),
+    workload_demands({"cpu": 1}, labels={"app": "a"}, anti_affinity_terms=(near("zone", app="a"),)),
     workload_demands(
         {"cpu": 1},
         labels={"app": "a"},
-        near=(near("disk", app="a"),),
+        affinity_terms=(near("disk", app="a"),),
         spread=(a_spread("zone", labels={"app": "a"}, soft=True),),
     ),
     workload_demands({"cpu": 1}, labels={"app": "b"}, spread=(a_spread("zone", labels={"app": "b"}),)),
@@ -374,7 +374,10 @@ def test_unused_shapes_and_counts_are_evicted() -> None:
         labels = {"app": f"a{number}"}
         far = (near("zone", **labels),) if number % 50 == 0 else ()
         demands = workload_demands(
-            {"cpu": 1, f"odd-{number % 5000}": 0}, service=f"s{number}", labels=labels, far=far
+            {"cpu": 1, f"odd-{number % 5000}": 0},
+            service=f"s{number}",
+            labels=labels,
+            anti_affinity_terms=far,
         )
         ask = table.make_ask(f"default/w{number}", demands)
         if number % 25 == 0:
@@ -382,13 +385,13 @@ def test_unused_shapes_and_counts_are_evicted() -> None:
         table.assume(ask, number % 5)
         table.forget(ask.name)
     sizes = table._workload_index.sizes
-    assert sizes["tallies"] <= MAX_COLUMNS_KEPT
+    assert sizes["tallies"] <= MAX_CACHED_COLUMNS
     assert sizes["kinds"] <= MAX_IDLE_CLASSES + 1
     assert sizes["repelled"] == 0
     assert len(table._shapes) <= MAX_NUMBERED_SHAPES
     assert len(table._fixed_shapes) <= MAX_NUMBERED_SHAPES
     assert len(table._total) <= 16
-    assert len(table.shapes_seen_once) + len(table.shape_caches) <= 2 * MAX_COLUMNS_KEPT
+    assert len(table.shapes_seen_once) + len(table.shape_caches) <= 2 * MAX_CACHED_COLUMNS
 
 
 def test_evicted_topology_count_is_recomputed() -> None:
@@ -396,13 +399,13 @@ def test_evicted_topology_count_is_recomputed() -> None:
     kept = workload_demands({"cpu": 1}, service="kept", labels={"app": "kept"})
     table.assume(table.make_ask("default/kept", kept), table.row_of["n1"])
     rule = workload_demands(
-        {"cpu": 1}, service="kept", labels={"app": "kept"}, far=(near("node", app="kept"),)
+        {"cpu": 1}, service="kept", labels={"app": "kept"}, anti_affinity_terms=(near("node", app="kept"),)
     )
     before = decision_facts(table, rule)
-    for number in range(2 * MAX_COLUMNS_KEPT):
+    for number in range(2 * MAX_CACHED_COLUMNS):
         table.topology_counts("default", near("node", app=f"other-{number}").selector)
     assert decision_facts(table, rule) == before
-    assert before[2]["n1"] == RULED_OUT
+    assert before[2]["n1"] == REJECTED_TOTAL
 
 
 def test_evicted_shape_gets_a_fresh_number() -> None:

@@ -22,13 +22,13 @@ from lattice.kinds.cluster import ClusterSpec, LatticeCluster
 from lattice.kinds.meta.base import Condition, Metadata
 from lattice.kinds.node import NodeSpec, NodeStatus
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION
-from lattice.server.access.authorization import ADMINS, VIEWERS
+from lattice.server.access.authorization import ADMIN_GROUP, VIEWER_GROUP
 from lattice.server.access.certificate_authority import (
     CertificateKeyPair,
     ensure_server_certificate,
     new_authority,
 )
-from lattice.server.grpc.control_service import ControlService, code_of, user_of_pem
+from lattice.server.grpc.control_service import ControlService, grpc_status_code, user_of_pem
 from lattice.server.grpc.listener import AgentListener, Tls
 from lattice.server.resources.api import Api
 from lattice.store.memory import MemoryStore
@@ -56,7 +56,7 @@ class ControlWorld:
     @asynccontextmanager
     async def user(self, name: str = "ada", *groups: str) -> AsyncIterator[Any]:
         async with self.channel(
-            AUTHORITY.issue_client(name, groups or (ADMINS,), timedelta(hours=1))
+            AUTHORITY.issue_client(name, groups or (ADMIN_GROUP,), timedelta(hours=1))
         ) as channel:
             yield rpc.ControlStub(channel)
 
@@ -189,7 +189,7 @@ WRITES = {
 @pytest.mark.parametrize(
     ("user", "groups", "may_read"),
     [
-        pytest.param("vic", (VIEWERS,), True, id="a viewer reads"),
+        pytest.param("vic", (VIEWER_GROUP,), True, id="a viewer reads"),
         pytest.param("node:n1", ("lattice:nodes",), False, id="a node may do nothing"),
         pytest.param("eve", ("strangers",), False, id="nor has a stranger"),
     ],
@@ -221,7 +221,7 @@ async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
     stranger, _ = new_authority()
     async with (
         control_service(tmp_path) as world,
-        world.channel(stranger.issue_client("ada", [ADMINS])) as channel,
+        world.channel(stranger.issue_client("ada", [ADMIN_GROUP])) as channel,
     ):
         code, _ = await refused(rpc.ControlStub(channel).ListNodes(pb.ListRequest()))
         assert code == CODE.UNAVAILABLE
@@ -230,7 +230,7 @@ async def test_client_of_another_authority_is_rejected(tmp_path: Path) -> None:
 async def test_admin_certificate_opens_no_agent_session(tmp_path: Path) -> None:
     async with (
         control_service(tmp_path) as world,
-        world.channel(AUTHORITY.issue_client("ada", [ADMINS])) as channel,
+        world.channel(AUTHORITY.issue_client("ada", [ADMIN_GROUP])) as channel,
     ):
         stream = agent_rpc.AgentsStub(channel).Connect()
         code, _ = await refused(stream.read())
@@ -300,7 +300,7 @@ async def tell(world: ControlWorld, name: str, reason: str, *, warning: bool = F
 async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
     async with control_service(tmp_path) as world:
         await tell(world, "web", "Before")
-        async with world.user("vic", VIEWERS) as stub:
+        async with world.user("vic", VIEWER_GROUP) as stub:
             everything = stub.WatchEvents(pb.WatchEventsRequest(from_the_beginning=True))
             first = await everything.read()
             assert (first.reason, first.kind, first.name, first.type) == (
@@ -332,7 +332,7 @@ async def test_events_are_streamed_as_they_occur(tmp_path: Path) -> None:
     ids=["gone", "too many", "full", "anything else"],
 )
 def test_errors_have_codes(error: LatticeError, code: Any) -> None:
-    assert code_of(error) == code
+    assert grpc_status_code(error) == code
 
 
 def test_the_user_is_the_subject_of_the_certificate() -> None:

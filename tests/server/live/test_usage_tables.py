@@ -16,15 +16,15 @@ from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.presence import LastHeartbeat, Usage
 from lattice.server.live.usage_tables import (
-    Fleet,
+    UsageSnapshot,
     budget_fields,
     budget_rows,
     cluster_rows,
     node_rows,
     pool_rows,
-    requested_by,
     service_rows,
     summarize_cluster,
+    workload_requests,
 )
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
@@ -61,7 +61,7 @@ HEARD = {
     "n2": LastHeartbeat(2, 0.0, Usage(1500, 2 * GI, 9)),
     "n3": LastHeartbeat(3, 0.0, Usage(900, GI, 9), is_connected=False),
 }
-FLEET = Fleet(
+FLEET = UsageSnapshot(
     NOW,
     pools=[
         make_object(
@@ -158,7 +158,7 @@ def test_node_usage_is_empty_once_disconnected() -> None:
 def test_workload_row_shows_requests(spec: dict[str, Any], asked: tuple[int, int]) -> None:
     workload = make_object(LatticeWorkload, "w", "default", spec=spec)
     amounts = workload.spec.request_amounts
-    assert requested_by(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
+    assert workload_requests(workload) == asked == (amounts.get("cpu", 0), amounts.get("memory", 0))
 
 
 def test_clusters_sum_their_nodes() -> None:

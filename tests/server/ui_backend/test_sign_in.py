@@ -28,11 +28,11 @@ from lattice.server.access.authentication import (
     new_token,
     token_secret,
 )
-from lattice.server.access.authorization import ADMINS, VIEWERS
+from lattice.server.access.authorization import ADMIN_GROUP, VIEWER_GROUP
 from lattice.server.requests.call import Reply, User
 from lattice.server.ui_backend.event_stream import PageEventStream
 from lattice.server.ui_backend.pages import CONTENT_SECURITY_POLICY, PageRequest, Pages, is_page
-from lattice.server.ui_backend.sign_in import CODE_LIFETIME_S, SESSION_LIFE, SignIn
+from lattice.server.ui_backend.sign_in import CODE_LIFETIME_S, SESSION_LIFETIME, SignIn
 from lattice.store.memory import MemoryStore
 from lattice.store.protocol import ABSENT, Key, Put
 from lattice.ui import Asset
@@ -53,9 +53,9 @@ class SignInWorld:
         return self.pages.sign_in
 
     def code(self) -> str:
-        return self.sign_in.new_code(User("ada", frozenset({ADMINS})))
+        return self.sign_in.new_code(User("ada", frozenset({ADMIN_GROUP})))
 
-    async def token(self, group: str = VIEWERS) -> str:
+    async def token(self, group: str = VIEWER_GROUP) -> str:
         """A token without expiry."""
         token, name = new_token()
         secret = new_object(
@@ -108,7 +108,7 @@ async def test_code_signs_in_its_user_once() -> None:
     code = world.code()
     token = await world.enter(code=code)
     user = await world.who(token)
-    assert (user.name, ADMINS in user.groups) == ("ada", True)
+    assert (user.name, ADMIN_GROUP in user.groups) == ("ada", True)
     with pytest.raises(UnknownUser, match="was already used"):
         await world.enter(code=code)
     assert code not in str(await world.store.list(SECRETS))
@@ -122,7 +122,7 @@ async def test_code_and_session_expire() -> None:
     world.clock.jump(1)
     with pytest.raises(UnknownUser, match="the sign-in link has expired: it was valid for 10 minutes"):
         await world.enter(code=late)
-    world.clock.jump(SESSION_LIFE.total_seconds())
+    world.clock.jump(SESSION_LIFETIME.total_seconds())
     with pytest.raises(UnknownUser, match="expired"):
         await world.who(token)
     assert len(await world.secrets()) == 1

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from lattice.store.protocol import ABSENT, Delete, Entry, Put
 from lattice.store.sqlite import row_cache as sqlite_rows
-from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
+from lattice.store.sqlite.row_cache import LOG_POSITION_BITS, RowCache
 from lattice.store.sqlite.store import _SCHEMA_SQL
 
 NAMES = st.sampled_from("abcdef")
@@ -57,14 +57,14 @@ def test_rows_match_committed_transactions(
                     value,
                     Entry(pod(name), old[1], old[0]) if old else None,
                 )
-                log.append((revision << LOG_BITS, value, old[0] if old else None))
+                log.append((revision << LOG_POSITION_BITS, value, old[0] if old else None))
                 there.pop(f"a/{name}", None)
                 if value is not None:
                     there[f"a/{name}"] = (revision, value)
             rows.flush()
             if is_kept:
                 db.execute("COMMIT")
-                rows.tidy()
+                rows.trim()
             else:
                 db.execute("ROLLBACK")
                 rows.roll_back()
@@ -97,7 +97,7 @@ def test_cached_rows_are_not_reread_and_bounded(monkeypatch: pytest.MonkeyPatch)
         rows.load([pod(f"p{number}")])
         rows.write(Put(pod(f"p{number}"), b"x" * 100), number + 2, 0)
         rows.flush()
-        rows.tidy()
+        rows.trim()
     asked.clear()
     rows.load([pod("p99")])
     assert not asked, "it was written last"

@@ -69,7 +69,7 @@ def candidate_parents(mounts: str, own: str) -> list[Hierarchy]:
     return parents
 
 
-def writable(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
+def writable_hierarchies(candidates: Iterable[Hierarchy]) -> list[Hierarchy]:
     """The candidates in which the agent can create its branch; a v2 branch has only the controllers that the
     kernel delegated."""
     result = []
@@ -103,7 +103,7 @@ def _delegate_controllers(folder: Path, controllers: frozenset[str]) -> None:
 def detect() -> list[Hierarchy]:
     """The writable hierarchies of this machine; empty where the kernel exposes no cgroups."""
     try:
-        return writable(
+        return writable_hierarchies(
             candidate_parents(Path("/proc/self/mounts").read_text(), Path("/proc/self/cgroup").read_text())
         )
     except OSError:
@@ -128,7 +128,7 @@ def limit_files(limits: Limits, version: Literal[1, 2], controllers: frozenset[s
     return contents
 
 
-def make(
+def create_cgroups(
     hierarchies: Iterable[Hierarchy], name: str, limits: Limits
 ) -> tuple[tuple[str, ...], dict[str, str]]:
     """Create the cgroups of an instance; return their paths and, by resource, the cgroup version that
@@ -172,7 +172,7 @@ def _limit(path: Path, contents: dict[str, str]) -> bool:
     return bool(contents)
 
 
-def remove(paths: Iterable[str]) -> bool:
+def remove_cgroups(paths: Iterable[str]) -> bool:
     """Remove the cgroups; return False while the kernel still keeps a cgroup."""
     is_kept = False
     for path in paths:
@@ -186,10 +186,10 @@ def remove_stale(hierarchies: Iterable[Hierarchy], prefix: str) -> None:
     """Remove the cgroups of a killed agent; the kernel keeps cgroups with live processes."""
     for hierarchy in hierarchies:
         with suppress(OSError):
-            remove(str(path) for path in hierarchy.path.iterdir() if path.name.startswith(prefix))
+            remove_cgroups(str(path) for path in hierarchy.path.iterdir() if path.name.startswith(prefix))
 
 
-def prune(hierarchies: Iterable[Hierarchy]) -> None:
+def remove_empty_branches(hierarchies: Iterable[Hierarchy]) -> None:
     """Remove the agent's branches that are empty."""
     for hierarchy in hierarchies:
         with suppress(OSError):

@@ -38,7 +38,7 @@ def is_alive(pid: int, start: int) -> bool:
     return start_time(pid) == start
 
 
-def members(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set[int]:
+def instance_pids(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set[int]:
     """The live processes of an instance: all processes of its cgroups. Without a cgroup, the processes of its
     session or process group, and the processes that have its mark in the environment."""
     folders = [path for path in cgroups if os.path.isdir(path)]
@@ -86,7 +86,7 @@ def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> N
     group."""
     outside_group = [
         member
-        for member in members(pid, start, cgroups, mark)
+        for member in instance_pids(pid, start, cgroups, mark)
         if (fields := _stat(member)) and int(fields[2]) != pid
     ]
     # Once the leader has ended, its number may belong to another process group.
@@ -106,9 +106,9 @@ def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
             file.write("1")
     # A group that forks while it is killed needs several rounds.
     for _ in range(50):
-        survivors = members(pid, start, paths, mark)
+        survivors = instance_pids(pid, start, paths, mark)
         if not survivors:
             return True
         send_signal(survivors, signal.SIGKILL)
         os.sched_yield()
-    return not members(pid, start, paths, mark)
+    return not instance_pids(pid, start, paths, mark)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lattice.agent.host import cgroups
-from lattice.agent.host.instance_processes import members
+from lattice.agent.host.instance_processes import instance_pids
 from lattice.agent.host.runtime_protocol import Handle, Usage
 from lattice.clock import Clock
 
@@ -44,7 +44,7 @@ def instance_usage(meter: CpuMeter, name: str, handle: Handle, mark: str = "") -
 
     `name` is the name of the instance in the meter, `mark` the mark in the environment of its processes.
     """
-    pids = members(handle.pid, handle.start, handle.cgroups, mark)
+    pids = instance_pids(handle.pid, handle.start, handle.cgroups, mark)
     cpu_time, memory = cgroups.cpu_ns(handle.cgroups), cgroups.memory_bytes(handle.cgroups)
     return Usage(
         cpu=meter.milli_cores(name, process_cpu_ns(pids) if cpu_time is None else cpu_time),

@@ -22,7 +22,7 @@ from lattice.agent.host import instance_processes
 KILL_RETRY_S = 0.2  # delay before a kill that left processes alive is repeated
 
 
-def since_boot() -> float:
+def seconds_since_boot() -> float:
     """Seconds since boot, including suspend."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
@@ -55,7 +55,7 @@ class GuardedInstance:
     def is_empty(self) -> bool:
         """Whether no process of the instance is left; always False for an instance that a command ends, since
         the processes of such an instance are unknown."""
-        return not self.command and not instance_processes.members(
+        return not self.command and not instance_processes.instance_pids(
             self.pid, self.start, self.cgroups, self.id
         )
 
@@ -94,7 +94,7 @@ class GuardedInstance:
 class Watchdog:
     """The guarded instances and the loop that enforces their deadlines."""
 
-    def __init__(self, listener: int, folder: str, now: Callable[[], float] = since_boot) -> None:
+    def __init__(self, listener: int, folder: str, now: Callable[[], float] = seconds_since_boot) -> None:
         self.contact_file = f"{folder}/contact"
         self.boot = instance_processes.boot_id()
         self._last_contact = 0.0

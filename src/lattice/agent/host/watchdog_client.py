@@ -14,7 +14,7 @@ from pathlib import Path
 import lattice
 from lattice.agent.host.instance_processes import boot_id
 from lattice.agent.host.runtime_protocol import Failure
-from lattice.agent.host.watchdog import read_last_contact, since_boot
+from lattice.agent.host.watchdog import read_last_contact, seconds_since_boot
 from lattice.clock import Clock
 from lattice.errors import Unavailable
 
@@ -83,7 +83,7 @@ class WatchdogClient:
         last = read_last_contact(str(self.contact_file), self.boot)
         if last is None:
             return Failure("DISCONNECTED", "no contact with the control plane since this node started")
-        if (silence := since_boot() - last) < stop_after - termination_notice_s(stop_after):
+        if (silence := seconds_since_boot() - last) < stop_after - termination_notice_s(stop_after):
             return None
         return Failure(
             "DISCONNECTED",
@@ -94,7 +94,7 @@ class WatchdogClient:
         """Write the time of the last contact, given in monotonic seconds of the clock, for the watchdog."""
         age = max(0.0, self.clock.monotonic() - since)
         # The time must not go back: an older message may be acknowledged later.
-        latest = max(since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
+        latest = max(seconds_since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
         # The rename is atomic: the watchdog never reads a partial file.
         draft = self.folder / ".contact.new"
         draft.write_text(f"{latest:.3f} {self.boot}")

@@ -1,8 +1,8 @@
 """The runtime for images: run containers with podman. Containers run independently of the agent, and the next
 agent process adopts the recorded containers.
 
-The runtime is offered only after a trial run has shown that podman can run containers (`podman.find`). A
-container has its own network; a published port has the same number inside and outside.
+The runtime is offered only after a trial run has shown that podman can run containers (`podman.find_podman`).
+A container has its own network; a published port has the same number inside and outside.
 """
 
 import asyncio

@@ -142,7 +142,7 @@ def _capped_limit(kind: int, default: int) -> int:
     return default if hard == resource.RLIM_INFINITY else min(hard, default)
 
 
-async def find() -> Podman | str:
+async def find_podman() -> Podman | str:
     """A podman installation that can run containers, with the first OCI runtime that passes the trial; else
     the reasons as text."""
     program = shutil.which("podman")

@@ -96,7 +96,7 @@ def id_failure(instance_id: InstanceId) -> Failure | None:
     return None
 
 
-def program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
+def resolve_program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
     """The path of the program: found on PATH, or resolved in the working folder for a relative path."""
     name = spec.container.command[0]
     if "/" in name:

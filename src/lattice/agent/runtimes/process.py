@@ -140,10 +140,10 @@ class ProcessRuntime:
         work_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         (folder / "ended-by-watchdog").unlink(missing_ok=True)
         env = preflight.process_environment(spec, work_folder, os.environ, self._tag(spec.id))
-        program = preflight.program(spec, env.get("PATH", os.defpath), work_folder)
+        program = preflight.resolve_program(spec, env.get("PATH", os.defpath), work_folder)
         if isinstance(program, Failure):
             return program
-        paths, enforced = cgroups.make(self.hierarchies, self._tag(spec.id), spec.limits)
+        paths, enforced = cgroups.create_cgroups(self.hierarchies, self._tag(spec.id), spec.limits)
         # Without a memory cgroup, the limit applies to the data segment of every process.
         data_limit = spec.limits.memory if spec.limits.memory and "memory" not in enforced else 0
         enforced |= {"memory": "rlimit"} if data_limit else {}
@@ -153,7 +153,7 @@ class ProcessRuntime:
             words = (*spec.container.command, *spec.container.args)
             pending = await spawn(Command(program, words, env, work_folder, log, paths, data_limit))
         except OSError:
-            cgroups.remove(paths)
+            cgroups.remove_cgroups(paths)
             raise
         finally:
             os.close(log)
@@ -188,7 +188,7 @@ class ProcessRuntime:
         pending.process.kill()
         await asyncio.to_thread(pending.process.wait)
         await self.watchdog.release(self._tag(record.spec.id))
-        cgroups.remove(record.handle.cgroups)
+        cgroups.remove_cgroups(record.handle.cgroups)
         with suppress(LatticeError):
             self.record_store.delete_record(record.spec.id)
 
@@ -237,7 +237,7 @@ class ProcessRuntime:
         its last process."""
         await self.watchdog.release(self._tag(record.spec.id))
         for _ in range(MAX_CLEANUP_ATTEMPTS):
-            if cgroups.remove(record.handle.cgroups):
+            if cgroups.remove_cgroups(record.handle.cgroups):
                 return
             await self.clock.sleep(GROUP_POLL_INTERVAL_S)
 
@@ -272,7 +272,7 @@ class ProcessRuntime:
             # Child processes get the full grace after the exit of their parent.
             deadline = self.clock.monotonic() + grace
             while (remaining := deadline - self.clock.monotonic()) > 0:
-                if exit_watch.has_exited and not instance_processes.members(
+                if exit_watch.has_exited and not instance_processes.instance_pids(
                     handle.pid, handle.start, handle.cgroups, self._tag(instance_id)
                 ):
                     break
@@ -312,7 +312,7 @@ class ProcessRuntime:
             # The process ended while no agent ran; its remaining processes of the same boot are killed.
             if handle.boot == instance_processes.boot_id():
                 instance_processes.kill(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
-                cgroups.remove(handle.cgroups)
+                cgroups.remove_cgroups(handle.cgroups)
             instance = exited_without_agent(record, self._instance_dir(instance_id) / "ended-by-watchdog")
             self._save_record(InstanceRecord(record.spec, instance, handle))
             return instance
@@ -361,7 +361,7 @@ class ProcessRuntime:
         for exit_watch in self._exit_watches.values():
             exit_watch.unwatch()
         await asyncio.gather(*self._cleanup_tasks.values(), return_exceptions=True)
-        cgroups.prune(self.hierarchies)
+        cgroups.remove_empty_branches(self.hierarchies)
 
     def _tag(self, instance_id: InstanceId) -> str:
         return preflight.tag_of(self.folder, instance_id)

@@ -136,7 +136,7 @@ async def detect_runtimes(folder: Path, record_store: RecordStore, clock: Clock)
     """The runtimes of this machine: processes always, containers if podman passes its trial run."""
     watchdog = WatchdogClient(folder, clock)
     runtimes: dict[str, Runtime] = {"process": ProcessRuntime(folder, record_store, clock, watchdog)}
-    podman_or_reason = await podman.find()
+    podman_or_reason = await podman.find_podman()
     if isinstance(podman_or_reason, str):
         return RuntimeRouter(runtimes, {"container": podman_or_reason})
     return RuntimeRouter(

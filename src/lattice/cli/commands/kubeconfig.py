@@ -64,15 +64,15 @@ def kubeconfig(connection: Connection, user: str | None, groups: tuple[str, ...]
             where="--group",
             fix="add --group lattice:viewers",
         )
-    from lattice.server.access.authorization import ADMINS, SYSTEM, VIEWERS
+    from lattice.server.access.authorization import ADMIN_GROUP, SYSTEM_GROUP, VIEWER_GROUP
 
-    if SYSTEM in groups:
+    if SYSTEM_GROUP in groups:
         say.warning(
-            f"{SYSTEM} is Lattice's own identity: it may write status and managed kinds, which users may not"
+            f"{SYSTEM_GROUP} is Lattice's own identity: it may write status and managed kinds, which users may not"
         )
-    if not {ADMINS, VIEWERS, SYSTEM} & set(groups):
+    if not {ADMIN_GROUP, VIEWER_GROUP, SYSTEM_GROUP} & set(groups):
         say.warning(
-            f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMINS} and {VIEWERS}"
+            f"a user in group {', '.join(groups)} can do nothing; the groups that can are {ADMIN_GROUP} and {VIEWER_GROUP}"
         )
     issue = _issue_token if as_token else _issue_certificate
     credentials = issue(connection.client, user, groups)

@@ -439,7 +439,7 @@ def whatif_lines(document: JsonObject, renderer: TableRenderer) -> list[str]:
 def describe_event(event: JsonObject) -> list[str]:
     """Phrases that describe the event: lost pools, dropped compliance, and a price change in percent."""
     words = [f"without {name}" for name in event["lose"]]
-    words += [f"with {drop['pool']} not certified for {drop['compliance']}" for drop in event["drop"]]
+    words += [f"without compliance {drop['compliance']} in {drop['pool']}" for drop in event["drop"]]
     # Millionths: 1,200,000 is +20 %.
     percent = (event["priceMillionths"] - MILLIONTHS) / 10_000
     return [*words, f"with prices {percent:+g} %"] if percent else words

@@ -40,7 +40,7 @@ from lattice.lifecycle.workload import (
 )
 from lattice.lifecycle.workload_status import (
     UNBINDING_ACTIONS,
-    Observation,
+    WorkloadObservation,
     awaits_node,
     build_input,
     is_settled,
@@ -207,11 +207,11 @@ class WorkloadController:
         )
         self._wake(dict.fromkeys((*change.workloads, *unsettled)))
 
-    def _observe(self, workload: LatticeWorkload, node_state: NodeState) -> Observation:
+    def _observe(self, workload: LatticeWorkload, node_state: NodeState) -> WorkloadObservation:
         binding, presence = workload.status.binding, self.context.presence
         heartbeat = presence.get(binding.node) if binding else None
         if binding is None or heartbeat is None or node_state.state != "Ready":
-            return Observation(
+            return WorkloadObservation(
                 node_state.state,
                 node_state.is_fully_reported,
                 node_reason=node_state.reason,
@@ -223,13 +223,13 @@ class WorkloadController:
         connected_for = self.context.clock.monotonic() - heartbeat.connected_at
         # A report with another uid is about a deleted workload of the same name.
         if report is None or report.uid != workload.metadata.uid:
-            return Observation(
+            return WorkloadObservation(
                 "Ready",
                 report=Report(includes_last_order=has_applied),
                 connected_for=connected_for,
                 eviction=self.evictions.eviction_of(workload),
             )
-        return Observation(
+        return WorkloadObservation(
             "Ready",
             True,
             Report(

@@ -37,7 +37,7 @@ from lattice.lifecycle.replica_template import (
     in_node_group,
     labels_for,
     node_group_of,
-    template,
+    workload_template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
 from lattice.store.protocol import Change, Write
@@ -120,7 +120,7 @@ class ReplicaController:
             return None
         workloads = self._workloads.by_index("service", key)
         owned = [workload for workload in workloads if is_owned(workload, service)]
-        spec = template(service)
+        spec = workload_template(service)
         # A terminating replica on an unreachable node does not block the rollout.
         replicas = [
             self._replica(workload)

@@ -43,7 +43,7 @@ from lattice.placement.plugins.rejection_reasons import FixedReason, MissingProp
 FilterShortfall = tuple[str, Shortfall]
 
 LimitKind = Literal[IgnorableLimit, "clusterSize", "nodeSelector", "gpuModel", "taints", "perNode"]
-IGNORABLE: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
+IGNORABLE_LIMITS: tuple[IgnorableLimit, ...] = get_args(IgnorableLimit)
 _LIMIT_DESCRIPTIONS: dict[str, str] = {
     "prices": "unknown prices",
     "budget": "budgets",
@@ -242,7 +242,7 @@ def _fits_any_count(demand: Demand, fleet: Fleet) -> bool:
         last_machine = fleet.assignments[demand.name][-1].machine
         offer = fleet.offers[fleet.machines.cluster[last_machine].offer_row]
         limits, ignored_limits = offer.limits, demand.ignored_limits
-        amounts = (limits.nodes, limits.milli, limits.memory, limits.clusters, *limits.gpus.values())
+        amounts = (limits.nodes, limits.millicores, limits.memory, limits.clusters, *limits.gpus.values())
         has_capacity = not offer.is_static and all(amount >= NO_LIMIT for amount in amounts)
         has_budget = all(fleet.ledgers.commit_cap(ledger) >= NO_LIMIT for ledger in offer.budgets)
         return ("capacity" in ignored_limits or has_capacity) and ("budget" in ignored_limits or has_budget)

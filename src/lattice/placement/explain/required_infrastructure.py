@@ -154,7 +154,7 @@ def _required_regions(
     missing_regions = tuple(
         requirement.value
         for requirement in demand.regions
-        if not any(offer.is_in(requirement.value) for offer in (*open_offers, *current_offers))
+        if not any(offer.matches_region(requirement.value) for offer in (*open_offers, *current_offers))
     )
     # Regions with a replica or a usable offer count for the minimum number of regions.
     covered_regions = {offer.region for offer in (*open_offers, *current_offers)}

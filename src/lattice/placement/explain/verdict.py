@@ -10,7 +10,7 @@ import numpy as np
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.service import LatticeService
 from lattice.placement.explain.blockers import (
-    IGNORABLE,
+    IGNORABLE_LIMITS,
     Blocker,
     LimitBlocker,
     PlacementFailure,
@@ -170,7 +170,7 @@ def _meets(requirement: Requirement, offer: Offer) -> bool:
         case "residency":
             return requirement.value in offer.residency
         case "region":
-            return offer.is_in(requirement.value)
+            return offer.matches_region(requirement.value)
     return requirement.label is None or requirement.label.matches(offer.labels)
 
 
@@ -252,7 +252,7 @@ class FeasibilityChecker:
         return tuple(
             blocker
             for blocker in self.blockers
-            if isinstance(blocker, LimitBlocker) and blocker.kind in IGNORABLE
+            if isinstance(blocker, LimitBlocker) and blocker.kind in IGNORABLE_LIMITS
         )
 
 
@@ -277,7 +277,7 @@ def absent_regions(demand: Demand, fleet: Fleet) -> list[str]:
     return [
         requirement.value
         for requirement in demand.regions
-        if not any(offer.is_in(requirement.value) for offer in fleet.offers)
+        if not any(offer.matches_region(requirement.value) for offer in fleet.offers)
     ]
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from lattice.engine.decide import NO_ROW, RULED_OUT, Decision, best_row, decide
+from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, Decision, best_row, decide
 from lattice.engine.plugin import Profile
 from lattice.engine.table import Floats, Integers
 from lattice.placement.greedy.machine_choice import OfferFiller, next_machine_type
@@ -55,7 +55,7 @@ class PriceOrder:
         self._type_ids: TypeIds = np.where(quote.affordable & quote.within_limits, quote.type_id, UNSET)
         self._is_lost = fleet.table.column("lost").copy()
         self._max_rate = int(self._rate_per_replica[self._rate_per_replica < NO_LIMIT].max(initial=0))
-        self._exclusions: Floats = np.where(decision.totals == RULED_OUT, RULED_OUT, np.float32(0))
+        self._exclusions: Floats = np.where(decision.totals == REJECTED_TOTAL, REJECTED_TOTAL, np.float32(0))
 
     def is_valid_for(self, ask: ReplicaAsk, row: int) -> bool:
         """Report whether the order still holds for `ask`: the capacity target is the same, and the chosen
@@ -80,7 +80,7 @@ class PriceOrder:
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
-            self._exclusions[row] = RULED_OUT
+            self._exclusions[row] = REJECTED_TOTAL
         return best_row(
             self.fleet.table, cost_scores(self._rate_per_replica, self._is_lost) + self._exclusions
         )
@@ -204,7 +204,7 @@ class IncrementalPlacer:
         if self.with_scores:
             return False
         return all(
-            decision.totals[static_row] == RULED_OUT
+            decision.totals[static_row] == REJECTED_TOTAL
             for static_row in self.fleet.table.static_rows
             if static_row != row
         )

@@ -171,7 +171,7 @@ def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
         # The limit of the offer may be below the minimum of the policy.
         min_nodes=min(rules.min_nodes, max_nodes),
         max_nodes=max_nodes,
-        packing_threshold=rules.packing,
+        packing_threshold=rules.packing_millionths,
         overflow_source=ask.overflow_source,
         is_reserved=offer.name in ask.demand.usable_reserves,
     )

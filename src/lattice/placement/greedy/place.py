@@ -173,7 +173,7 @@ def missing_replica_asks(
             (
                 requirement.value
                 for requirement in demand.regions
-                if not any(offer.is_in(requirement.value) for offer in current_offers)
+                if not any(offer.matches_region(requirement.value) for offer in current_offers)
             ),
             "",
         )
@@ -196,7 +196,7 @@ def violated_rules(
     broken = [
         str(requirement)
         for requirement in demand.regions
-        if not any(offer.is_in(requirement.value) for offer in used_offers)
+        if not any(offer.matches_region(requirement.value) for offer in used_offers)
     ]
     regions = {offer.region for offer in used_offers}
     if len(regions) < demand.min_regions:

@@ -70,12 +70,12 @@ class ClusterRules:
 
     min_nodes: int = DEFAULT_MIN_NODES
     max_nodes: int = DEFAULT_MAX_NODES
-    packing: int = DEFAULT_PACKING_MILLIONTHS  # millionths
+    packing_millionths: int = DEFAULT_PACKING_MILLIONTHS
     prefix: str = ""
 
     @cached_property
     def hash(self) -> str:
-        text = f"{self.min_nodes} {self.max_nodes} {self.packing} {self.prefix}"
+        text = f"{self.min_nodes} {self.max_nodes} {self.packing_millionths} {self.prefix}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -423,8 +423,8 @@ def _cluster_rules(policies: Sequence[LatticePlacementPolicy]) -> tuple[ClusterR
         prefix = prefix or stated.name_prefix
     min_nodes, min_source = min(minima, default=(-DEFAULT_MIN_NODES, DEFAULT_SOURCE))
     max_nodes, max_source = min(maxima, default=(DEFAULT_MAX_NODES, DEFAULT_SOURCE))
-    packing = min(thresholds, default=DEFAULT_PACKING_MILLIONTHS)
-    return ClusterRules(-min_nodes, max_nodes, packing, prefix), (min_source, max_source)
+    packing_millionths = min(thresholds, default=DEFAULT_PACKING_MILLIONTHS)
+    return ClusterRules(-min_nodes, max_nodes, packing_millionths, prefix), (min_source, max_source)
 
 
 def _called_services(service: LatticeService) -> dict[str, str]:

@@ -131,7 +131,8 @@ def _machines_below_threshold(catalog: MachineCatalog, demand: Demand) -> Intege
     """Machines of a type for all replicas, if the cluster grows as soon as its utilisation passes the packing
     threshold."""
     least = np.ones(catalog.is_offered.shape, np.int64)
-    previous_replicas, packing = max(0, demand.replicas - 1), max(1, demand.rules.packing) / MILLIONTHS
+    previous_replicas = max(0, demand.replicas - 1)
+    packing = max(1, demand.rules.packing_millionths) / MILLIONTHS
     for resource in ("cpu", "memory"):
         amount, size = demand.effective_needs.get(resource, 0), catalog.size(resource)
         share = np.where(size > 0, amount / np.maximum(1, size), 0.0)

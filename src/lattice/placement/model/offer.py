@@ -50,7 +50,7 @@ class Limits:
     """Upper limits on the nodes, milli-cores, bytes of memory and clusters of one offer."""
 
     nodes: int = NO_LIMIT
-    milli: int = NO_LIMIT
+    millicores: int = NO_LIMIT
     memory: int = NO_LIMIT
     clusters: int = NO_LIMIT
     nodes_per_cluster: int = NO_LIMIT
@@ -118,7 +118,7 @@ class Offer:
         the offer."""
         return max(1, min(min_nodes, self.limits.nodes_per_cluster))
 
-    def is_in(self, region: str) -> bool:
+    def matches_region(self, region: str) -> bool:
         """Whether a required region names the offer or the region of the offer."""
         return region in (self.name, self.place.region)
 
@@ -210,7 +210,7 @@ def _totals(offer: Offer) -> dict[str, int]:
     limits = offer.limits
     totals = {
         "nodes": limits.nodes,
-        "cpu": limits.milli,
+        "cpu": limits.millicores,
         "memory": limits.memory,
         "clusters": limits.clusters,
     }

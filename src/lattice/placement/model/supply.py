@@ -178,7 +178,7 @@ def _pool_offer(pool: LatticePool, classes: NodeClasses) -> Offer:
         types=classes.machine_types(spec.node_classes, provider.type, provider.region),
         limits=Limits(
             nodes=_limit(spec.capacity.max_nodes),
-            milli=_limit(spec.capacity.max_millicores),
+            millicores=_limit(spec.capacity.max_millicores),
             memory=_limit(spec.capacity.max_memory_bytes),
         ),
         budgets=(pool_account(name).ledger_name,),
@@ -227,7 +227,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
         types=types,
         limits=Limits(
             nodes=capacity.nodes,
-            milli=_limit(capacity.millicores),
+            millicores=_limit(capacity.millicores),
             memory=_limit(capacity.memory_bytes),
             gpus={accelerator.type: accelerator.count * 1000 for accelerator in capacity.accelerators},
         ),
@@ -277,12 +277,12 @@ def _per_machine(total: int | None, nodes: int) -> int:
     return NO_LIMIT if total is None else total // nodes
 
 
-def _nodes_for(milli: int, memory: int, nodes: int, types: tuple[MachineType, ...]) -> int:
+def _nodes_for(millicores: int, memory: int, nodes: int, types: tuple[MachineType, ...]) -> int:
     """The number of whole machines that a reservation sets aside. A reservation of cores or memory counts in
     machines too, so that a large replica fits when the reservation is needed."""
     largest = {name: max((kind.size.get(name, 0) for kind in types), default=0) for name in ("cpu", "memory")}
     needed = [nodes]
-    for name, amount in (("cpu", milli), ("memory", memory)):
+    for name, amount in (("cpu", millicores), ("memory", memory)):
         if amount and largest[name]:
             needed.append(-(-amount // largest[name]))
     return max(needed)

@@ -306,7 +306,7 @@ class World:
         for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
             add_cluster(fleet, stored, present, reserved.get(stored.metadata.name))
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
-        packing = {demand.rules.hash: demand.rules.packing for demand in self.demands.values()}
+        packing = {demand.rules.hash: demand.rules.packing_millionths for demand in self.demands.values()}
         for cluster in fleet.clusters.values():
             cluster.packing_threshold = packing.get(
                 cluster.group.partition("/")[0], DEFAULT_PACKING_MILLIONTHS

@@ -182,7 +182,7 @@ def _violations(demand: Demand, fleet: Fleet) -> Counter[str]:
     if not counts:
         return counted
     for rule in demand.regions:
-        if not any(offer.is_in(rule.value) for offer in offers):
+        if not any(offer.matches_region(rule.value) for offer in offers):
             counted[f"region {rule.value}"] += 1
     counted["regions"] = max(0, demand.min_regions - len({offer.region for offer in offers}))
     for rule in demand.spread:

@@ -227,7 +227,7 @@ def useful_types(
         [machine_type for machine_type in offer.types if machine_type.is_priced],
         set(present_names),
     )
-    if offer.limits.milli < NO_LIMIT or offer.limits.memory < NO_LIMIT:
+    if offer.limits.millicores < NO_LIMIT or offer.limits.memory < NO_LIMIT:
         return priced
     useful: list[MachineType] = []
     for machine_type in sorted(
@@ -267,7 +267,7 @@ def _source(view: _FleetView, row: int) -> MachineSource:
     models += [
         MachineModel(group.name, group.size, group.price, group.count, group.count) for group in unlisted
     ]
-    limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
+    limits = {"cpu": offer.limits.millicores, "memory": offer.limits.memory}
     most: list[int | None] = []
     for position, name in enumerate(view.resources):
         if limits.get(name, NO_LIMIT) < NO_LIMIT:
@@ -325,8 +325,12 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
     present = [fleet.offers[row] for row in counts]
     candidates = [fleet.offers[row] for row in np.flatnonzero(allowed_rows).tolist()]
     # A region rule that is broken today does not bind the optimiser.
-    regions = [rule.value for rule in demand.regions if any(offer.is_in(rule.value) for offer in present)]
-    groups = [frozenset(offer.name for offer in candidates if offer.is_in(region)) for region in regions]
+    regions = [
+        rule.value for rule in demand.regions if any(offer.matches_region(rule.value) for offer in present)
+    ]
+    groups = [
+        frozenset(offer.name for offer in candidates if offer.matches_region(region)) for region in regions
+    ]
     return Load(
         name=demand.name,
         replicas=counts.total(),

@@ -36,7 +36,7 @@ class SolverResult:
 
     values: Mapping[Column, float]
     bound: int | None
-    finished: bool
+    is_finished: bool
 
 
 def solve_relaxed(matrix: Matrix, seconds: float) -> SolverResult:
@@ -82,22 +82,22 @@ def _read(solver: "highspy.Highs", matrix: Matrix, columns: list[Column], is_int
     status, info = solver.getModelStatus(), solver.getInfo()
     if status in (HighsModelStatus.kInfeasible, HighsModelStatus.kUnboundedOrInfeasible):
         return SolverResult({}, None, True)
-    finished = status == HighsModelStatus.kOptimal
-    if not finished and status != HighsModelStatus.kTimeLimit:
+    is_finished = status == HighsModelStatus.kOptimal
+    if not is_finished and status != HighsModelStatus.kTimeLimit:
         raise SolverUnavailable(f"the solver stopped: {solver.modelStatusToString(status)}")
     is_feasible = info.primal_solution_status == SolutionStatus.kSolutionStatusFeasible
     values = dict(zip(columns, solver.getSolution().col_value, strict=True)) if is_feasible else {}
     if is_integer:
         proven = info.mip_dual_bound
     else:
-        proven = info.objective_function_value if finished else -math.inf
+        proven = info.objective_function_value if is_finished else -math.inf
     # Costs are sums of prices: every cost is a multiple of their greatest common divisor.
     step = math.gcd(*matrix.cost.values()) or 1
     if not math.isfinite(proven):
-        return SolverResult(values, min(0, matrix.offset), finished)
+        return SolverResult(values, min(0, matrix.offset), is_finished)
     # Rounded up to the next possible cost, after the error of floating point is subtracted.
     bound = math.ceil((proven - BOUND_TOLERANCE * max(1.0, abs(proven))) / step) * step
-    return SolverResult(values, bound + matrix.offset, finished)
+    return SolverResult(values, bound + matrix.offset, is_finished)
 
 
 def _model(matrix: Matrix, columns: list[Column], is_integer: bool) -> "highspy.HighsLp":

@@ -196,7 +196,7 @@ def _improve(
     return (
         min([best, *_complete_solutions(index, result)], key=_rank),
         max(bound, result.bound or 0),
-        result.finished,
+        result.is_finished,
     )
 
 

@@ -14,7 +14,7 @@ from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.service import LatticeService, service_key
-from lattice.lifecycle.replica_template import template
+from lattice.lifecycle.replica_template import workload_template
 from lattice.placement.greedy.machine_choice import class_counts
 from lattice.placement.greedy.orphaned import OrphanedState, find_final_orphans, find_orphans
 from lattice.placement.greedy.place import Placement, place, remove_assignments
@@ -77,7 +77,7 @@ def manifest_changes(
                 isinstance(previous, LatticeService)
                 and isinstance(changed, LatticeService)
                 and service_key(previous) in placed
-                and template(previous).revision != template(changed).revision
+                and workload_template(previous).revision != workload_template(changed).revision
             )
             manifests.append(ManifestChange("~", object_key(changed), tuple(fields), is_restarted))
     yield from sorted(manifests, key=lambda change: change.object)

@@ -1,4 +1,4 @@
-"""Compute the plan for a what-if event: a lost pool, higher prices or a dropped certificate."""
+"""Compute the plan for a what-if event: a lost pool, higher prices or dropped compliance."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -24,14 +24,14 @@ from lattice.placement.plan.plan import FleetState, PlacementKey, Plan, compare,
 
 @dataclass(frozen=True, slots=True)
 class WhatIfEvent:
-    """An event. `lost_offers` names offers, or clouds with all their offers; `dropped_certificates` are pairs
-    of offer and certificate.
+    """An event. `lost_offers` names offers, or clouds with all their offers; `dropped_compliance` are pairs of
+    offer and compliance standard.
 
     `price_millionths` is a factor for all prices.
     """
 
     lost_offers: tuple[str, ...] = ()
-    dropped_certificates: tuple[tuple[str, str], ...] = ()
+    dropped_compliance: tuple[tuple[str, str], ...] = ()
     price_millionths: int = MILLIONTHS
 
 
@@ -114,8 +114,8 @@ def world_after_event(world: World, event: WhatIfEvent) -> World:
     """Return the world after the event, before any replica moves."""
     changed, deleted = lost_objects(world, event.lost_offers)
     result = world.with_objects(changed, deleted, with_status=True)
-    for offer, certificate in event.dropped_certificates:
-        result = result.with_objects([without_certificate(result, offer, certificate)], with_status=True)
+    for offer, compliance in event.dropped_compliance:
+        result = result.with_objects([without_compliance(result, offer, compliance)], with_status=True)
     if event.price_millionths != MILLIONTHS:
         result = replace(result, price_book=result.price_book.scaled(event.price_millionths))
     return result
@@ -166,11 +166,10 @@ def offer_names(world: World) -> list[str]:
     return [offer.name for offer in world.supply.offers]
 
 
-def without_certificate(world: World, offer: str, certificate: str) -> Kind:
-    """Return the object behind the offer without the certificate; the case of the certificate does not
-    matter.
+def without_compliance(world: World, offer: str, compliance: str) -> Kind:
+    """Return the object behind the offer without the compliance standard, compared without case.
 
-    Raises NotFound for an unknown offer, and Invalid if the offer does not have the certificate.
+    Raises NotFound for an unknown offer, and Invalid if the offer does not have the standard.
     """
     if offer not in offer_names(world):
         raise NotFound(
@@ -178,24 +177,26 @@ def without_certificate(world: World, offer: str, certificate: str) -> Kind:
         )
     key, region = object_behind_offer(world, offer)
     resource = cast("SupplyObject", world.objects[key])
-    # The compiled offer holds the certificates in lower case.
-    certificates = next(candidate.compliance for candidate in world.supply.offers if candidate.name == offer)
-    if certificate.lower() not in certificates:
+    # The compiled offer holds the compliance standards in lower case.
+    offer_compliance = next(
+        candidate.compliance for candidate in world.supply.offers if candidate.name == offer
+    )
+    if compliance.lower() not in offer_compliance:
         raise Invalid(
-            f"{offer} does not have {certificate}",
-            fix=f"use one of: {', '.join(sorted(certificates)) or '(none)'}",
+            f"{offer} does not have {compliance}",
+            fix=f"use one of: {', '.join(sorted(offer_compliance)) or '(none)'}",
         )
 
-    def remaining(certificates: Iterable[str]) -> tuple[str, ...]:
-        return tuple(name for name in certificates if name.lower() != certificate.lower())
+    def remaining(names: Iterable[str]) -> tuple[str, ...]:
+        return tuple(name for name in names if name.lower() != compliance.lower())
 
     replace_fields = msgspec.structs.replace
     if isinstance(resource, LatticePool):
         labels = {**resource.spec.labels, "compliance": list(remaining(resource.spec.compliance))}
         return replace_fields(resource, spec=replace_fields(resource.spec, labels=labels))
     if isinstance(resource, StaticInfrastructure):
-        compliance = remaining(resource.spec.compliance)
-        return replace_fields(resource, spec=replace_fields(resource.spec, compliance=compliance))
+        remaining_compliance = remaining(resource.spec.compliance)
+        return replace_fields(resource, spec=replace_fields(resource.spec, compliance=remaining_compliance))
     region_spec = replace_fields(
         resource.spec.regions[region], compliance=remaining(resource.spec.compliance_of(region))
     )

@@ -59,7 +59,7 @@ def format_amount(resource: str, amount: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MissingProperty:
-    """The offer lacks a required certificate, capability, label or jurisdiction."""
+    """The offer lacks a required compliance standard, capability, label or jurisdiction."""
 
     plugin: str
     requirement: Requirement

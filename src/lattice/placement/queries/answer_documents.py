@@ -25,7 +25,7 @@ from lattice.placement.queries.plan_document import (
     verdict_document,
 )
 from lattice.placement.queries.why import DecisionStep, PlacementExplanation, Rejection
-from lattice.placement.status.fleet_status import PLACED, placed_because
+from lattice.placement.status.fleet_status import PLACED, placed_reason
 
 
 def why_document(explanation: PlacementExplanation, state: FleetState, pool: str = "") -> Document:
@@ -34,7 +34,7 @@ def why_document(explanation: PlacementExplanation, state: FleetState, pool: str
     name = explanation.demand.name
     because = {
         "verdict": PLACED,
-        "reason": placed_because(
+        "reason": placed_reason(
             explanation.demand, _pools(explanation.current_counts or explanation.desired_counts)
         ),
     }
@@ -165,9 +165,7 @@ def _plain(value: object) -> object:
 def event_document(event: WhatIfEvent) -> Document:
     return {
         "lose": list(event.lost_offers),
-        "drop": [
-            {"pool": pool, "compliance": certificate} for pool, certificate in event.dropped_certificates
-        ],
+        "drop": [{"pool": pool, "compliance": compliance} for pool, compliance in event.dropped_compliance],
         "priceMillionths": event.price_millionths,
     }
 

@@ -135,9 +135,9 @@ def answer_whatif(query: Query, context: QueryContext) -> Document:
 
 
 def _event(query: Query) -> WhatIfEvent:
-    """The what-if event of the query, without repeated pools and certificates."""
-    # Certificates are compared without case.
-    drop = {(pool, certificate.lower()): (pool, certificate) for pool, certificate in query.get("drop", ())}
+    """The what-if event of the query, without repeated pools and compliance standards."""
+    # Compliance standards are compared without case.
+    drop = {(pool, compliance.lower()): (pool, compliance) for pool, compliance in query.get("drop", ())}
     return WhatIfEvent(
         tuple(dict.fromkeys(query.get("lose", ()))),
         tuple(drop.values()),

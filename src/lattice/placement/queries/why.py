@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
 
-from lattice.engine.decide import RULED_OUT, Decision
+from lattice.engine.decide import REJECTED_TOTAL, Decision
 from lattice.engine.explain import RankedCandidate, summarize, top_candidates
 from lattice.engine.plugin import Reason, Shortfall
 from lattice.placement.explain.blockers import at_failure, reason_shortfalls
@@ -278,7 +278,7 @@ def _add_rejections(decision: Decision, number: int, rejections: dict[str, Rejec
     for name, rejection in rejections.items():
         row = table.row_of[name]
         rejection.decided_replicas.append(number)
-        if decision.totals[row] > RULED_OUT:
+        if decision.totals[row] > REJECTED_TOTAL:
             rejection.fits = True
             continue
         # An unplaced replica means that the pool is not feasible after all.

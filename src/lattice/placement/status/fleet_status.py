@@ -140,7 +140,7 @@ def _decision(result: PlacementResult, fleet: Fleet, last: Decision | None) -> S
         fleet.offers[row].name: count for row, count in fleet.replicas.by_offer(placement.demand.name).items()
     }
     return SchedulerDecision(
-        reason=result.reason or placed_because(placement.demand, replicas_by_offer),
+        reason=result.reason or placed_reason(placement.demand, replicas_by_offer),
         verdict=result.verdict,
         alternatives=tuple(_alternatives(last, set(replicas_by_offer)))[:MAX_ALTERNATIVES] if last else (),
         required=dict(result.required),
@@ -148,7 +148,7 @@ def _decision(result: PlacementResult, fleet: Fleet, last: Decision | None) -> S
     )
 
 
-def placed_because(demand: Demand, offers: Mapping[str, int]) -> str:
+def placed_reason(demand: Demand, offers: Mapping[str, int]) -> str:
     """Return the sentence of a placed service: its offers by replica count, and the rule that spread the
     replicas."""
     names = sorted(offers, key=lambda name: (-offers[name], name))
@@ -287,7 +287,7 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
         ),
         utilization=PoolUtilization(
             nodes=_share(allocated["nodes"], limits.nodes),
-            cores=_share(allocated["cpu"], limits.milli),
+            cores=_share(allocated["cpu"], limits.millicores),
             memory=_share(allocated["memory"], limits.memory),
         ),
         budget=_spending(fleet.offers[row].budgets[0], fleet, world),
@@ -378,7 +378,7 @@ def static_status(data_center: StaticInfrastructure, fleet: Fleet) -> StaticStat
         data_center.status,
         utilization=StaticUtilization(
             nodes=_count_use(used["nodes"], limits.nodes, 1),
-            cores=_count_use(used["cpu"], limits.milli, MILLI) if limits.milli < NO_LIMIT else None,
+            cores=_count_use(used["cpu"], limits.millicores, MILLI) if limits.millicores < NO_LIMIT else None,
             memory=memory,
         ),
         clusters=StaticClusters(total=len(names), names=names),

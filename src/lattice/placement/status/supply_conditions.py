@@ -53,7 +53,7 @@ def offer_usage(fleet: Fleet, row: int) -> dict[str, ResourceUsage]:
     limits, table = fleet.offers[row].limits, fleet.table
     limit_by_resource = {
         "nodes": limits.nodes,
-        "cpu": limits.milli,
+        "cpu": limits.millicores,
         "memory": limits.memory,
         "clusters": limits.clusters,
     }

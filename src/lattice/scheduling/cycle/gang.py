@@ -105,15 +105,17 @@ def without_gang_affinity(
     ask: WorkloadAsk, members: Sequence[WorkloadAsk], table: NodeTable
 ) -> WorkloadAsk | None:
     """The ask without affinity terms that members of its gang will meet; None if no term is dropped."""
-    if not ask.demands.near:
+    if not ask.demands.affinity_terms:
         return None
     peers = {member.demands.labels: member for member in members if member.name != ask.name}.values()
-    near = tuple(
-        term for term in ask.demands.near if not any(term.selector.matches(member.labels) for member in peers)
+    remaining_terms = tuple(
+        term
+        for term in ask.demands.affinity_terms
+        if not any(term.selector.matches(member.labels) for member in peers)
     )
-    if len(near) == len(ask.demands.near):
+    if len(remaining_terms) == len(ask.demands.affinity_terms):
         return None
-    relaxed = table.make_ask(ask.name, replace(ask.demands, near=near), ask.priority)
+    relaxed = table.make_ask(ask.name, replace(ask.demands, affinity_terms=remaining_terms), ask.priority)
     return replace(relaxed, group=ask.group, min_member=ask.min_member)
 
 

@@ -212,9 +212,9 @@ def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
 def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:
     """Waiting workloads that require affinity to each other in a cycle, so that none can be the first."""
     kinds = {
-        (ask.demands.namespace, ask.demands.labels, ask.demands.near): ask
+        (ask.demands.namespace, ask.demands.labels, ask.demands.affinity_terms): ask
         for ask in asks
-        if ask.demands.near and not ask.group
+        if ask.demands.affinity_terms and not ask.group
     }
     waiting = list(kinds.values())[:MAX_WAITING_KINDS]
     awaited = {ask.name: _awaited_peers(ask, waiting, table) for ask in waiting}
@@ -238,7 +238,7 @@ def _awaited_peers(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: Node
     namespace = ask.demands.namespace
     unmet = [
         term.selector
-        for term in ask.demands.near
+        for term in ask.demands.affinity_terms
         if not table.topology_counts(namespace, term.selector).per_node(table).any()
     ]
     peers = [peer for peer in waiting if peer.name != ask.name and peer.demands.namespace == namespace]

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lattice.engine.decide import NO_ROW, RULED_OUT, Decision
+from lattice.engine.decide import NO_ROW, REJECTED_TOTAL, Decision
 from lattice.engine.explain import MAX_SCORE
 from lattice.engine.plugin import Ask, Profile
 from lattice.engine.table import Floats, Rowids, Table
@@ -153,7 +153,11 @@ def preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
     """
     if not isinstance(ask, WorkloadAsk) or not isinstance(table, NodeTable):
         return None
-    if not (ask.demands.node_preferences or ask.demands.near_preferences or ask.demands.far_preferences):
+    if not (
+        ask.demands.node_preferences
+        or ask.demands.affinity_preferences
+        or ask.demands.anti_affinity_preferences
+    ):
         return None
     demands = ask.demands
 
@@ -166,15 +170,17 @@ def preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
         node_info = table.node_infos[row]
         labels = dict(node_info.labels) if node_info else {}
         met = sum(preference.term.matches(labels) for preference in demands.node_preferences)
-        met += sum(is_near(preference.term, row) for preference in demands.near_preferences)
-        return met + sum(not is_near(preference.term, row) for preference in demands.far_preferences)
+        met += sum(is_near(preference.term, row) for preference in demands.affinity_preferences)
+        return met + sum(
+            not is_near(preference.term, row) for preference in demands.anti_affinity_preferences
+        )
 
     return count
 
 
 def _top_rows(decision: Decision, most: int) -> Rowids:
     totals = decision.totals
-    feasible = np.flatnonzero(totals > RULED_OUT)
+    feasible = np.flatnonzero(totals > REJECTED_TOTAL)
     if len(feasible) > most:
         # Rows with the same total as the last of the best rows stay, because their ranks decide among them.
         worst = np.partition(totals[feasible], len(feasible) - most)[len(feasible) - most]

@@ -61,7 +61,7 @@ class AntiAffinityConflicts:
             if ask.demands.namespace != self.ask.demands.namespace:
                 continue
             matches_own = any(term.selector.matches(ask.labels) for term in own_terms)
-            if matches_own or not existing_terms.isdisjoint(ask.demands.far):
+            if matches_own or not existing_terms.isdisjoint(ask.demands.anti_affinity_terms):
                 names.add(ask.name)
         return frozenset(names)
 
@@ -75,5 +75,8 @@ class AntiAffinityConflicts:
 
 
 def anti_affinity_conflicts(table: NodeTable, ask: WorkloadAsk) -> AntiAffinityConflicts:
-    own = {term: table.topology_counts(ask.demands.namespace, term.selector) for term in ask.demands.far}
+    own = {
+        term: table.topology_counts(ask.demands.namespace, term.selector)
+        for term in ask.demands.anti_affinity_terms
+    }
     return AntiAffinityConflicts(table, ask, own, dict(table.anti_affinity_against(ask)))

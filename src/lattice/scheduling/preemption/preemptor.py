@@ -214,7 +214,7 @@ class _BestFirstSearch:
         suffice."""
         # Skip this check for required affinity: evicting every candidate would also evict the workloads that
         # the workload must be near, although fewer evictions may suffice.
-        if not self.ask.demands.near:
+        if not self.ask.demands.affinity_terms:
             groups = node_victims.groups(len(self.table.placements), by_amount=False)
             members = list(chain.from_iterable(group.members for group in groups))
             on_node = [member for member in members if member.row == node_victims.row]

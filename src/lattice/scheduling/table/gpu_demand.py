@@ -61,7 +61,7 @@ def cpu_of(ask: WorkloadAsk) -> int:
     return next((amount for resource, amount in ask.needs if resource == CPU_RESOURCE), 0)
 
 
-def most_frequent(class_counts: Mapping[GpuDemandClass, int]) -> list[tuple[GpuDemandClass, int]]:
+def most_frequent_classes(class_counts: Mapping[GpuDemandClass, int]) -> list[tuple[GpuDemandClass, int]]:
     """The most frequent demand classes with their counts, in an order that does not depend on the order of
     arrival."""
     return sorted(class_counts.items(), key=lambda class_count: (-class_count[1], class_count[0]))[
@@ -234,7 +234,7 @@ class GpuDemandSnapshot:
 
     @cached_property
     def model(self) -> GpuDemandModel:
-        model = GpuDemandModel(most_frequent(self._class_counts), self._models)
+        model = GpuDemandModel(most_frequent_classes(self._class_counts), self._models)
         nodes, times = np.unique(self._nodes, axis=0, return_counts=True)
         model.update_weights(GpuNodeStates(nodes[:, 0].astype(np.float64), nodes[:, 2:], nodes[:, 1]), times)
         return model

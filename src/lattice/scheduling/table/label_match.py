@@ -21,7 +21,7 @@ def node_infos_on(rows: Rows) -> Sequence[NodeInfo | None]:
     return rows.select_list(cast("NodeTable", rows.table).node_infos)
 
 
-def with_label(rows: Rows, key: str, value: str) -> Flags:
+def rows_with_label(rows: Rows, key: str, value: str) -> Flags:
     """Rows whose node has the label with the value."""
 
     def has_label(subset: Rows) -> Flags:
@@ -33,7 +33,7 @@ def with_label(rows: Rows, key: str, value: str) -> Flags:
     return rows.derived(("label", key, value), has_label)
 
 
-def matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
+def rows_matching_any(rows: Rows, terms: tuple[NodeTerm, ...]) -> Flags:
     """Rows whose node matches at least one term; a node matches a term if it matches every expression of the
     term."""
 

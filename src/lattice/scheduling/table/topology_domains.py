@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from lattice.engine.table import Flags, Floats
 from lattice.kinds.constraints import Spread
-from lattice.scheduling.table.label_match import matching_any, with_label
+from lattice.scheduling.table.label_match import rows_matching_any, rows_with_label
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import MATCH_ALL, Counts, TopologyCounts
@@ -27,7 +27,9 @@ def domain_values_per_node(table: NodeTable, key: str, values: NDArray[Any], els
     return per_node
 
 
-def occupied(table: NodeTable, key: str, topology_counts: TopologyCounts, default: bool = False) -> Flags:
+def in_occupied_domain(
+    table: NodeTable, key: str, topology_counts: TopologyCounts, default: bool = False
+) -> Flags:
     """Nodes whose domain has at least one counted workload; `default` for nodes without the topology key."""
     # If every node is a domain of its own, the counts per node are the counts per domain.
     if table.domain_count(key) == len(table.row_of):
@@ -87,17 +89,17 @@ def _eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[n
         table.column("unready") | table.column("cordoned") | table.column("draining")
     )
     if demands.cluster:
-        nodes = nodes & with_label(table, "cluster", demands.cluster)
+        nodes = nodes & rows_with_label(table, "cluster", demands.cluster)
     for label, value in demands.node_selector:
-        nodes = nodes & with_label(table, label, value)
+        nodes = nodes & rows_with_label(table, label, value)
     if demands.node_terms:
-        nodes = nodes & matching_any(table, demands.node_terms)
+        nodes = nodes & rows_matching_any(table, demands.node_terms)
     # Codes are shifted by one: -1, a node without the key, is counted at 0 and cut off.
     node_counts = np.bincount(np.where(nodes, table.domain_codes(key), -1) + 1, minlength=1)[1:]
     return np.flatnonzero(node_counts)
 
 
-def counts_itself(topology_counts: TopologyCounts, ask: WorkloadAsk) -> bool:
+def counts_workload(topology_counts: TopologyCounts, ask: WorkloadAsk) -> bool:
     """Whether the workload counts itself once it is placed."""
     return topology_counts.matches(ask.demands.namespace, ask.demands.service, ask.labels)
 

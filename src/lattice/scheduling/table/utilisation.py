@@ -36,7 +36,7 @@ def _gpu_inverse(rows: Rows) -> Floats:
     return inverse
 
 
-def mean_after(ask: WorkloadAsk, rows: Rows) -> Floats:
+def mean_share_with_workload(ask: WorkloadAsk, rows: Rows) -> Floats:
     """The mean of the shares of the requested resources; for a workload without requests, the mean of current
     cpu and memory shares."""
     count, total = requested_count(ask), rows.float_buffer()

@@ -60,10 +60,10 @@ class Demands:
     node_terms: tuple[NodeTerm, ...] = ()
     node_preferences: tuple[PreferredNodes, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    near: tuple[WorkloadTerm, ...] = ()
-    near_preferences: tuple[PreferredWorkloads, ...] = ()
-    far: tuple[WorkloadTerm, ...] = ()
-    far_preferences: tuple[PreferredWorkloads, ...] = ()
+    affinity_terms: tuple[WorkloadTerm, ...] = ()
+    affinity_preferences: tuple[PreferredWorkloads, ...] = ()
+    anti_affinity_terms: tuple[WorkloadTerm, ...] = ()
+    anti_affinity_preferences: tuple[PreferredWorkloads, ...] = ()
     spread: tuple[Spread, ...] = ()
     volumes: tuple[Volume, ...] = ()
     licences: tuple[str, ...] = ()
@@ -115,8 +115,8 @@ def demands_of(workload: LatticeWorkload) -> Demands:
     spec, constraints = workload.spec, workload.spec.constraints
     affinity = constraints.affinity
     node = affinity.node if affinity else None
-    near = affinity.workload if affinity else None
-    far = affinity.anti_workload if affinity else None
+    workload_affinity = affinity.workload if affinity else None
+    workload_anti_affinity = affinity.anti_workload if affinity else None
     ports = [port for container in spec.containers.values() for port in container.ports]
     return Demands(
         namespace=workload.metadata.namespace or DEFAULT_NAMESPACE,
@@ -136,10 +136,10 @@ def demands_of(workload: LatticeWorkload) -> Demands:
         node_terms=node.required if node else (),
         node_preferences=node.preferred if node else (),
         tolerations=constraints.tolerations,
-        near=near.required if near else (),
-        near_preferences=near.preferred if near else (),
-        far=far.required if far else (),
-        far_preferences=far.preferred if far else (),
+        affinity_terms=workload_affinity.required if workload_affinity else (),
+        affinity_preferences=workload_affinity.preferred if workload_affinity else (),
+        anti_affinity_terms=workload_anti_affinity.required if workload_anti_affinity else (),
+        anti_affinity_preferences=workload_anti_affinity.preferred if workload_anti_affinity else (),
         spread=constraints.spread,
         volumes=constraints.volumes,
         licences=constraints.licences,

@@ -188,7 +188,7 @@ class WorkloadIndex:
         workload_class.add(row, change)
         for counts in workload_class.topology_counts:
             counts.add(self._table, row, change)
-        for term in ask.demands.far:
+        for term in ask.demands.anti_affinity_terms:
             self._update_term(ask.demands.namespace, term, row, change)
 
     def _update_term(self, namespace: str, term: WorkloadTerm, row: int, change: int) -> None:

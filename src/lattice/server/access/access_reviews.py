@@ -6,12 +6,12 @@ from typing import Any
 from lattice.errors import Denied, Malformed, UnknownUser
 from lattice.server.access.authentication import TokenAuthenticator
 from lattice.server.access.authorization import (
-    ADMINS,
+    ADMIN_GROUP,
     ALL_VERBS,
     READ_VERBS,
-    SYSTEM,
+    SYSTEM_GROUP,
     USER_VERBS_ON_MANAGED_KINDS,
-    VIEWERS,
+    VIEWER_GROUP,
     AuthorizationDecision,
     RequestAttributes,
     check_access,
@@ -64,10 +64,10 @@ async def review(catalog: Catalog, tokens: TokenAuthenticator, user: User, kind:
 
 
 def _require_admin(user: User, kind: str) -> None:
-    if not user.groups & {ADMINS, SYSTEM}:
+    if not user.groups & {ADMIN_GROUP, SYSTEM_GROUP}:
         raise Denied(
             f'{kind.lower()}s is forbidden: User "{user.name}" may only review its own access',
-            fix=f"join {ADMINS}, or review your own access with a SelfSubjectReview or SelfSubjectAccessReview",
+            fix=f"join {ADMIN_GROUP}, or review your own access with a SelfSubjectReview or SelfSubjectAccessReview",
         )
 
 
@@ -78,7 +78,7 @@ def _info(user: User) -> Review:
 def _access(catalog: Catalog, user: User, spec: Review) -> Review:
     if attributes := _attributes(spec, "nonResourceAttributes"):
         # Paths without a resource are documents such as /version and /openapi, open to every user.
-        allowed = attributes.get("verb") == "get" or bool(user.groups & {ADMINS, SYSTEM})
+        allowed = attributes.get("verb") == "get" or bool(user.groups & {ADMIN_GROUP, SYSTEM_GROUP})
         return {
             "allowed": allowed,
             "reason": "every authenticated user may read" if allowed else "paths are read-only",
@@ -115,9 +115,9 @@ def _decide(catalog: Catalog, user: User, request: RequestAttributes) -> Authori
         return AuthorizationDecision(False, "impersonation is not supported")
     wildcard = "*" in {request.verb, request.plural, request.group}
     # A wildcard names no single served kind: the groups of the user decide.
-    if wildcard and SYSTEM not in user.groups and request.verb not in READ_VERBS:
-        if ADMINS in user.groups:
-            return AuthorizationDecision(True, f"group {ADMINS}")
+    if wildcard and SYSTEM_GROUP not in user.groups and request.verb not in READ_VERBS:
+        if ADMIN_GROUP in user.groups:
+            return AuthorizationDecision(True, f"group {ADMIN_GROUP}")
         return AuthorizationDecision(False, "only Lattice may write some resources")
     for served in catalog:
         if (served.resource.group, served.resource.plural) == (request.group, request.plural):
@@ -129,16 +129,16 @@ def _rules(catalog: Catalog, user: User) -> Review:
     rules: list[Review] = []
     for served in catalog:
         resource = served.resource
-        if user.groups & {SYSTEM}:
+        if user.groups & {SYSTEM_GROUP}:
             verbs = resource.verbs
-        elif ADMINS in user.groups:
+        elif ADMIN_GROUP in user.groups:
             writable = not resource.managed_hint
             verbs = tuple(
                 verb
                 for verb in resource.verbs
                 if writable or verb in READ_VERBS or verb in USER_VERBS_ON_MANAGED_KINDS.get(resource.id, ())
             )
-        elif VIEWERS in user.groups and resource.plural != "secrets":
+        elif VIEWER_GROUP in user.groups and resource.plural != "secrets":
             verbs = tuple(verb for verb in resource.verbs if verb in READ_VERBS)
         else:
             continue

@@ -10,10 +10,10 @@ from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.stored_encoding import Object
 from lattice.server.requests.call import User
 
-ADMINS = "lattice:admins"
-VIEWERS = "lattice:viewers"
+ADMIN_GROUP = "lattice:admins"
+VIEWER_GROUP = "lattice:viewers"
 # The group of Lattice's own processes: the only writers of status and of managed kinds.
-SYSTEM = "lattice:system"
+SYSTEM_GROUP = "lattice:system"
 # Prefix of the reporting component in events that Lattice records.
 LATTICE_COMPONENT_PREFIX = "lattice.dev/"
 
@@ -68,9 +68,9 @@ class AuthorizationDecision:
 def check_access(user: User, request: RequestAttributes, resource: Resource | None) -> AuthorizationDecision:
     """Decide whether the user may perform the request. `resource` is the served kind, or None if the server
     serves no such kind."""
-    if SYSTEM in user.groups:
-        return AuthorizationDecision(True, f"group {SYSTEM}")
-    if ADMINS in user.groups:
+    if SYSTEM_GROUP in user.groups:
+        return AuthorizationDecision(True, f"group {SYSTEM_GROUP}")
+    if ADMIN_GROUP in user.groups:
         if resource is not None and request.verb not in READ_VERBS:
             allowed_verbs = USER_VERBS_ON_MANAGED_KINDS.get(resource.id, frozenset())
             if request.subresource == "status":
@@ -79,14 +79,14 @@ def check_access(user: User, request: RequestAttributes, resource: Resource | No
             if resource.managed_hint and request.verb not in allowed_verbs:
                 problem = f"only Lattice may write {resource.plural}"
                 return AuthorizationDecision(False, problem, resource.managed_hint)
-        return AuthorizationDecision(True, f"group {ADMINS}")
-    if VIEWERS in user.groups:
+        return AuthorizationDecision(True, f"group {ADMIN_GROUP}")
+    if VIEWER_GROUP in user.groups:
         if request.verb not in READ_VERBS:
-            return AuthorizationDecision(False, f"members of group {VIEWERS} may only read")
+            return AuthorizationDecision(False, f"members of group {VIEWER_GROUP} may only read")
         if request.plural == "secrets":
-            return AuthorizationDecision(False, f"members of group {VIEWERS} may not read secrets")
-        return AuthorizationDecision(True, f"group {VIEWERS}")
-    return AuthorizationDecision(False, f"the user is in none of the groups {ADMINS}, {VIEWERS}")
+            return AuthorizationDecision(False, f"members of group {VIEWER_GROUP} may not read secrets")
+        return AuthorizationDecision(True, f"group {VIEWER_GROUP}")
+    return AuthorizationDecision(False, f"the user is in none of the groups {ADMIN_GROUP}, {VIEWER_GROUP}")
 
 
 def authorize(user: User, request: RequestAttributes, resource: Resource | None) -> None:
@@ -110,7 +110,7 @@ def forbidden_message(user: User, request: RequestAttributes, reason: str) -> st
 
 def reject_owned_workload(user: User, resource: Resource, *objects: Object | None) -> None:
     """Reject a user's write to a workload owned by a service: only Lattice writes owned workloads."""
-    if resource.id != "latticeworkloads.lattice.dev" or SYSTEM in user.groups:
+    if resource.id != "latticeworkloads.lattice.dev" or SYSTEM_GROUP in user.groups:
         return
     for obj in objects:
         owner = _owner(obj) if obj is not None else ""
@@ -129,7 +129,7 @@ def reject_event_change(user: User, resource: Resource, old: Object | None) -> N
     if (
         old is None
         or resource.id != "events"
-        or SYSTEM in user.groups
+        or SYSTEM_GROUP in user.groups
         or not str(old.get("reportingComponent")).startswith(LATTICE_COMPONENT_PREFIX)
     ):
         return

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 import aiohttp
 
 from lattice.errors import Unavailable
-from lattice.server.access.authorization import SYSTEM
+from lattice.server.access.authorization import SYSTEM_GROUP
 from lattice.server.access.certificate_authority import CertificateAuthority, write_private
 from lattice.server.requests.call import Reply, User
 from lattice.server.requests.status_error import warning_text
@@ -48,7 +48,7 @@ class LeaderProxy:
         """
         url = self.leader_url()
         # A request of a Lattice server was forwarded already: a second hop could go round in circles.
-        if not url or url == self.own_url() or SYSTEM in request.user.groups:
+        if not url or url == self.own_url() or SYSTEM_GROUP in request.user.groups:
             raise Unavailable(
                 "no server is leader at present, and only the leader can answer this request",
                 fix="retry in a few seconds",
@@ -95,7 +95,7 @@ async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
 def leader_proxy_tls(authority: CertificateAuthority, folder: Path) -> ssl.SSLContext:
     """The TLS context of a Lattice server as a client of the leader, with a certificate of the system
     group."""
-    pair = authority.issue_client(SERVER_USER, [SYSTEM], PROXY_CERTIFICATE_LIFETIME)
+    pair = authority.issue_client(SERVER_USER, [SYSTEM_GROUP], PROXY_CERTIFICATE_LIFETIME)
     file = folder / "relay.pem"
     write_private(file, pair.certificate + pair.key)
     context = ssl.create_default_context(cadata=authority.pem.decode())

@@ -51,7 +51,7 @@ class AgentSession:
     """The state of one connection with one node's agent."""
 
     peer: NodeIdentity
-    stream: ServerConnection
+    connection: ServerConnection
     leader_context: LeaderContext
     presence_session: Session
     last_heartbeat_at: float
@@ -274,10 +274,10 @@ class AgentSessions:
         if reason is not None and not isinstance(reason, SessionRejected | NotLeader | Unavailable):
             raise reason
         if reason is not None:
-            await self._close_with_reason(session.stream, session.peer, reason)
+            await self._close_with_reason(session.connection, session.peer, reason)
 
     async def _receive_loop(self, session: AgentSession) -> None:
-        while (message := await session.stream.receive()) is not None:
+        while (message := await session.connection.receive()) is not None:
             session.check_message_rate(self.clock.monotonic())
             field_name = message.WhichOneof("said")
             if field_name == "log":
@@ -300,7 +300,7 @@ class AgentSessions:
             session.wake.set()
 
     async def _send_loop(self, session: AgentSession, welcome: pb.Welcome) -> None:
-        await session.stream.send(pb.ToAgent(welcome=welcome))
+        await session.connection.send(pb.ToAgent(welcome=welcome))
         while True:
             if not self._is_current_leader(session.leader_context):
                 raise NotLeader
@@ -311,12 +311,12 @@ class AgentSessions:
                     if span.is_recording:
                         paths = [assignment.workload for assignment in assignments.assignments]
                         span.set_attributes(workloads=traces.first_paths([*paths, *assignments.dropped]))
-                    await session.stream.send(pb.ToAgent(orders=assignments))
+                    await session.connection.send(pb.ToAgent(orders=assignments))
             elif session.last_heartbeat > session.acknowledged_heartbeat:
                 session.acknowledged_heartbeat = session.last_heartbeat
-                await session.stream.send(pb.ToAgent(heard=pb.Heard(beat=session.last_heartbeat)))
+                await session.connection.send(pb.ToAgent(heard=pb.Heard(beat=session.last_heartbeat)))
             elif session.pending_log_requests:
-                await session.stream.send(pb.ToAgent(log=session.pending_log_requests.pop(0)))
+                await session.connection.send(pb.ToAgent(log=session.pending_log_requests.pop(0)))
             else:
                 session.wake.clear()
                 await session.wake.wait()

@@ -12,7 +12,7 @@ from lattice.errors import Cause, Conflict, Invalid, LatticeError, Malformed, Me
 from lattice.kinds.meta.json_body import decode_stored, parse_json
 from lattice.kinds.meta.object_lifecycle import is_finalized
 from lattice.kinds.meta.stored_encoding import pack
-from lattice.server.access.authorization import ADMINS, RequestAttributes, authorize
+from lattice.server.access.authorization import ADMIN_GROUP, RequestAttributes, authorize
 from lattice.server.fleet_queries.protocol import PlannedWrite
 from lattice.server.requests.call import Call, Target, User
 from lattice.server.requests.catalog import Catalog
@@ -178,7 +178,7 @@ class DryRun:
         target, resource = manifest.target, manifest.target.served.resource
         # A user with read access may plan the writes of another user, so the dry run acts as an
         # administrator.
-        administrator = User(self.apply_options.user, frozenset({ADMINS}))
+        administrator = User(self.apply_options.user, frozenset({ADMIN_GROUP}))
         attributes = RequestAttributes(
             "patch", resource.group, resource.plural, "", target.namespace, target.name
         )

@@ -66,7 +66,7 @@ class WhyQuery(FleetQuery, kw_only=True):
 
 
 class ScenarioQuery(FleetQuery, kw_only=True):
-    """A scenario: pools that are lost, certificates that pools lose, and a change of all prices."""
+    """A scenario: pools that are lost, compliance standards that pools lose, and a change of all prices."""
 
     lose: list[str] = []
     drop: list[tuple[str, str]] = []

@@ -217,7 +217,7 @@ class _RequestContext:
         if isinstance(error, LatticeError):
             resource = self.target.served.resource if self.target else None
             message = message_of(error, resource, self.target.name if self.target else "")
-            await self._context.abort(code_of(error), message)
+            await self._context.abort(grpc_status_code(error), message)
         # `abort` itself raises AbortError: the status is set by then.
         elif isinstance(error, Exception) and not isinstance(error, grpc.aio.AbortError | grpc.RpcError):
             log.error("request failed", exc_info=error)
@@ -226,7 +226,7 @@ class _RequestContext:
             )
 
 
-def code_of(error: LatticeError) -> grpc.StatusCode:
+def grpc_status_code(error: LatticeError) -> grpc.StatusCode:
     """The gRPC status code of an error; UNKNOWN for an error class without a code."""
     return next(
         (code for kind, code in GRPC_STATUS_CODES.items() if isinstance(error, kind)), grpc.StatusCode.UNKNOWN

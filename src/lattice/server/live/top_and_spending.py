@@ -21,7 +21,7 @@ from lattice.server.agents.leader_context import LeaderContext
 from lattice.server.agents.leader_proxy import ForwardedRequest, LeaderProxy
 from lattice.server.live.logs import WorkloadLogs
 from lattice.server.live.spend_history import SpendHistory, spending_document
-from lattice.server.live.usage_tables import TABLES, Fleet
+from lattice.server.live.usage_tables import TABLES, UsageSnapshot
 from lattice.server.requests.call import Reply, User
 
 TOP_PATH = f"/apis/{GROUP}/{VERSION}/top"
@@ -63,7 +63,7 @@ class UsageService:
         leader = self.leader_context()
         if leader is None:
             return await self.leader_proxy.forward(ForwardedRequest(user, TOP_PATH, query))
-        fleet = Fleet(
+        snapshot = UsageSnapshot(
             self.clock.now(),
             leader.cache(LatticePool).objects(),
             leader.cache(LatticeCluster).objects(),
@@ -76,12 +76,12 @@ class UsageService:
         head = {
             "kind": "Top",
             "apiVersion": f"{GROUP}/{VERSION}",
-            "at": format_timestamp(fleet.now),
+            "at": format_timestamp(snapshot.now),
             "term": leader.term.number,
         }
 
         def encode_tables() -> bytes:
-            return encode(head | {name: TABLES[name](fleet) for name in tables})
+            return encode(head | {name: TABLES[name](snapshot) for name in tables})
 
         # With thousands of nodes the tables take noticeable time, so a thread builds them.
         return Reply(await asyncio.to_thread(encode_tables))

@@ -28,7 +28,7 @@ ContainerRequests = tuple[tuple[tuple[str, Quantity], ...], ...]
 
 
 @dataclass(frozen=True)
-class Fleet:
+class UsageSnapshot:
     """The stored objects at one moment, and the last heartbeat of every node."""
 
     now: datetime
@@ -43,11 +43,11 @@ class Fleet:
     @cached_property
     def requests_by_node(self) -> dict[str, tuple[int, int]]:
         """Requests of bound workloads by node: milli-cores and bytes."""
-        # Several tables use these sums, so the fleet computes the sums once.
+        # Several tables use these sums, so the snapshot computes the sums once.
         totals: dict[str, tuple[int, int]] = {}
         for workload in self.workloads:
             if workload.status.binding:
-                cpu, memory = requested_by(workload)
+                cpu, memory = workload_requests(workload)
                 total = totals.get(workload.status.binding.node, NO_REQUESTS)
                 totals[workload.status.binding.node] = (total[0] + cpu, total[1] + memory)
         return totals
@@ -87,12 +87,12 @@ class UsageTotal:
         }
 
 
-def pool_rows(fleet: Fleet) -> list[Row]:
+def pool_rows(snapshot: UsageSnapshot) -> list[Row]:
     """One row per pool, and per offer without a pool object that has clusters."""
-    totals = _totals_by(fleet, lambda node: node.spec.pool)
-    ledgers = {ledger.metadata.name: ledger for ledger in fleet.ledgers}
-    pools = {pool.metadata.name: pool for pool in fleet.pools}
-    clusters = Counter(cluster.spec.pool for cluster in fleet.clusters)
+    totals = _totals_by(snapshot, lambda node: node.spec.pool)
+    ledgers = {ledger.metadata.name: ledger for ledger in snapshot.ledgers}
+    pools = {pool.metadata.name: pool for pool in snapshot.pools}
+    clusters = Counter(cluster.spec.pool for cluster in snapshot.clusters)
     rows = []
     # Clusters may use offers without a pool object, for example a region of a cloud.
     for name in sorted({*pools, *clusters}):
@@ -112,7 +112,7 @@ def pool_rows(fleet: Fleet) -> list[Row]:
             }
             row |= {"maxNodes": pool.spec.capacity.max_nodes}
         if (ledger := ledgers.get(Account(kind="LatticePool", name=name).ledger_name)) is not None:
-            row["budget"] = budget_fields(ledger, fleet.now)
+            row["budget"] = budget_fields(ledger, snapshot.now)
         rows.append(row)
     return rows
 
@@ -133,10 +133,10 @@ def budget_fields(ledger: LatticeLedger, now: datetime) -> Row:
     }
 
 
-def budget_rows(fleet: Fleet) -> list[Row]:
+def budget_rows(snapshot: UsageSnapshot) -> list[Row]:
     """One row per ledger, including ledgers of clouds, regions and overflow, with the cost of past months."""
     rows = []
-    for ledger in sorted(fleet.ledgers, key=lambda ledger: ledger.metadata.name):
+    for ledger in sorted(snapshot.ledgers, key=lambda ledger: ledger.metadata.name):
         account = ledger.spec.budget
         row = {
             "ledger": ledger.metadata.name,
@@ -145,19 +145,19 @@ def budget_rows(fleet: Fleet) -> list[Row]:
             "region": account.region,
             "isHard": ledger.spec.hard,
             "alertMillionths": ledger.spec.alert_millionths,
-            **budget_fields(ledger, fleet.now),
+            **budget_fields(ledger, snapshot.now),
             "pastMicros": ledger.status.past,
         }
         rows.append(row)
     return rows
 
 
-def cluster_rows(fleet: Fleet) -> list[Row]:
-    totals = _totals_by(fleet, lambda node: node.spec.cluster)
-    workloads = Counter(workload.spec.cluster for workload in fleet.workloads)
-    ready = Counter(workload.spec.cluster for workload in fleet.workloads if workload.status.ready)
+def cluster_rows(snapshot: UsageSnapshot) -> list[Row]:
+    totals = _totals_by(snapshot, lambda node: node.spec.cluster)
+    workloads = Counter(workload.spec.cluster for workload in snapshot.workloads)
+    ready = Counter(workload.spec.cluster for workload in snapshot.workloads if workload.status.ready)
     rows = []
-    for cluster in sorted(fleet.clusters, key=lambda cluster: cluster.metadata.name):
+    for cluster in sorted(snapshot.clusters, key=lambda cluster: cluster.metadata.name):
         name, total, cost = (
             cluster.metadata.name,
             totals.get(cluster.metadata.name, UsageTotal()),
@@ -182,14 +182,14 @@ def cluster_rows(fleet: Fleet) -> list[Row]:
     return rows
 
 
-def node_rows(fleet: Fleet) -> list[Row]:
+def node_rows(snapshot: UsageSnapshot) -> list[Row]:
     workloads = Counter(
-        workload.status.binding.node for workload in fleet.workloads if workload.status.binding
+        workload.status.binding.node for workload in snapshot.workloads if workload.status.binding
     )
     rows = []
-    for node in sorted(fleet.nodes, key=lambda node: node.metadata.name):
-        name, heartbeat, total = node.metadata.name, fleet.presence_of(node.metadata.name), UsageTotal()
-        total.add(node, _connected_usage(heartbeat), fleet.requests_by_node.get(name, NO_REQUESTS))
+    for node in sorted(snapshot.nodes, key=lambda node: node.metadata.name):
+        name, heartbeat, total = node.metadata.name, snapshot.presence_of(node.metadata.name), UsageTotal()
+        total.add(node, _connected_usage(heartbeat), snapshot.requests_by_node.get(name, NO_REQUESTS))
         rows.append(
             {
                 "name": name,
@@ -212,18 +212,18 @@ def node_rows(fleet: Fleet) -> list[Row]:
     return rows
 
 
-def service_rows(fleet: Fleet) -> list[Row]:
+def service_rows(snapshot: UsageSnapshot) -> list[Row]:
     used: dict[str, Usage] = {}
-    for node in fleet.nodes:
-        if (heartbeat := fleet.presence_of(node.metadata.name)) is not None:
+    for node in snapshot.nodes:
+        if (heartbeat := snapshot.presence_of(node.metadata.name)) is not None:
             # Usage of workloads is reported per node, by workload path.
             used.update(heartbeat.workload_usage)
     totals: dict[str, ReplicaTotal] = {}
-    for workload in fleet.workloads:
+    for workload in snapshot.workloads:
         if workload.spec.service:
             total = totals.setdefault(service_path(workload), ReplicaTotal())
             total.add(workload, used.get(path_of(workload), NO_USAGE))
-    services = {path_of(service): service for service in fleet.services}
+    services = {path_of(service): service for service in snapshot.services}
     return [
         _service_row(service, totals.get(path, ReplicaTotal())) for path, service in sorted(services.items())
     ]
@@ -264,7 +264,7 @@ def _service_row(service: LatticeService, used: ReplicaTotal) -> Row:
     }
 
 
-TABLES: dict[str, Callable[[Fleet], list[Row]]] = {
+TABLES: dict[str, Callable[[UsageSnapshot], list[Row]]] = {
     "pools": pool_rows,
     "clusters": cluster_rows,
     "nodes": node_rows,
@@ -273,17 +273,19 @@ TABLES: dict[str, Callable[[Fleet], list[Row]]] = {
 }
 
 
-def _totals_by(fleet: Fleet, key_of: Callable[[LatticeNode], str]) -> dict[str, UsageTotal]:
+def _totals_by(snapshot: UsageSnapshot, key_of: Callable[[LatticeNode], str]) -> dict[str, UsageTotal]:
     totals: dict[str, UsageTotal] = {}
-    for node in fleet.nodes:
+    for node in snapshot.nodes:
         name = node.metadata.name
         totals.setdefault(key_of(node), UsageTotal()).add(
-            node, _connected_usage(fleet.presence_of(name)), fleet.requests_by_node.get(name, NO_REQUESTS)
+            node,
+            _connected_usage(snapshot.presence_of(name)),
+            snapshot.requests_by_node.get(name, NO_REQUESTS),
         )
     return totals
 
 
-def requested_by(workload: LatticeWorkload) -> tuple[int, int]:
+def workload_requests(workload: LatticeWorkload) -> tuple[int, int]:
     """Requests of a workload in milli-cores and bytes. Replicas of a service share one cached result."""
     spec = workload.spec
     requests = tuple(

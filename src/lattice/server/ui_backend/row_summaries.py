@@ -14,7 +14,7 @@ from lattice.kinds.node import DRAINING_TAINT, LatticeNode
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
-from lattice.server.live.usage_tables import is_ready, requested_by
+from lattice.server.live.usage_tables import is_ready, workload_requests
 
 Row = dict[str, Any]
 
@@ -54,7 +54,7 @@ def service_row(obj: LatticeService) -> Row:
 
 def workload_row(obj: LatticeWorkload) -> Row:
     status = obj.status
-    cpu, memory = requested_by(obj)
+    cpu, memory = workload_requests(obj)
     row: Row = {
         "service": obj.spec.service,
         "node": status.binding.node if status.binding else "",

@@ -32,7 +32,7 @@ from lattice.store.protocol import ABSENT, Delete, Entry, Key, Put, RevisionConf
 
 CODE_LIFETIME_S = 600.0
 # Lifetime of a token that the server issues for a code.
-SESSION_LIFE = timedelta(hours=12)
+SESSION_LIFETIME = timedelta(hours=12)
 # Codes in memory; a new code beyond the limit drops the oldest code.
 MAX_CODES = 64
 _FIX = "sign in with a token, or start `lattice up` again for a new link"
@@ -126,7 +126,7 @@ class SignIn:
             if is_expired(token_data(entry), now):
                 await self._remove(entry)
         token, name = new_token()
-        secret = token_secret(token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFE))
+        secret = token_secret(token, user.name, sorted(user.groups), format_timestamp(now + SESSION_LIFETIME))
         value = pack(Secret.resource, new_object(secret, uid=self.new_uid(), now=format_timestamp(now)))
         await self.store.commit([Put(Key(Secret.resource.id, SYSTEM_NAMESPACE, name), value, ABSENT)])
         return token

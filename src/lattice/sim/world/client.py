@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import msgspec
 
 from lattice.errors import LatticeError, NotFound, Unavailable
-from lattice.server.access.authorization import ADMINS
+from lattice.server.access.authorization import ADMIN_GROUP
 from lattice.server.requests.call import Call, Reply, Target, User
 from lattice.server.resources.dispatch import handle_call as dispatched
 from lattice.server.resources.routes import request_attributes
@@ -66,7 +66,7 @@ class Client:
         self.world, self.name, self.operations = world, name, log
         self.rng = random.Random(world.rng.getrandbits(64))  # noqa: S311
         self.process = Process(name, name)
-        self.user = User(name, frozenset({ADMINS}))
+        self.user = User(name, frozenset({ADMIN_GROUP}))
         self._count = 0
 
     async def apply(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:

@@ -423,11 +423,11 @@ class FaultInjector:
         if self.rng.random() < 0.5:
             provider.outage_reason = "the cloud API does not respond"
         else:
-            provider.latency = self.rng.choice((3.0, 10.0))
+            provider.latency_s = self.rng.choice((3.0, 10.0))
         self.world.log_fault(f"the provider fails for {seconds:.1f} s")
 
         def heal() -> None:
-            provider.outage_reason, provider.latency = "", 0.8
+            provider.outage_reason, provider.latency_s = "", 0.8
 
         self._heal_later(seconds, heal)
 

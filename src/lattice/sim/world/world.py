@@ -78,7 +78,7 @@ class World:
         self.store_clients: list[StoreClient] = []
         # Removed machines; the checker reads their history.
         self.removed_machines: list[SimMachine] = []
-        provider = FakeProvider(self.true_clock, latency=0.8)
+        provider = FakeProvider(self.true_clock, latency_s=0.8)
         provider.on_created, provider.on_deleted = self.machine_created, self.machine_removed
         self.cloud = Cloud(self.loop, self.net, provider)
         self.hosts = [

@@ -7,7 +7,7 @@ from typing import Any, TypeVar, cast
 import apsw
 
 from lattice.store.protocol import Batch, Change, Entry, Key, Page, compacted_error, future_revision_error
-from lattice.store.sqlite.row_cache import LOG_BITS
+from lattice.store.sqlite.row_cache import LOG_POSITION_BITS
 
 # Limit of rows that a list reads on the event loop (well under a millisecond); longer lists go to a reader
 # thread.
@@ -38,7 +38,7 @@ def snapshot(db: apsw.Connection, read: Callable[[apsw.Connection], T]) -> T:
         db.execute("COMMIT")
 
 
-def bounds(db: apsw.Connection) -> tuple[int, int]:
+def revision_bounds(db: apsw.Connection) -> tuple[int, int]:
     """Return the newest revision, and the oldest revision that can still be read."""
     values = dict(db.execute("SELECT name, value FROM meta"))
     return values["revision"], values["compacted"]
@@ -46,7 +46,7 @@ def bounds(db: apsw.Connection) -> tuple[int, int]:
 
 def list_inline(db: apsw.Connection, scope: ListRange) -> Page | None:
     """Return a short list of the newest revision; None if the list is long or of an older revision."""
-    newest, _ = bounds(db)
+    newest, _ = revision_bounds(db)
     if scope.revision not in (0, newest):
         return None
     max_rows = MAX_INLINE_ROWS if scope.limit == 0 else scope.limit
@@ -61,7 +61,7 @@ def list_inline(db: apsw.Connection, scope: ListRange) -> Page | None:
 
 def list_at(db: apsw.Connection, scope: ListRange) -> Page:
     """Return a list as of the requested revision, or of the newest; raise Gone or RevisionTooNew."""
-    newest, oldest = bounds(db)
+    newest, oldest = revision_bounds(db)
     list_revision = scope.revision or newest
     if list_revision > newest:
         raise future_revision_error(list_revision, newest)
@@ -92,7 +92,7 @@ def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list
     rows = db.execute(
         "SELECT path, previous_value, previous_revision FROM log"
         " WHERE resource = ? AND id >= ? AND path > ? AND path < ? ORDER BY id",
-        (scope.resource, (list_revision + 1) << LOG_BITS, scope.low, scope.high),
+        (scope.resource, (list_revision + 1) << LOG_POSITION_BITS, scope.low, scope.high),
     )
     replaced: dict[str, Entry | None] = {}
     for path, value, revision in rows:
@@ -105,19 +105,19 @@ def _replaced(db: apsw.Connection, scope: ListRange, list_revision: int) -> list
 def log_after(db: apsw.Connection, resource: str, after: int) -> tuple[Sequence[Batch], int]:
     """Return up to MAX_LOG_ROWS_PER_READ changes after a revision, and the revision up to which the changes
     are complete."""
-    newest, oldest = bounds(db)
+    newest, oldest = revision_bounds(db)
     if after < oldest:
         raise compacted_error(after, oldest)
     rows = db.execute(
         "SELECT id, path, previous_revision, value, previous_value FROM log"
         " WHERE resource = ? AND id >= ? ORDER BY id LIMIT ?",
-        (resource, (after + 1) << LOG_BITS, MAX_LOG_ROWS_PER_READ),
+        (resource, (after + 1) << LOG_POSITION_BITS, MAX_LOG_ROWS_PER_READ),
     ).fetchall()
     grouped: dict[int, list[Change]] = {}
     for log_id, path, previous_revision, value, previous_value in cast(
         "list[tuple[int, str, Any, Any, Any]]", rows
     ):
-        key, revision = _key(resource, path), log_id >> LOG_BITS
+        key, revision = _key(resource, path), log_id >> LOG_POSITION_BITS
         previous = None if previous_revision is None else Entry(key, previous_value, previous_revision)
         grouped.setdefault(revision, []).append(Change(revision, key, value, previous))
     if len(rows) == MAX_LOG_ROWS_PER_READ:

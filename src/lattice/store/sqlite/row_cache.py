@@ -14,7 +14,7 @@ import apsw
 from lattice.store.protocol import ABSENT, Change, Entry, Key, Put, Write
 
 # The id of a log row is revision << 7 | position in the commit; a commit has at most 100 operations.
-LOG_BITS = 7
+LOG_POSITION_BITS = 7
 MAX_ROWS_PER_STATEMENT = 256
 # Bytes of cached values; most of them are shared with other caches of the process.
 MAX_CACHED_BYTES = 24 << 20
@@ -52,7 +52,7 @@ class RowCache:
         self._size = 0
         # Keys to flush, and whether the file has the row.
         self._unflushed: dict[Key, bool] = {}
-        # Keys that may have no row; `tidy` drops absent rows.
+        # Keys that may have no row; `trim` drops absent rows.
         self._maybe_absent: set[Key] = set()
         self._log: list[Parameters] = []
         self._last_id: int = db.execute("SELECT coalesce(max(id), 0) FROM objects").get
@@ -86,7 +86,7 @@ class RowCache:
         if value is None:
             self._maybe_absent.add(key)
         self._cache_row(key, Row(self._last_id if row is None else row.id, value, revision))
-        log_id = revision << LOG_BITS | position
+        log_id = revision << LOG_POSITION_BITS | position
         self._log.append((log_id, key.resource, key.path, old_revision, value, old_value))
         return Change(revision, key, value, previous)
 
@@ -110,7 +110,7 @@ class RowCache:
         self._log = []
         self._unflushed.clear()
 
-    def tidy(self) -> None:
+    def trim(self) -> None:
         """Drop absent rows and, if the values exceed MAX_CACHED_BYTES, the older half of the rows; called
         between transactions."""
         for key in self._maybe_absent:
@@ -130,7 +130,7 @@ class RowCache:
         self._size = 0
 
     def _cache_row(self, key: Key, row: Row) -> None:
-        # A rewritten row moves to the end of the dict: `tidy` drops the rows that were written longest ago.
+        # A rewritten row moves to the end of the dict: `trim` drops the rows that were written longest ago.
         self._drop_row(key)
         self._rows[key] = row
         self._size += len(row.value or b"")

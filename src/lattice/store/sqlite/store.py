@@ -28,7 +28,7 @@ from lattice.store.protocol import (
     future_watch_error,
     validate_commit,
 )
-from lattice.store.sqlite.reader import ListRange, bounds, list_at, list_inline, log_after, snapshot
+from lattice.store.sqlite.reader import ListRange, list_at, list_inline, log_after, revision_bounds, snapshot
 from lattice.store.sqlite.writer import CommitJob, CompactJob, Job, TermJob, Writer, WriterState, end_process
 from lattice.store.watch_feed import WINDOW_CHANGES, Feeds, History
 
@@ -132,7 +132,7 @@ class SqliteStore:
     async def watch(self, resource: str, after: int) -> Watch:
         # An empty store is at revision 1.
         after = max(after, 1)
-        newest, oldest = snapshot(self._inline_db, bounds)
+        newest, oldest = snapshot(self._inline_db, revision_bounds)
         if after > newest:
             raise future_watch_error(after, newest)
         if after < oldest:
@@ -151,10 +151,10 @@ class SqliteStore:
         return await self._writer.submit(CommitJob(_future(), writes, checks, fence, request_id))
 
     async def revision(self) -> int:
-        return snapshot(self._inline_db, bounds)[0]
+        return snapshot(self._inline_db, revision_bounds)[0]
 
     async def compact(self, revision: int) -> None:
-        newest, oldest = snapshot(self._inline_db, bounds)
+        newest, oldest = snapshot(self._inline_db, revision_bounds)
         if revision > newest:
             raise future_revision_error(revision, newest)
         if revision > oldest:

@@ -25,7 +25,7 @@ from lattice.store.protocol import (
     check_expected_revisions,
     fenced_error,
 )
-from lattice.store.sqlite.row_cache import LOG_BITS, RowCache
+from lattice.store.sqlite.row_cache import LOG_POSITION_BITS, RowCache
 
 # Limit of jobs in one transaction, which bounds how long the first job waits.
 MAX_JOBS_PER_TRANSACTION = 512
@@ -148,7 +148,7 @@ class CompactJob:
             "UPDATE meta SET value = max(value, ?) WHERE name = 'compacted'", (self.compact_revision,)
         )
         changes_before = state.db.total_changes()
-        first_retained_id = (self.compact_revision + 1) << LOG_BITS
+        first_retained_id = (self.compact_revision + 1) << LOG_POSITION_BITS
         state.db.execute(
             "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id < ? ORDER BY id LIMIT ?)",
             (first_retained_id, self.rows),
@@ -257,7 +257,7 @@ class Writer:
                     single_outcomes += self._run_transaction([job])
                 return single_outcomes
             return [self._translate_error(error)] * len(group)
-        state.rows.tidy()
+        state.rows.trim()
         return outcomes
 
     def _translate_error(self, error: Exception) -> Exception:

@@ -229,7 +229,7 @@ def test_workload_affinity(term: Any, left: list[str]) -> None:
     assert (
         sorted(
             set(table.row_of)
-            - set(ruled_out(FILTERS["WorkloadAffinity"], table, workload_demands(near=(term,))))
+            - set(ruled_out(FILTERS["WorkloadAffinity"], table, workload_demands(affinity_terms=(term,))))
         )
         == left
     )
@@ -239,7 +239,9 @@ def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
     table = nodes(a_node_info("a", zone="x"), a_node_info("b"))
     assert set(
         ruled_out(
-            FILTERS["WorkloadAffinity"], table, workload_demands(labels=WEB, near=(near("zone", **WEB),))
+            FILTERS["WorkloadAffinity"],
+            table,
+            workload_demands(labels=WEB, affinity_terms=(near("zone", **WEB),)),
         )
     ) == {"b"}
 
@@ -247,8 +249,12 @@ def test_self_affinity_starts_on_any_node_with_topology_key() -> None:
 @pytest.mark.parametrize(
     ("there", "new"),
     [
-        pytest.param({"labels": WEB}, {"far": (near("zone", **WEB),)}, id="it avoids a placed workload"),
-        pytest.param({"far": (near("zone", **WEB),)}, {"labels": WEB}, id="a placed workload repels it"),
+        pytest.param(
+            {"labels": WEB}, {"anti_affinity_terms": (near("zone", **WEB),)}, id="it avoids a placed workload"
+        ),
+        pytest.param(
+            {"anti_affinity_terms": (near("zone", **WEB),)}, {"labels": WEB}, id="a placed workload repels it"
+        ),
     ],
 )
 def test_workload_anti_affinity(there: Any, new: Any) -> None:

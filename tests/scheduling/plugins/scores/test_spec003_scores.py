@@ -152,13 +152,13 @@ def test_node_preferences_count_by_weight() -> None:
     [
         pytest.param(
             "PreferredWorkloads",
-            "near_preferences",
+            "affinity_preferences",
             {"a": 0.6667, "b": 0.6667, "c": 0.0},
             id="preferred workloads attract it",
         ),
         pytest.param(
             "AntiPreferred",
-            "far_preferences",
+            "anti_affinity_preferences",
             {"a": 0.3333, "b": 0.3333, "c": 1.0},
             id="anti-preferred workloads repel it",
         ),

@@ -1,5 +1,5 @@
-"""Compliance: the offer must hold every certificate that the service or a policy requires, compared in lower
-case."""
+"""Compliance: the offer must have every compliance standard that the service or a policy requires,
+compared in lower case."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,7 +12,7 @@ from lattice.placement.plugins.rejection_reasons import MissingProperty, offer_m
 
 @dataclass(frozen=True, slots=True)
 class Compliance:
-    """Filter plugin: rejects offers without a required certificate."""
+    """Filter plugin: rejects offers without a required compliance standard."""
 
     name: ClassVar[str] = "Compliance"
     # The answer depends on properties of the offer only: the engine asks once per fixed shape.

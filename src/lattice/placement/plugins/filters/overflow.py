@@ -101,7 +101,7 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
     for cluster in fleet.inventory.clusters_by_offer[row].values():
         for name in used:
             used[name] += cluster.used[name]
-    limits = {"cpu": offer.limits.milli, "memory": offer.limits.memory}
+    limits = {"cpu": offer.limits.millicores, "memory": offer.limits.memory}
     # Limits shrink in proportion to the machines that count.
     usable = {
         name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60

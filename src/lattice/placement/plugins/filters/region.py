@@ -57,7 +57,7 @@ class Region:
         rejections: dict[Reason, Flags] = {}
         if ask.region:
             rejections[NotInRequiredRegion(ask.region)] = offer_mask(
-                rows, ("is in", ask.region), lambda offer: not offer.is_in(ask.region)
+                rows, ("is in", ask.region), lambda offer: not offer.matches_region(ask.region)
             )
         if ask.excluded_regions:
             rejections[RegionAlreadyUsed(ask.excluded_regions)] = offer_mask(

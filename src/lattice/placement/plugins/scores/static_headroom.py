@@ -43,7 +43,7 @@ class StaticHeadroom:
 def _free_share(fleet: Fleet, row: int, needs: dict[str, int]) -> float:
     offer = fleet.offers[row]
     weights, shares = 0.0, 0.0
-    for name, limit in (("cpu", offer.limits.milli), ("memory", offer.limits.memory)):
+    for name, limit in (("cpu", offer.limits.millicores), ("memory", offer.limits.memory)):
         capacity = limit
         if limit >= NO_LIMIT:
             # Without a stated limit, the largest machine type times the number of machines is the capacity.

@@ -8,7 +8,7 @@ from lattice.engine.plugin import Rejections, Scope, Shortfall
 from lattice.engine.table import Rowids, Rows, Table
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import shortfalls_by_label, single_row
-from lattice.scheduling.table.label_match import with_label
+from lattice.scheduling.table.label_match import rows_with_label
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -45,4 +45,4 @@ class InCluster:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         cluster = ask.demands.cluster
-        return {ClusterMismatch(cluster): ~with_label(rows, "cluster", cluster)}
+        return {ClusterMismatch(cluster): ~rows_with_label(rows, "cluster", cluster)}

@@ -22,7 +22,7 @@ from lattice.scheduling.plugins.reasons import (
 )
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.placement import Placement
-from lattice.scheduling.table.topology_domains import occupied, rows_by_domain, without_topology_key
+from lattice.scheduling.table.topology_domains import in_occupied_domain, rows_by_domain, without_topology_key
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 from lattice.scheduling.table.workload_index import TopologyCounts
 
@@ -60,11 +60,11 @@ class WorkloadAffinity:
     wakes_on: ClassVar[frozenset[ClusterEvent]] = TOPOLOGY_EVENTS
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return bool(ask.demands.near)
+        return bool(ask.demands.affinity_terms)
 
     def filter(self, ask: WorkloadAsk, rows: NodeTable) -> Rejections:
         rejections: dict[Reason, Flags] = {}
-        for term in ask.demands.near:
+        for term in ask.demands.affinity_terms:
             key = term.topology_key
             if rows.domain_count(key):
                 counts = rows.topology_counts(ask.demands.namespace, term.selector)
@@ -84,7 +84,7 @@ def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, counts: 
     key = term.topology_key
     if term.selector.matches(ask.labels) and not counts.by_domain(table, key).any():
         return np.zeros(table.count, np.bool_)
-    return ~occupied(table, key, counts, default=True)
+    return ~in_occupied_domain(table, key, counts, default=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,10 @@ class AntiAffinityViolated:
                 if self.is_own_term:
                     conflicts = self.counts.matches(demands.namespace, demands.service, ask.labels)
                 else:
-                    conflicts = demands.namespace == self.counts.namespace and self.term in demands.far
+                    conflicts = (
+                        demands.namespace == self.counts.namespace
+                        and self.term in demands.anti_affinity_terms
+                    )
                 conflict_by_shape[ask.shape] = conflicts
             return conflict_by_shape[ask.shape]
 
@@ -165,16 +168,16 @@ class WorkloadAntiAffinity:
 
     def filter(self, ask: WorkloadAsk, rows: NodeTable) -> Rejections:
         rejections: dict[Reason, Flags] = {}
-        for term in ask.demands.far:
+        for term in ask.demands.anti_affinity_terms:
             key = term.topology_key
             if rows.domain_count(key):
                 counts = rows.topology_counts(ask.demands.namespace, term.selector)
                 rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
                 reason = AntiAffinityViolated(term, counts=counts, is_own_term=True)
-                rejections[reason] = occupied(rows, key, counts)
+                rejections[reason] = in_occupied_domain(rows, key, counts)
             else:
                 rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
         for term, counts in rows.anti_affinity_against(ask):
             reason = AntiAffinityViolated(term, counts=counts, is_own_term=False)
-            rejections[reason] = occupied(rows, term.topology_key, counts)
+            rejections[reason] = in_occupied_domain(rows, term.topology_key, counts)
         return rejections

@@ -10,7 +10,7 @@ from lattice.engine.table import Rowids, Rows, Table
 from lattice.kinds.constraints import NodeTerm
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import label_text, shortfalls_by_node_info, single_row
-from lattice.scheduling.table.label_match import matching_any
+from lattice.scheduling.table.label_match import rows_matching_any
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -62,4 +62,4 @@ class NodeAffinity:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         terms = ask.demands.node_terms
-        return {NodeAffinityUnmet(terms): ~matching_any(rows, terms)}
+        return {NodeAffinityUnmet(terms): ~rows_matching_any(rows, terms)}

@@ -7,7 +7,7 @@ from lattice.engine.plugin import Reason, Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import LabelMismatch
-from lattice.scheduling.table.label_match import with_label
+from lattice.scheduling.table.label_match import rows_with_label
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -24,5 +24,5 @@ class NodeSelector:
         rejections: dict[Reason, Flags] = {}
         for key, value in ask.demands.node_selector:
             reason = LabelMismatch(self.name, f"without label {key}={value}", "label", f"{key}={value}", key)
-            rejections[reason] = ~with_label(rows, key, value)
+            rejections[reason] = ~rows_with_label(rows, key, value)
         return rejections

@@ -20,7 +20,7 @@ from lattice.scheduling.plugins.reasons import (
 )
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.topology_domains import (
-    counts_itself,
+    counts_workload,
     domain_values_per_node,
     min_domain_count,
     spread_counts,
@@ -60,7 +60,7 @@ class MaxSkewExceeded:
             return missing_key.details(table, rows)
         names, domain_counts = nodes.domain_names(key), topology_counts.by_domain(nodes, key)
         least = min_domain_count(nodes, self.ask, key, domain_counts)
-        itself = counts_itself(topology_counts, self.ask)
+        itself = counts_workload(topology_counts, self.ask)
         emptiest, counts = np.flatnonzero(domain_counts == least), domain_counts.tolist()
         max_skew = self.spread.max_skew
         emptiest_text = f"{key} {names[emptiest[0]]}" if len(emptiest) == 1 else f"the emptiest {key}"
@@ -116,5 +116,5 @@ def _exceeds_max_skew(ask: WorkloadAsk, table: NodeTable, spread: Spread) -> Fla
         return np.zeros(table.count, np.bool_)
     counts = topology_counts.by_domain(table, key)
     least = min_domain_count(table, ask, key, counts)
-    max_count = least + spread.max_skew - counts_itself(topology_counts, ask)
+    max_count = least + spread.max_skew - counts_workload(topology_counts, ask)
     return domain_values_per_node(table, key, counts > max_count, False)

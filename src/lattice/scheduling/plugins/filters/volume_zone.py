@@ -7,7 +7,7 @@ from lattice.engine.plugin import Reason, Rejections, Scope
 from lattice.engine.table import Flags, Rows
 from lattice.scheduling.plugins.cluster_events import STATIC_NODE_EVENTS, ClusterEvent
 from lattice.scheduling.plugins.reasons import LabelMismatch
-from lattice.scheduling.table.label_match import with_label
+from lattice.scheduling.table.label_match import rows_with_label
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -27,5 +27,5 @@ class VolumeZone:
                 if value:
                     text = f"outside {key} {value} of volume {volume.name}"
                     reason = LabelMismatch(self.name, text, f"volume {volume.name}", f"{key}={value}", key)
-                    rejections[reason] = ~with_label(rows, key, value)
+                    rejections[reason] = ~rows_with_label(rows, key, value)
         return rejections

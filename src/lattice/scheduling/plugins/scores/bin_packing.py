@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
-from lattice.scheduling.table.utilisation import mean_after
+from lattice.scheduling.table.utilisation import mean_share_with_workload
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -20,4 +20,4 @@ class BinPacking:
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """The mean allocated share of the requested resources, GPUs included, with the workload on the node."""
-        return mean_after(ask, rows)
+        return mean_share_with_workload(ask, rows)

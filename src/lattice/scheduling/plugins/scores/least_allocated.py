@@ -7,7 +7,7 @@ import numpy as np
 
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
-from lattice.scheduling.table.utilisation import mean_after
+from lattice.scheduling.table.utilisation import mean_share_with_workload
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -22,5 +22,5 @@ class LeastAllocated:
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
         """1 minus the mean allocated share of the requested resources, with the workload on the node; of cpu
         and memory for a workload without requests."""
-        mean = mean_after(ask, rows)
+        mean = mean_share_with_workload(ask, rows)
         return np.subtract(np.float32(1), mean, out=mean)

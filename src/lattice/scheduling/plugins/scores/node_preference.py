@@ -8,7 +8,7 @@ import numpy as np
 from lattice.engine.plugin import Scope
 from lattice.engine.table import Floats, Rows
 from lattice.kinds.constraints import PreferredNodes as Preference
-from lattice.scheduling.table.label_match import matching_any
+from lattice.scheduling.table.label_match import rows_matching_any
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 
@@ -34,6 +34,6 @@ class NodePreference:
 def _matching_share(rows: Rows, preferences: tuple[Preference, ...]) -> Floats:
     share = np.zeros(rows.count, np.float32)
     for preference in preferences:
-        share += matching_any(rows, (preference.term,)) * np.float32(preference.weight)
+        share += rows_matching_any(rows, (preference.term,)) * np.float32(preference.weight)
     share /= np.float32(sum(preference.weight for preference in preferences))
     return share

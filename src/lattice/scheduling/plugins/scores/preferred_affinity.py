@@ -19,18 +19,18 @@ class PreferredAffinity:
     scope: ClassVar[Scope] = "domain"
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return bool(ask.demands.near_preferences)
+        return bool(ask.demands.affinity_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
         """The weighted mean over the preferences: n matching workloads in the domain score n/(n+1), a node
         without the topology key scores 0."""
         total = np.zeros(rows.count, np.float32)
-        for preference in ask.demands.near_preferences:
+        for preference in ask.demands.affinity_preferences:
             counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
             in_domain = counts_per_node(rows, preference.term.topology_key, counts)
             in_domain /= in_domain + np.float32(1)
             total += np.multiply(in_domain, np.float32(preference.weight), out=in_domain)
-        total *= np.float32(1 / sum(preference.weight for preference in ask.demands.near_preferences))
+        total *= np.float32(1 / sum(preference.weight for preference in ask.demands.affinity_preferences))
         return total
 
 
@@ -40,16 +40,18 @@ class PreferredAntiAffinity:
     scope: ClassVar[Scope] = "domain"
 
     def applies(self, ask: WorkloadAsk) -> bool:
-        return bool(ask.demands.far_preferences)
+        return bool(ask.demands.anti_affinity_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
         """The weighted mean over the preferences: n matching workloads in the domain score 1/(n+1), a node
         without the topology key scores 1."""
         total = np.zeros(rows.count, np.float32)
-        for preference in ask.demands.far_preferences:
+        for preference in ask.demands.anti_affinity_preferences:
             counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
             in_domain = counts_per_node(rows, preference.term.topology_key, counts)
             in_domain += np.float32(1)
             total += np.divide(np.float32(preference.weight), in_domain, out=in_domain)
-        total *= np.float32(1 / sum(preference.weight for preference in ask.demands.far_preferences))
+        total *= np.float32(
+            1 / sum(preference.weight for preference in ask.demands.anti_affinity_preferences)
+        )
         return total

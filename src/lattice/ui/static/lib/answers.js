@@ -129,7 +129,7 @@ export const MARKS = { "+": "new", "~": "changed", "-": "removed" };
 
 // The what-if scenario in words; the same text as `lattice whatif` prints.
 export function eventWords({ lose, drop, priceMillionths }) {
-  const words = [...lose.map((each) => `without ${each}`), ...drop.map((each) => `with ${each.pool} not certified for ${each.compliance}`)];
+  const words = [...lose.map((each) => `without ${each}`), ...drop.map((each) => `without compliance ${each.compliance} in ${each.pool}`)];
   const change = (priceMillionths - 1e6) / 1e4;
   return change ? [...words, `with prices ${change > 0 ? "+" : "−"}${Math.abs(change)} %`] : words;
 }
