@@ -37,7 +37,7 @@ MAP: dict[str, Folder] = {
         "Filter, score and pick over columns of candidates; knows no kind and no plugin.", "", VALUES
     ),
     "lifecycle": Folder(
-        "State machines that controllers carry out: what happens next to a workload, a node, a rollout, a cluster's machines.",
+        "State machines that controllers carry out: they decide the next action for a workload, a node, a rollout or the machines of a cluster.",
         "kinds kinds.meta",
         VALUES,
     ),

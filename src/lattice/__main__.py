@@ -7,7 +7,7 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    # A parent process may have set SIGINT to be ignored or handled: that disposition must stay.
+    # SIGINT may be ignored, as set by the parent process, or have another handler: that must stay so.
     is_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))

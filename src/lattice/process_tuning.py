@@ -5,11 +5,11 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-# New containers between two collections of a process that answers queries. At Python's default of 700, a large
-# fleet spent one fifth of the time in the collector.
+# Number of new Python objects, such as lists and dicts, after which the garbage collector runs in a process
+# that answers queries. At Python's default of 700, the collector took a fifth of the time with a large fleet.
 QUERY_GC_THRESHOLD = 50_000
-# The same of a server: at 700, a busy server spent a sixth of its time collecting. Most garbage has no cycles and
-# is freed by reference counting.
+# The same number for a server: at 700, a busy server spent a sixth of its time collecting. Most garbage has
+# no cycles and is freed by reference counting.
 SERVER_GC_THRESHOLD = 20_000
 # Option number of mallopt in glibc.
 M_ARENA_MAX = -8

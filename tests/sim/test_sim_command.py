@@ -64,8 +64,8 @@ def test_run_reports_progress_and_a_summary() -> None:
 @pytest.mark.parametrize(
     ("other", "said", "code"),
     [
-        pytest.param("history-1", "2 run twice, 0 with a different history", 0, id="equal"),
-        pytest.param("another", "2 run twice, 1 with a different history: 1", 1, id="one differs"),
+        pytest.param("history-1", "2 seeds run twice, 0 with a different history", 0, id="equal"),
+        pytest.param("another", "2 seeds run twice, 1 with a different history: 1", 1, id="one differs"),
     ],
 )
 def test_nondeterministic_history_is_reported(

@@ -111,4 +111,4 @@ def test_seed_gives_one_history_for_any_hash_seed() -> None:
         check=True,
     ).stdout.splitlines()
     assert len({line.split()[1] for line in said[:3]}) == 3
-    assert said[-1] == "3 run twice, 0 with a different history"
+    assert said[-1] == "3 seeds run twice, 0 with a different history"

@@ -1,4 +1,4 @@
-"""The log streams of an agent: send the logs of workloads to the server over the agent's session."""
+"""The log streams of an agent, which send the logs of workloads to the server over the agent's session."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -67,7 +67,7 @@ class LogStreams:
                 await self._send_piece(pb.LogPiece(id=request.id, problem=instance, end=True))
                 return
             text = await self._executor.runtime.logs(instance.id, min(request.tail, MAX_TAIL_LINES))
-            # Read the position at once: output between the two calls would be lost.
+            # Read the position right after the text: output that arrives between the two calls is not sent.
             _, position = await self._executor.runtime.logs_since(instance.id, -1)
             await self._send_text(request.id, text)
             # Follow until the instance has ended and the log is read to its end.

@@ -59,10 +59,10 @@ LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "controllers")
 AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
 API_URL_ANNOTATION = "lattice.dev/api"
 CONTROLLER_RESTART_DELAY_S = 5.0
-# Delay before a controller that returned without an error starts again: the code that stopped the controller
-# ends the term within this time.
+# Delay before controllers that returned without an error start again. They return only when they are stopped
+# or fenced; the term normally ends within this time, and the controllers do not start again.
 TERM_END_DELAY_S = 1.0
-# The longest time that a new server waits for its first term before it reports that it serves.
+# The longest time that a new server waits for its first term before it reports that it is ready.
 FIRST_TERM_TIMEOUT_S = 1.0
 # Time for running reconciles to end before the server gives up its role.
 SHUTDOWN_TIMEOUT_S = 0.6
@@ -255,7 +255,8 @@ class Leadership:
         metrics.LEADER.set(0)
         metrics.clear_leader_gauges()
         log.info("no longer leading", role=term.role, term=term.number)
-        # Keep the node table: a later term of this server reuses its learned GPU demand.
+        # Keep the node table: the scheduler of this server's next term takes over the GPU demand that the
+        # table has learned from placements.
         if self.controller_set is not None:
             self._previous_node_table = self.controller_set.scheduling.table
         # Cleared before the callback: agent sessions must find no leader and close.
@@ -277,7 +278,7 @@ class Leadership:
                 await self._write_lease(term)
                 self._has_led = True
                 return None
-            # Another server has begun the next term: this server does not wait for its lease to expire.
+            # Another server has begun the next term: end this term now, before the lease expires.
             except Fenced:
                 return self.election.end_term(term)
             except LatticeError as error:
@@ -321,7 +322,8 @@ class Leadership:
         """Run the controllers until the term is over; failed controllers are logged and start again with
         empty caches."""
         while self.election.term == term:
-            # A new presence: the silence of nodes counts from the election of this leader (I-13).
+            # A new Presence has no heartbeats yet: nodes count as silent from now on, not from heartbeats
+            # that an earlier leader received (I-13).
             presence = Presence(self.clock)
             self.context = ControllerContext(
                 self.store, self.clock, term, self.rng, presence, self.new_uid, self.freezes_caches
@@ -338,9 +340,11 @@ class Leadership:
             await self._run_until_failure("garbage", term, self.garbage_collector.run)
 
     async def _run_until_failure(self, name: str, term: Term, run: Callable[[], Any]) -> None:
-        """Run a component once; end the term if the component was fenced, else wait before the next start.
+        """Run a component once; end the term if the component reports a fenced write, else wait before the
+        next start.
 
-        `run` returns True if the store rejected a write because the term is over.
+        A fenced write is a write that the store rejected because the term is over: `run` raises Fenced or
+        returns True. The garbage collector returns nothing, also after a fenced write.
         """
         try:
             is_fenced = await run()

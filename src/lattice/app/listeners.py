@@ -74,7 +74,7 @@ class AgentsAddress:
             try:
                 await stack.enter_async_context(server)
             except Unavailable:
-                # Another port never replaces a port that the settings name.
+                # If the settings name a port, no other port is tried.
                 if not port or configured:
                     raise
                 continue

@@ -38,7 +38,7 @@ def load_profile(name: str, seed: int | None) -> ProfileChoice:
             ]
             raise Invalid("is not a profile", where=document.source, fix=error.fix, causes=causes) from error
     chosen_seed = spec.seed if seed is None else seed
-    return ProfileChoice(spec, random.Random(chosen_seed), chosen_seed)  # noqa: S311 - a tie, not a secret
+    return ProfileChoice(spec, random.Random(chosen_seed), chosen_seed)  # noqa: S311 - breaks ties only
 
 
 def _profile_document(name: str) -> "Document":

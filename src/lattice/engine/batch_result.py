@@ -22,7 +22,8 @@ class Pick(NamedTuple):
     # NO_ROW without another feasible row.
     runner_up: int
     runner_up_total: float
-    # The part of the total that is equal for all rows of the domain.
+    # The part of the total from the domain score: equal for all rows of a topology domain; 0 without such a
+    # score.
     domain_total: float = 0.0
 
 
@@ -31,8 +32,8 @@ class BatchResult:
     """Decisions for equal asks in order, each ask placed before the next is decided. Valid until the table
     changes.
 
-    Answers of filters and scores for a row change only when the row is picked; hence reasons change only on
-    picked rows.
+    Apart from the domain score, the answers of filters and scores for a row change only when the row is
+    picked. Rejections therefore change only on picked rows.
     """
 
     ask: Ask
@@ -57,7 +58,8 @@ class BatchResult:
         return self.shape_cache.reasons
 
     def decision(self, place: int) -> Decision:
-        """Return the full decision for the ask at `place`: totals and reasons of all rows as of its turn."""
+        """Return the full decision for the ask at index `place`: totals and reasons of all rows after the
+        earlier asks are placed."""
         pick, cache = self.picks[place], self.shape_cache
         totals, reasons = cache.totals.copy(), {reason: mask.copy() for reason, mask in cache.reasons.items()}
         if pick_counts := Counter(self.rows[:place]):
@@ -138,8 +140,10 @@ class BatchResult:
             yield ordered
 
     def _newly_rejected(self) -> dict[int, Reason]:
-        """Rows that a pick made infeasible, by the place of the next ask, with the first reason of the
-        rejection."""
+        """Return, for each pick that makes its row infeasible, the first reason that rejects the row.
+
+        The key is the index of the next ask: the first ask for which the row is infeasible.
+        """
         times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
         places = list(last.values())
         subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])

@@ -29,8 +29,9 @@ def can_batch(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     """Whether equal asks can be decided in a batch: the answer for a row depends on the row alone, apart from
     one score per domain.
 
-    If `table` is given, a wide filter that rejects no row now is no obstacle: placing an additive ask does
-    not make such a filter reject.
+    A filter of wide reach reads more than the row (see `plugin.Reach`). With `table`, a wide filter that
+    rejects no row now does not prevent a batch: placing an ask that is additive (see `Ask.is_additive`) does
+    not make such a filter reject a row.
     """
     plugins = ActivePlugins(ask, profile)
     if not ask.is_additive or (plugins.wide_scores and not plugins.domain_score):
@@ -99,7 +100,7 @@ class _Lookahead:
             self._pending_rows[: -self._lookahead_rows],
         )
         near = [other_row for other_row in near if other_row != row and other_row not in self._next_totals]
-        # A batch that reaches further rows is likely to reach many of them.
+        # A batch that needs rows beyond those evaluated so far is likely to need many of them.
         self._lookahead_rows = min(MAX_LOOKAHEAD_ROWS, 2 * self._lookahead_rows)
         self._evaluate([row, *near], 0, INITIAL_LOOKAHEAD_LEVELS)
 
@@ -147,8 +148,9 @@ def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: flo
     """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
     be picked by `count` asks.
 
-    Rounding can make totals within the margin equal, and then rank decides. With a margin, `count` rows of
-    the worst total therefore stay, however many better rows there are.
+    Rounding can make totals within the margin equal, so that rank decides between the rows. With a margin,
+    all of the `count` picks may therefore fall on rows with the last total: up to `count` such rows, in the
+    order of rank, are kept.
     """
     if len(rows) <= count:
         return rows
@@ -237,7 +239,8 @@ class _Domains:
     def __init__(self, lookahead: _Lookahead, domain_scores: DomainScores, weight: np.float32) -> None:
         self._lookahead, self._scores, self._weight = lookahead, domain_scores, weight
         self._domains: dict[int, _Domain] = {}
-        # −total, rank, domain, bid number: entries with an older bid number are stale.
+        # An entry, called bid, is the best row of a domain: −total, rank, domain, number. Only the bid with
+        # the newest number of a domain is valid (`_bids`); older bids are stale.
         self._heap: list[tuple[float, int, int, int]] = []
         self._bids: dict[int, int] = {}
 

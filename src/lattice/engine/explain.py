@@ -12,7 +12,8 @@ from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
 DEFAULT_TOP_COUNT = 3
-# After this number of reasons, one bit each, the codes are renumbered to free bits.
+# `_group_by_reasons` codes the reasons of a row as bits of an integer; after this number of reasons, the
+# codes are renumbered so that further bits are free.
 MAX_CODED_REASONS = 60
 # Scores are 0..1 in the engine and 0..100 in explanations.
 MAX_SCORE = 100.0
@@ -149,8 +150,8 @@ def all_rejections(decision: Decision) -> Iterator[tuple[str, Sequence[Shortfall
 
 
 def _group_by_reasons(decision: Decision) -> Iterator[tuple[Rowids, Sequence[Iterable[Shortfall]]]]:
-    """Yield groups of rows that equal sets of reasons reject, with the shortfalls of each reason for the rows
-    of the group.
+    """Yield groups of rows that are rejected for the same reasons, with the shortfalls of each reason for the
+    rows of the group.
 
     A row is coded by one bit per reason, so that grouping is vectorised over rows.
     """

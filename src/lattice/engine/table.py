@@ -66,13 +66,13 @@ class Rows(Protocol):
         ...
 
     def derived(self, key: Hashable, make: Callable[["Rows"], NDArray[Any]]) -> NDArray[Any]:
-        """A column computed from fixed columns of the same row; cached, and computed again only for changed
-        rows."""
+        """A column computed from fixed columns of the same row (see `Table.set`); cached, and computed again
+        only for changed rows."""
         ...
 
     def aggregate(self, key: Hashable, make: Callable[["Table"], Value]) -> Value:
-        """A value computed from the fixed columns of all rows, such as the highest price. `make` runs at
-        every fixed change and must be cheap."""
+        """A value computed from the fixed columns of all rows, such as the highest price. `make` runs
+        whenever a fixed column changes, and must be cheap."""
         ...
 
     def select(self, column: NDArray[Any]) -> NDArray[Any]:
@@ -89,7 +89,8 @@ class Rows(Protocol):
 
 
 class Table:
-    """All candidates. Rows are appended, and reused after removal; a change touches only its row.
+    """All candidates. Rows are appended, and reused after removal; a change of a candidate changes only its
+    row.
 
     Allocations are exact integers; shares for scoring are 32-bit floats derived from the integers, equal
     whatever the order of allocations.
@@ -102,7 +103,7 @@ class Table:
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        # True: rows stand in tie order, so the first row with the best total is the choice.
+        # True: rows are sorted by rank, which breaks ties, so the first row with the best total is chosen.
         self.is_in_tie_order = True
         self._tie_order = TieOrder()
         self._changes = ChangeLog()
@@ -129,8 +130,9 @@ class Table:
         self._aggregates = Aggregates()
         self._buffers: list[Floats] = []
         self._next_buffer = 0
-        # Caches of decide.py: plugins of shapes decided once, answers of shapes decided again, and the
-        # answers of fixed plugins, which many shapes share.
+        # Caches of decide.py, by the shape of asks (see `Ask.shape`): the plugins for a shape that was
+        # decided once; the answers for a shape that was decided more often; and the answers of plugins of
+        # scope "fixed", which many shapes share.
         self.shapes_seen_once: dict[Hashable, Any] = {}
         self.shape_caches: dict[Hashable, Any] = {}
         self.fixed_caches: dict[Hashable, Any] = {}
@@ -178,7 +180,8 @@ class Table:
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
         """Return an array computed from fixed columns, computed again when a fixed column changes.
 
-        Do not use it in plugins whose answers are cached by row: a change of the array wakes no row.
+        Do not use it in plugins whose answers are cached by row: the engine does not evaluate a row again
+        when the array changes.
         """
         entry = self._memos.get(key)
         if entry is None or entry[0] != self.fixed_version:
@@ -207,7 +210,7 @@ class Table:
         return self._buffers[self._next_buffer]
 
     def add_resource(self, name: str) -> int:
-        """Return the number of the resource, which never changes.
+        """Add the resource if it is new, and return its number, which never changes.
 
         A new resource is zero on every row, and takes no memory until a row has some of the resource.
         """
@@ -295,7 +298,7 @@ class Table:
         return list(rows)
 
     def _fill(self, rows: slice, totals: Mapping[str, int]) -> None:
-        """Set the capacity of new rows without allocations."""
+        """Set the capacity of new rows, which have no allocations yet."""
         for resource, total in totals.items():
             number = self.add_resource(resource)
             if total:
@@ -358,7 +361,8 @@ class Table:
         self.touch_fixed(row)
 
     def set(self, row: int, column: str, value: Any, *, fixed: bool = True) -> None:
-        """Set a value of a column; `fixed` tells whether values may be derived from the column."""
+        """Set a value of a column; `fixed` tells whether the column is a fixed column, from which other
+        values may be derived."""
         self._columns[column][row] = value
         if fixed:
             self.touch_fixed(row)

@@ -31,7 +31,9 @@ class NamespaceStatus(Part):
         str, Meta(description="Active, or Terminating while the objects of the namespace are deleted.")
     ] = ""
     conditions: Annotated[
-        tuple[Condition, ...], LIST_MAP_BY_TYPE, Meta(description="Conditions that delay the deletion.")
+        tuple[Condition, ...],
+        LIST_MAP_BY_TYPE,
+        Meta(description="Conditions about the objects that delay the deletion."),
     ] = ()
 
 
@@ -126,7 +128,8 @@ class ObjectReference(Part):
 
 
 class EventSource(Part):
-    """The component that reports the event, in the older form."""
+    """The component that reports the event, as older clients state it; newer clients set
+    `reportingComponent`."""
 
     component: Annotated[str, Meta(description="Program that reports the event.")] = ""
     host: Annotated[str, Meta(description="Machine that the program runs on.")] = ""
@@ -166,7 +169,13 @@ class Event(Kind):
     reason: Annotated[str, Meta(description="Reason as one word, for programs.")] = ""
     message: Annotated[str, Meta(description="Description of the event, for people.")] = ""
     source: Annotated[
-        EventSource, Meta(description="Component that reports the event, in the older form.")
+        EventSource,
+        Meta(
+            description=(
+                "Component that reports the event, as older clients state it; newer clients set "
+                "reportingComponent."
+            )
+        ),
     ] = EventSource()
     first_timestamp: Annotated[str, Meta(description="Time of the first occurrence.")] | None = None
     last_timestamp: Annotated[str, Meta(description="Time of the last occurrence.")] | None = None

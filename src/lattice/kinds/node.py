@@ -10,15 +10,16 @@ from lattice.errors import Cause
 from lattice.kinds.constraints import Taint
 from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 
-# Reason of the condition Ready of a node without an agent.
+# Reason of the Ready condition of a node whose agent has not joined yet.
 NOT_JOINED = "NotJoined"
 DRAINING_TAINT = "lattice.dev/draining"
 
 # Label of a node, and key in the node selector of a replica; the value is the name of the LatticeNodeClass.
 NODE_CLASS_LABEL = "lattice.dev/node-class"
-# Finalizer of a machine that joined by itself: its workloads are evicted before its record is deleted.
+# Finalizer of a node that a joining agent created. A deleted node that is ready is removed only after its
+# last workload is gone; a deleted node that is not ready is removed immediately.
 NODE_FINALIZER = "lattice.dev/node"
-# Condition of a node that is drained: whether all its workloads are gone.
+# Condition of a draining node: True when all its workloads are gone.
 DRAINED_CONDITION = "Drained"
 # Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
 QUARANTINED = "Quarantined"
@@ -33,7 +34,9 @@ class NodeSpec(Part):
     """Location and class of the machine, and whether new workloads may be bound to it."""
 
     cluster: Annotated[str, Meta(description="LatticeCluster of the node.")] = ""
-    pool: Annotated[str, Meta(description="Offer that the machine was created from.")] = ""
+    pool: Annotated[
+        str, Meta(description="Offer that the machine belongs to: a pool, a cloud region or a data center.")
+    ] = ""
     provider: Annotated[str, Meta(description="Provider of the machine.")] = ""
     region: Annotated[str, Meta(description="Region of the machine.")] = ""
     zone: Annotated[str, Meta(description="Zone of the machine.")] = ""
@@ -63,8 +66,8 @@ class NodeGpu(Part):
             ge=0,
             le=1000,
             description=(
-                "Thousandths of the GPU that workloads may use; 1000 is the whole GPU. Lattice "
-                "itself counts what bound workloads use."
+                "Thousandths of the GPU that workloads may use in total; 1000 is the whole GPU. The amount "
+                "does not fall when a workload is bound."
             ),
         ),
     ] = 1000
@@ -97,7 +100,9 @@ class NodeHeartbeat(Part):
     heartbeat."""
 
     reason: Annotated[str, Meta(description="Reason of the report.")] = ""
-    by: Annotated[str, Meta(description="Source of the report: register, heartbeat or monitor.")] = ""
+    by: Annotated[
+        str, Meta(description="Source of the report: heartbeat if the node became ready, else monitor.")
+    ] = ""
     at: Annotated[str, Meta(description="Time of the report.")] | None = None
 
 

@@ -80,7 +80,7 @@ class WeightedPreference(Part):
 
 
 class Consolidation(Part):
-    """When nearly empty clusters are merged."""
+    """Whether nearly empty clusters are merged, and which clusters count as nearly empty."""
 
     enabled: Annotated[bool, Meta(description="Whether clusters are merged; false by default.")] = False
     min_utilization: (
@@ -115,9 +115,9 @@ class ClusterPolicy(Part):
         ]
         | None
     ) = None
-    consolidation: (
-        Annotated[Consolidation, Meta(description="When nearly empty clusters are merged.")] | None
-    ) = None
+    consolidation: Annotated[Consolidation, Meta(description="Merging of nearly empty clusters.")] | None = (
+        None
+    )
     name_prefix: Annotated[
         str, Meta(description="Prefix in the names of new clusters: {pool}-{prefix}-{number}.")
     ] = ""
@@ -209,6 +209,6 @@ class LatticePlacementPolicy(Kind):
         yield from bad_numbers
         if self.spec.selector:
             yield from self.spec.selector.problems("spec.selector")
-        # The rules of a cluster policy compare numbers, which must be valid for that.
+        # The checks of a cluster policy compare numbers, so they run only if all numbers are valid.
         if self.spec.cluster_policy and not bad_numbers:
             yield from self.spec.cluster_policy.problems("spec.clusterPolicy")

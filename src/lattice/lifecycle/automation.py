@@ -1,4 +1,4 @@
-"""The decision when an automation rule fires: once for every object that crosses the rule's threshold.
+"""Decide when an automation rule fires: once for every object that crosses the rule's threshold.
 
 A rule fires again for the same object only after the object was below the threshold. The rule's status
 records the objects beyond the threshold, so that a new leader does not fire again for the same crossing.

@@ -21,12 +21,13 @@ class ReplicaObservation:
 
     # Replicas that are unschedulable for longer than the timeout, by service and node group.
     unschedulable: Mapping[str, Counter[NodeGroupKey]] = field(default_factory=dict)
-    # Services whose replicas need other machines than their current template.
+    # Services of which some replica was created with other machine needs than the template has now.
     updated_services: frozenset[str] = frozenset()
     # Clusters in which bound replicas differ from placed replicas.
     unsettled_clusters: frozenset[str] = frozenset()
     joined_nodes: Counter[NodeGroupKey] = field(default_factory=Counter)
-    # Node groups that get no new node at any desired count, because a ledger pays for no further machine.
+    # Node groups that get no new node, whatever their desired count, because a ledger does not pay for more
+    # machines than exist.
     blocked: frozenset[NodeGroupKey] = frozenset()
 
 
@@ -99,7 +100,8 @@ def observe_replicas(
 def _blocked_node_groups(
     nodes: Iterable[LatticeNode], paid: Iterable[Counter[NodeGroupKey]]
 ) -> frozenset[NodeGroupKey]:
-    """Node groups without a node on its way, in which some ledger pays for no more machines than exist.
+    """Node groups that get no new node: some ledger pays for no more machines than exist, and no node of
+    the group has yet to join.
 
     The ledger pays for a terminating machine until the machine is gone.
     """
@@ -223,9 +225,9 @@ def _unsettled_clusters(
 
 
 def has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkload]) -> bool:
-    """Whether the template of the service needs other machines than its replicas.
+    """Whether some replica of the service was created with other machine needs than the template has now.
 
-    For a service without replicas, a placement of an older generation counts as a need for other machines.
+    Without replicas the result is True if the service was placed at an older generation.
     """
     if not replicas:
         condition = find_condition(service.status.conditions, PLACED_CONDITION)

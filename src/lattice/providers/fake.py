@@ -26,7 +26,7 @@ class FakeProvider:
     # Maximum count of machines.
     quota: int | None = None
     regions: frozenset[str] | None = None
-    # While set, every call fails with this message.
+    # While set, calls fail with this message, except `close` and `create` for an existing machine.
     outage_reason: str = ""
     on_created: Callable[[MachineSpec], None] = lambda _: None
     on_deleted: Callable[[str], None] = lambda _: None

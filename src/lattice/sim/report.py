@@ -25,7 +25,7 @@ from lattice.sim.world.event_loop import CURRENT_PROCESS
 from lattice.sim.world.run import Run, run_seed
 from lattice.sim.world.servers import authority, catalog
 
-# The trace shows the faults of this time before a violation.
+# The trace shows the faults in this time before a violation.
 STORY_WINDOW_S = 25.0
 MAX_STORY_LINES = 14
 CRITICAL_LOG_LEVEL = 50

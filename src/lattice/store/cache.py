@@ -16,7 +16,8 @@ from lattice.store.protocol import Change, Entry, Store, Watch, list_pages
 PAGE_SIZE = 500
 # Back-off between attempts to reach the store.
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 10.0
-# Progress may move without a change of the resource, so waiters poll at a growing interval.
+# The revision of a cache can advance without a change that wakes the waiters, so waiters also poll, at a
+# growing interval.
 MIN_POLL_INTERVAL_S, MAX_POLL_INTERVAL_S = 0.02, 0.32
 
 T = TypeVar("T")

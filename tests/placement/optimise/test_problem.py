@@ -536,7 +536,7 @@ def test_missing_solver_falls_back_to_greedy(monkeypatch: pytest.MonkeyPatch) ->
             lambda: a_program(a_load(needs=(1,))), "api: 1 amounts for 2 resources", id="a need too few"
         ),
         pytest.param(
-            lambda: a_program(a_load(), payback_hours=0), "at least 1 hour, got 0", id="no time to pay back"
+            lambda: a_program(a_load(), payback_hours=0), "1 hour or more, got 0", id="no time to pay back"
         ),
     ],
 )

@@ -42,7 +42,8 @@ class CpuMeter:
 def instance_usage(meter: CpuMeter, name: str, handle: Handle, mark: str = "") -> Usage:
     """CPU and memory usage of an instance, from its cgroups or else from its processes; disk usage is 0.
 
-    `name` is the name of the instance in the meter, `mark` the mark in the environment of its processes.
+    `name` identifies the instance in the meter. `mark` is the value of INSTANCE_ENV_VAR in the environment of
+    the instance's processes, by which processes that left the session are found.
     """
     pids = instance_pids(handle.pid, handle.start, handle.cgroups, mark)
     cpu_time, memory = cgroups.cpu_ns(handle.cgroups), cgroups.memory_bytes(handle.cgroups)
@@ -96,8 +97,8 @@ def disk_bytes(folder: Path) -> int:
 
 @dataclass(slots=True)
 class NodeMeter:
-    """The usage of the machine: CPU that is not idle, memory that is not available, and the disk of the
-    agent's folder."""
+    """The usage of the machine: CPU that is not idle, memory that is not available, and the used space
+    of the file system that holds the agent's folder."""
 
     clock: Clock
     folder: Path

@@ -1,9 +1,10 @@
 """The fake runtime of the simulator: runs no process, follows configured behaviours in virtual time, and
 gives the same results for the same seed.
 
-A fake machine outlives its agent, so that the next agent finds the running instances; the machine also plays
-the watchdog. No background task runs: a call computes the events up to the current time, and `history`
-records the exact start and end of every process.
+A fake machine outlives its agent, so that the next agent finds the running instances. Like the watchdog of a
+real node, the machine kills processes that have been without contact to the control plane for too long. No
+background task runs: a call computes the events up to the current time, and `history` records the exact start
+and end of every process.
 """
 
 import random
@@ -35,17 +36,17 @@ NO_USAGE = Usage(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """The behaviour of a fake command; durations are seconds after the start."""
+    """The behaviour of a fake command; durations are in seconds."""
 
     start_takes: float = 0.0  # duration of the state Starting
     start_fails: Failure | None = None
     failing_starts: int | None = None  # number of starts that fail before a success; None: all
     exits_after: float | None = None  # None: runs until it is stopped
-    jitter: float = 0.0  # random extra share of exits_after
+    jitter: float = 0.0  # exits_after grows by a random share of up to this much
     exit_code: int = 0
-    stop_takes: float = 0.0  # longer than the grace: killed
-    ready_after: float = 0.0
-    unhealthy_after: float | None = None  # from then on liveness probes fail
+    stop_takes: float = 0.0  # if longer than the grace period, the process is killed
+    ready_after: float = 0.0  # seconds after the start until which probes fail
+    unhealthy_after: float | None = None  # seconds after the start from which probes fail
     prints: str = ""
     uses: Usage = NO_USAGE
 
@@ -57,7 +58,7 @@ class FakeProcess:
     spec: RunSpec
     started_at: float
     exits_at: float | None
-    killed_at: float | None = None  # end of a kill for lost contact
+    killed_at: float | None = None  # when a kill for lost contact takes effect
     outcome: tuple[int, str, Failure | None] | None = None  # exit code, signal, failure
 
 
@@ -82,7 +83,7 @@ class FakeMachine:
     starts: dict[str, int] = field(default_factory=dict)
     last_contact_at: float | None = None
     boot_count: int = 1
-    # Seconds from the deadline without contact until the process is dead.
+    # A process is dead this many seconds after its `stop_after` seconds without contact have passed.
     kill_delay_s: float = 0.0
 
     def behaviour(self, workload: str) -> Behaviour:
@@ -106,8 +107,11 @@ class FakeMachine:
         return None
 
     def disconnected_failure(self, spec: RunSpec) -> Failure | None:
-        """The failure that forbids the start of a process with a limited time without contact while the node
-        is disconnected."""
+        """The failure with which a disconnected node refuses the start of a process; None: the process may
+        start.
+
+        The node refuses only processes with `stop_after`: the time that they may run without contact.
+        """
         if spec.stop_after is None:
             return None
         if self.last_contact_at is None:

@@ -65,7 +65,7 @@ class RuntimeRouter:
             )
             self._unrunnable[spec.id] = new_instance(spec, "Exited", failure)
             return self._unrunnable[spec.id]
-        # Recorded before the start, so that a stop finds the runtime of a slow start.
+        # Recorded before the start, so that `stop` finds the runtime while a slow start is in progress.
         self._runtime_by_instance[spec.id] = runtime
         return await runtime.start(spec)
 

@@ -174,7 +174,8 @@ def _opened(path: str) -> Any:
 
 
 def _items(text: bytes, source: str) -> Iterator[RawObject | Document]:
-    """One object, the items of a list, one object per line, or YAML from standard input."""
+    """Yield the objects of a JSON text: a single object, the items of a list, or one object per line. A text
+    that is not JSON is parsed as YAML."""
     try:
         head = decode_header(text)
     # RecursionError: a deeply nested text exceeds the decoder's depth.
@@ -258,7 +259,7 @@ def _json_error(text: bytes, source: str) -> Malformed | None:
 def locate_error(e: LatticeError, document: Document, target: Target) -> LatticeError:
     """The same error with the file and line of every field in its causes."""
     name = f"{full_name(target.resource)}/{target.name}"
-    # In the order of the file, like a compiler.
+    # In the order of the lines in the file.
     in_order = sorted(e.causes, key=lambda cause: document.line_of(cause.field.removeprefix(".")))
     causes = []
     for cause in in_order:

@@ -119,7 +119,8 @@ class Applier:
     connection: Connection
     options: ApplyOptions
     objects: list[tuple[Document, Target]]
-    # Objects that the server applied together with their plan already.
+    # With --plan: verdict and object of every manifest; the server has already applied all of them in one
+    # request, after it checked that the outcome matches the plan.
     planned: dict[Key, tuple[str, Any]] = field(default_factory=dict)
     results: list[tuple[Target, Any]] = field(default_factory=list)
     verdict_counts: Counter[str] = field(default_factory=Counter)
@@ -169,7 +170,7 @@ class Applier:
         if self.options.dry_run == "client":
             _admit_locally(target, value)
             return "checked", value
-        # The server applied the object together with its plan.
+        # With --plan the server has already applied the object.
         if (result := self.planned.get((target.resource.kind, _namespace(value), target.name))) is not None:
             return result
         client, path = self.connection.client, resource_path(target.resource, _namespace(value), target.name)
@@ -193,7 +194,7 @@ class Applier:
 
 
 def validate_locally(document: Document, target: Target) -> None:
-    """Raise the errors, with their lines, that the server would raise about the object alone."""
+    """Raise the errors, with their lines, that the server would raise without a look at other objects."""
     metadata = document.value["metadata"]
     namespace = {"namespace": metadata.get("namespace") or "default"} if target.resource.namespaced else {}
     try:
@@ -219,7 +220,7 @@ def _namespace(value: dict[str, Any]) -> str:
 
 
 def _comparable_content(value: dict[str, Any]) -> dict[str, Any]:
-    # Fields that every write changes.
+    # Fields that a write sets even if the content stays the same.
     ignored = ("managedFields", "resourceVersion", "generation")
     return {
         **value,

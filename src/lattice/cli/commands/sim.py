@@ -96,7 +96,7 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
         # Only a violation of the invariants that the bug is meant to break counts as found.
         if planted and {number for number, *_ in result.violations} & set(PLANTED_BUGS[planted].violates):
             progress.erase()
-            click.echo(f"{planted} was found by seed {result.seed}, after {len(results)}")
+            click.echo(f"{planted} was found by seed {result.seed}; seeds run: {len(results)}")
             return
     progress.erase()
     click.echo("\n".join(totals_lines(results)))
@@ -107,7 +107,7 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
             str(result.seed) for result in results if digests_by_seed.get(result.seed) != result.digest
         ]
         seeds = f": {', '.join(differing)}" if differing else ""
-        click.echo(f"{len(results):,} run twice, {len(differing)} with a different history{seeds}")
+        click.echo(f"{len(results):,} seeds run twice, {len(differing)} with a different history{seeds}")
     # A planted bug that no seed found is a failure of the checker.
     if planted or differing or not all(result.is_sound for result in results):
         raise click.exceptions.Exit(1)

@@ -1,4 +1,4 @@
-"""`lattice why`: the decision record of a service, and the rejection of every other pool."""
+"""`lattice why`: the chosen pool of a service, the alternatives with their scores, and the rejected pools."""
 
 from typing import Any
 

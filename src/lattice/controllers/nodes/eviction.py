@@ -1,7 +1,7 @@
 """Evict workloads from nodes that are draining or carry a NoExecute taint.
 
-A drain evicts a replica that its service needs only after a replacement is ready; a NoExecute taint does not
-wait.
+If a service needs a replica, a drain evicts the replica only after a replacement is ready; a NoExecute taint
+does not wait for a replacement.
 """
 
 import dataclasses
@@ -50,13 +50,13 @@ from lattice.lifecycle.replica_observation import (
 )
 from lattice.store.protocol import Change, Write
 
-# Delay before a draining node is checked again after the eviction by a taint was withdrawn.
+# Delay until the drain of a node is planned again because a taint no longer evicts one of its workloads.
 SPARED_RECHECK_S = 1.0
 
 
 @dataclass
 class EvictionController:
-    """Decide which workloads of a node are evicted now; the key is `/node`.
+    """Decide which workloads of a node are evicted now; the key is `/` and the node's name.
 
     Every decision follows from stored objects, so that a new leader continues a drain. `evictions` holds the
     decisions. Flags and metrics name this controller `departures`.
@@ -127,8 +127,8 @@ class EvictionController:
         ]
         by_taint = taint_evictions(residents, taint_ages(node, times, now))
         drain = self._drain(residents) if is_draining(node) else None
-        # Pop and add again: the dict stays in the order of the last reconciles, in which a change wakes the
-        # nodes.
+        # Pop and add again: the node that was reconciled longest ago stays first, and a change of a workload
+        # wakes the nodes in this order.
         self._checked_nodes.pop(key, None)
         self._checked_nodes[key] = drain is not None
         surges: dict[str, str] = {}
@@ -164,7 +164,7 @@ class EvictionController:
         return (path,) if is_concerned else ()
 
     def keys_for_change(self, change: Change) -> Iterable[str]:
-        """Wake the nodes that a workload or service concerns.
+        """Return the keys of the nodes that a changed workload or service concerns.
 
         A drain depends on replicas on any node; a taint concerns the workloads that are on the node or have
         just left the node.

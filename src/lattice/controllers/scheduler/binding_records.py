@@ -97,7 +97,10 @@ class BindingRecords:
         return [put, self._event(workload, "WorkloadScheduled", f"Bound to node {binding.node}")]
 
     def bind_reserved(self, entry: Entry, reservation: ReservationRecord) -> list[Put]:
-        """Bind a reserved workload; the binding names the attempt of its gang."""
+        """Bind a reserved workload to the node of its reservation.
+
+        If a gang is bound in several commits, its bindings share the id of the gang's binding attempt.
+        """
         binding = Binding(
             node=reservation.node,
             uid=reservation.uid,
@@ -120,7 +123,8 @@ class BindingRecords:
         return with_status(entry, changed)
 
     def adopt(self, entry: Entry, reservation: ReservationRecord) -> Put:
-        """Assign the reservation to the attempt of a gang."""
+        """Replace the reservation of a workload by `reservation`, which names the binding attempt of the
+        gang."""
         status = scheduling_status(_decode_workload(entry.value))
         return with_status(entry, msgspec.structs.replace(status, reservation=reservation))
 

@@ -101,7 +101,8 @@ def load_documents(
     is one object.
     """
     try:
-        # A byte order mark at the start of bytes is dropped; half of a surrogate pair cannot be encoded.
+        # "utf-8-sig" drops a byte order mark. `encode` rejects a text with half of a surrogate pair, which is
+        # not valid Unicode.
         readable = text if isinstance(text, str) else text.decode("utf-8-sig")
         readable.encode()
     except UnicodeError as e:
@@ -205,7 +206,7 @@ class _Composer:
                 self._fail(
                     event,
                     f"the alias *{event.anchor} is not supported",
-                    "write the value in full: a few lines of aliases can grow without bound",
+                    "write the value in full: a few lines of aliases can expand to a huge document",
                 )
             case yaml.ScalarEvent():
                 parent = self.stack[-1] if self.stack else None

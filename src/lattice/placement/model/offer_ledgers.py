@@ -1,4 +1,4 @@
-"""The money of offers: budgets, committed rates and the headroom that ledgers leave to every offer."""
+"""The budgets of offers, the rates committed to ledgers, and the headroom of every offer."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -12,6 +12,8 @@ from lattice.placement.model.supply import overflow_account
 
 class OfferLedgers:
     """Ledgers that pay for machines of offers. All rates are micro-dollars per hour.
+
+    `overflow` names the data center whose overflow a machine in the cloud serves; "" for every other machine.
 
     A rate is committed when a machine is added and released when the machine is removed, so the undo journal of
     machines covers the ledgers too.
@@ -44,8 +46,8 @@ class OfferLedgers:
         )
 
     def paying_for(self, row: int, overflow: str = "") -> tuple[str, ...]:
-        """Names of the ledgers that pay for a machine of the offer, with the ledger of the overflow source,
-        if any."""
+        """Names of the ledgers that pay for a machine of the offer: the ledgers of the offer, and the
+        overflow ledger of the data center `overflow`, if given."""
         own = self._table.offers[row].budgets
         return (*own, overflow_account(overflow).ledger_name) if overflow else own
 
@@ -70,7 +72,8 @@ class OfferLedgers:
         return ""
 
     def add_unpriced_machine(self, row: int, overflow: str) -> None:
-        """Count a machine without a known price that runs already; machines of a trial do not count."""
+        """Count an existing machine without a known price. Callers do not count machines that placement only
+        tries out."""
         self.unpriced_machines.update(self.paying_for(row, overflow))
 
     def commit(self, row: int, overflow: str, rate: int) -> None:

@@ -115,8 +115,8 @@ def optimise(
     if deadline.is_over and not is_within_gap:
         status = TIMED_OUT
     elif status in (OPTIMAL, PACKED):
-        # A solution that is optimal for the solver is only packed if applying it costs more than the bound
-        # allows.
+        # The solver's solution may be optimal while the fleet after applying it is not within the gap of the
+        # bound: the status of the plan is then "packed".
         status = OPTIMAL if _is_within_gap(best.total, best.lower_bound, options) else PACKED
     return replace(best, status=status)
 
@@ -128,8 +128,8 @@ def _is_within_gap(total: int, lower_bound: int, options: OptimiserOptions) -> b
 def _improve_once(
     state: FleetState, start: FleetState, options: OptimiserOptions, deadline: Deadline
 ) -> FleetPlan:
-    """Solve the problem once, apply the solution to a trial fleet with the functions of the placer, and keep
-    the cheapest allowed candidate."""
+    """Solve the problem once, apply the solution to a trial fleet by the rules of placement, and keep the
+    cheapest allowed candidate."""
     fleet_problem = build_fleet_problem(start, options.move_cost)
     remaining_moves = None if options.max_moves is None else options.max_moves - count_moves(state, start)
     problem = replace(fleet_problem.problem, payback_hours=options.payback_hours, max_moves=remaining_moves)

@@ -56,7 +56,7 @@ class MachineSource:
     max_machines: int | None = None
     # Limit by resource of the summed sizes of all machines; empty: no limit.
     resource_limits: tuple[int | None, ...] = ()
-    # The ledgers that pay for the machines; each ledger pays for every machine.
+    # The ledgers that pay for the machines: the price of every machine counts in full in each ledger.
     ledgers: tuple[str, ...] = ()
     minimums: tuple[MachineMinimum, ...] = ()
 
@@ -116,7 +116,7 @@ class PlacementProblem:
         _reject_duplicates("load", [load.name for load in self.loads])
         if self.payback_hours < 1:
             raise Invalid(
-                f"a move must pay back within at least 1 hour, got {self.payback_hours}",
+                f"the payback time of a move must be 1 hour or more, got {self.payback_hours}",
                 fix="set 1 or more hours",
             )
         sized = [(load.name, load.needs) for load in self.loads]
@@ -126,7 +126,7 @@ class PlacementProblem:
             if len(vector) != len(self.resources):
                 problem = f"{len(vector)} amounts for {len(self.resources)} resources"
                 raise Invalid(
-                    problem, where=name, fix=f"state one amount each of {', '.join(self.resources)}"
+                    problem, where=name, fix=f"state one amount for each of {', '.join(self.resources)}"
                 )
 
     def move_price(self, load: Load) -> int:

@@ -12,8 +12,8 @@ ABOVE_ANY_PRIORITY = 1 << 40
 
 
 class ReclaimableResources:
-    """By row, over the workloads below one priority: sums and largest single amounts, number of workloads,
-    lowest priority.
+    """What evicting the workloads below one priority could free, by row: for each resource the sum of their
+    requests and the largest single request; also their number and their lowest priority.
 
     Line 0 of `sums` and `largest` holds thousandths of GPUs, line r + 1 holds resource r.
     """
@@ -152,7 +152,8 @@ def victim_candidates(table: NodeTable, row: int, ask: WorkloadAsk) -> list[Plac
 def reclaimable_needs(table: NodeTable, placement: Placement) -> tuple[tuple[int, int], ...]:
     """The most that evicting a workload frees, one entry per resource.
 
-    The number of a host port may stay in use by a second protocol, so the eviction may free fewer ports.
+    Another workload may use a host port of the same number with another protocol; the number then stays in
+    use, and the eviction frees fewer ports.
     """
     ask = placement.ask
     fixed = table.ports.count_in_range(placement.row, {number for number, _ in ask.demands.host_ports})

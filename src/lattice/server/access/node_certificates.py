@@ -1,5 +1,5 @@
-"""Node certificates: the server signs one fixed profile for 24 hours and reads node identities from
-certificates."""
+"""Node certificates: the server sets their whole content and a lifetime of 24 hours, and reads the identity
+of a node from its certificate."""
 
 import hashlib
 from dataclasses import dataclass
@@ -119,8 +119,8 @@ def sign_node_certificate(
 
 
 def node_identity(pem: bytes) -> NodeIdentity:
-    """The node of a verified client certificate. `Denied` rejects every other certificate, an administrator's
-    too."""
+    """Return the node that a verified client certificate names. Raise Denied for every other certificate,
+    also for an administrator's."""
     certificate = x509.load_pem_x509_certificate(pem)
     subject = certificate.subject
     names = [str(name.value) for name in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
@@ -149,7 +149,8 @@ def expired_node_identity(authority: CertificateAuthority, pem: bytes) -> NodeId
         x509.load_pem_x509_certificate(pem).verify_directly_issued_by(authority.certificate)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise Denied(
-            "another certificate authority signed the certificate", fix="join the machine with a new token"
+            "the certificate is not signed by this certificate authority",
+            fix="join the machine with a new token",
         ) from error
     return node_identity(pem)
 

@@ -52,7 +52,8 @@ class PricingFiles:
 def override_tables(
     tables: PricingTables, prices: Sequence[CsvTable], latency: CsvTable | None
 ) -> PricingTables:
-    """Return the tables with prices of a query on top, and the latency table of a query instead."""
+    """Return the tables as overridden by a query: its prices win over equal entries, and its latency table,
+    if any, replaces the server's table."""
     book = tables.book
     for table in prices:
         book = book.with_csv(table.csv, table.source, table.as_of)

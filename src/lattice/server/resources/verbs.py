@@ -200,8 +200,8 @@ def merge_applied(
 
 @dataclass(frozen=True, slots=True)
 class AppliedConfiguration:
-    """The object of an apply without its unknown fields, and the problems found in the applied fields
-    alone."""
+    """The object of an apply request with unknown fields removed, and the problems found in this object
+    alone, before it is merged."""
 
     obj: Object
     unknown_fields: tuple[str, ...]

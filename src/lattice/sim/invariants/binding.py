@@ -126,8 +126,8 @@ def _bound_or_reserved_node(workload: LatticeWorkload) -> str:
 def shortfalls(
     workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]
 ) -> list[str]:
-    """Messages for the resources of a node that are too small for the workload beside the bound and reserved
-    workloads."""
+    """One message for each resource of which the node has less than the workload and the workloads that are
+    bound to the node, or have it reserved, request together."""
     allocatable = node.status.allocatable if node else {}
     neighbours = [
         neighbour
@@ -332,8 +332,10 @@ def _is_spread_candidate(workload: LatticeWorkload, node: LatticeNode) -> bool:
 
 
 def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bool:
-    """Report whether the members of a gang cannot all be bound beside services and workloads of at least
-    their priority.
+    """Report whether the members of a gang cannot all be bound to what other workloads leave free.
+
+    Workloads of services, and workloads of at least the lowest priority in the gang, keep their resources;
+    all other workloads count as absent.
 
     Members have equal requests, so trying the first fitting node for every member is enough.
     """
@@ -366,8 +368,8 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
 
 
 def check_gangs(context: CheckerContext, record: CommitRecord, changes: list[ObjectChange]) -> Findings:
-    """I-15: a gang is bound together or not at all. A member that lost its node after the writer's newest
-    revision counts as bound."""
+    """I-15: a gang is bound together or not at all. A member that lost its node after the newest revision
+    that the writer had received counts as bound."""
     for change in workload_changes(changes):
         group = change.new.spec.group if change.new is not None else None
         if group is None or not node_of(change.new) or node_of(change.old):

@@ -1,5 +1,5 @@
-"""Simulated network: late, lost and cut messages between hosts, and ordered connections that break during a
-long cut.
+"""Simulated network: messages between hosts arrive late or not at all, and ordered connections break during a
+long cut. A cut is a network partition in one direction.
 
 A lost request and a lost reply look the same to the caller, but if the reply is lost, the server has carried
 out the request. A request that a cut holds back may arrive after the cut is healed, when the caller has timed
@@ -28,7 +28,7 @@ AnswerCallback = Callable[[Any, BaseException | None], None]
 
 
 async def answer_request(work: Callable[[], Coroutine[Any, Any, Any]], answer: AnswerCallback) -> None:
-    """Carry out a request and answer with the result, or with the error of the product."""
+    """Carry out a request and answer with its result, or with the LatticeError that it raises."""
     try:
         answer(await work(), None)
     except LatticeError as error:

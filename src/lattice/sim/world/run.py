@@ -113,7 +113,7 @@ def run_seed(seed: int, fault_plan: FaultPlan | None = None, duration: RunDurati
     run = Run(seed, fault_plan, world, injector.fault_counts, duration)
     try:
         world.loop.run_until_complete(_drive(run, injector, rng))
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+    except Exception as error:  # noqa: BLE001 - every exception is a finding
         run.error = repr(error)
     return run
 

@@ -155,8 +155,8 @@ class Churn:
         await self.client.apply("latticeservices", name, body)
 
     def _options(self, name: str) -> dict[str, Any]:
-        """Spec fields by service: db is a strict single copy, batch has low priority, web selects pools, api
-        demands compliance or spread."""
+        """Spec fields by service: db stops when its node is disconnected, batch has low priority, web selects
+        pools, and api has high priority and may require compliance or spread."""
         placement: Body
         match name:
             case "db":

@@ -20,8 +20,8 @@ from lattice.store.watch_feed import Feed, History
 
 # Longest back-off between attempts to watch again.
 MAX_BACKOFF_S = 2.0
-# Time that a catch-up watch waits for events before it writes a progress marker; etcd needs up to 0.1 s to
-# start a watch in the past.
+# Time that a catch-up watch (see CatchUpHistory) waits for events before it writes a progress marker; etcd
+# needs up to 0.1 s to start a watch in the past.
 PROGRESS_TIMEOUT_S = 0.1
 # Limit of batches that a catch-up watch reads ahead of its reader.
 MAX_UNREAD_BATCHES = 5_000
@@ -108,8 +108,9 @@ class WatchStream:
     async def _read_events(self, member: Member) -> None:
         stream = member.watch.Watch(metadata=NEED_LEADER)
         try:
-            # Begin at the last published revision: if it is compacted, etcd reports that. A watch from the
-            # next revision could silently lack the first deletion or previous value.
+            # Begin at the last published revision: etcd rejects the watch if that revision is compacted. From
+            # the next revision, etcd would accept the watch although compaction may have removed a deletion
+            # at that revision, or the previous value of its changes.
             create = pb.WatchCreateRequest(
                 key=self.key_range[0],
                 range_end=self.key_range[1],
@@ -178,8 +179,8 @@ class WatchStream:
 
 
 class CatchUpHistory(History):
-    """The history of one resource, which a separate etcd watch reads until it reaches the window of the
-    shared watch."""
+    """The history of one resource, read by a separate etcd watch until that watch has caught up with the
+    window of the shared watch."""
 
     def __init__(
         self, stream: WatchStream, resource: str, write_marker: Callable[[str], Awaitable[None]]
