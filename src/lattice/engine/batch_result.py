@@ -132,28 +132,22 @@ class BatchResult:
         """Yield for every ask the rejection counts as of its turn, as `explain.rejection_counts` returns
         them. The same list object is yielded until a count changes."""
         counts = dict(rejection_counts(self.decision(0))) if self.picks else {}
-        newly_rejected, ordered = self._newly_rejected(), sort_by_count(counts)
+        times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
+        places = list(last.values())
+        subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
+        # The first reason that rejects a row after its last pick, keyed by the index of the next ask. In
+        # reverse, so that the first reason of a row overwrites later reasons.
+        newly_rejected: dict[int, Reason] = {}
+        for reason, mask in reversed(
+            collect_rejections(self.ask, subset, self.shape_cache.plugins.row_filters).items()
+        ):
+            newly_rejected.update((places[index] + 1, reason) for index in np.flatnonzero(mask).tolist())
+        ordered = sort_by_count(counts)
         for place in range(len(self.picks)):
             if place in newly_rejected:
                 counts[newly_rejected[place]] = counts.get(newly_rejected[place], 0) + 1
                 ordered = sort_by_count(counts)
             yield ordered
-
-    def _newly_rejected(self) -> dict[int, Reason]:
-        """Return, for each pick that makes its row infeasible, the first reason that rejects the row.
-
-        The key is the index of the next ask: the first ask for which the row is infeasible.
-        """
-        times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
-        places = list(last.values())
-        subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
-        rejected: dict[int, Reason] = {}
-        # In reverse, so that the first reason of a row overwrites later reasons.
-        for reason, mask in reversed(
-            collect_rejections(self.ask, subset, self.shape_cache.plugins.row_filters).items()
-        ):
-            rejected.update((places[index] + 1, reason) for index in np.flatnonzero(mask).tolist())
-        return rejected
 
 
 def _mean(total: float, weights: float) -> float:

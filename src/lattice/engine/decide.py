@@ -197,7 +197,7 @@ class ShapeCache:
             return
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
-            fixed = fixed_cache_of(ask, table, self.plugins)
+            fixed = _fixed_cache_of(ask, table, self.plugins)
         # The cached masks are valid row by row only if no evaluation of all rows has replaced the fixed
         # reasons, and no aggregate has changed.
         is_incremental = (
@@ -207,19 +207,16 @@ class ShapeCache:
         )
         self.fixed, changed = fixed, table.changed_since(self.version) if is_incremental else None
         if changed is None or len(changed) * 4 > table.count or not self._update_rows(ask, table, changed):
-            self._evaluate_all(ask, table)
+            self.totals, self._row_reasons = evaluate(
+                ask, table, self.plugins.row_filters, self.plugins.row_scores
+            )
+            self.totals += self.fixed.totals
+            self.reasons = {**self.fixed.reasons, **self._row_reasons}
         self.version, self._fixed_evaluations, self._aggregates_version = (
             table.version,
             fixed.full_evaluations,
             aggregates_version,
         )
-
-    def _evaluate_all(self, ask: Ask, table: Table) -> None:
-        self.totals, self._row_reasons = evaluate(
-            ask, table, self.plugins.row_filters, self.plugins.row_scores
-        )
-        self.totals += self.fixed.totals
-        self.reasons = {**self.fixed.reasons, **self._row_reasons}
 
     def _update_rows(self, ask: Ask, table: Table, changed: list[int]) -> bool:
         """Evaluate only the changed rows. False: the reasons differ from the cached reasons."""
@@ -237,7 +234,7 @@ class ShapeCache:
         return True
 
 
-def fixed_cache_of(ask: Ask, table: Table, plugins: ActivePlugins) -> FixedCache:
+def _fixed_cache_of(ask: Ask, table: Table, plugins: ActivePlugins) -> FixedCache:
     """Return the current cache entry for the fixed shape of the ask; the oldest entries are dropped when the
     caches are full."""
     key = (plugins.profile, ask.fixed_shape)
@@ -292,7 +289,7 @@ def _any_mask(masks: list[Flags]) -> Flags:
     return merged
 
 
-def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
+def _shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
     """Return the cache entry of the ask's shape; for a shape decided for the first time, an entry that is not
     kept."""
     key = (profile, ask.shape)
@@ -313,7 +310,7 @@ def shape_cache_of(ask: Ask, table: Table, profile: Profile) -> ShapeCache:
 def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     """Filter all candidates, score the feasible candidates and choose the best; ties follow the tie order of
     the table."""
-    cache = shape_cache_of(ask, table, profile)
+    cache = _shape_cache_of(ask, table, profile)
     cache.refresh(ask, table)
     plugins, totals, reasons = cache.plugins, cache.totals, cache.reasons
     wide_reasons = collect_rejections(ask, table, plugins.wide_filters)

@@ -83,26 +83,23 @@ class _Lookahead:
         """Count one more placement on the row and return the total of the row after it."""
         times = self._placed[row] = self._placed.get(row, 0) + 1
         totals = self._next_totals.get(row)
-        if totals is None or len(totals) < times:
-            self._look_ahead(row)
+        if totals is None:
+            # The first placement on a row: evaluate the rows that are expected next as well.
+            near, self._pending_rows = (
+                self._pending_rows[-self._lookahead_rows :],
+                self._pending_rows[: -self._lookahead_rows],
+            )
+            near = [
+                other_row for other_row in near if other_row != row and other_row not in self._next_totals
+            ]
+            # A batch that needs rows beyond those evaluated so far is likely to need many of them.
+            self._lookahead_rows = min(MAX_LOOKAHEAD_ROWS, 2 * self._lookahead_rows)
+            self._evaluate([row, *near], 0, INITIAL_LOOKAHEAD_LEVELS)
+            totals = self._next_totals[row]
+        elif len(totals) < times:
+            self._evaluate([row], len(totals), min(MAX_LOOKAHEAD_LEVELS, len(totals)))
             totals = self._next_totals[row]
         return totals[times - 1]
-
-    def _look_ahead(self, row: int) -> None:
-        """Evaluate the next totals of the row, and on the first call for a row also of the rows expected
-        next."""
-        totals = self._next_totals.get(row)
-        if totals is not None:
-            self._evaluate([row], len(totals), min(MAX_LOOKAHEAD_LEVELS, len(totals)))
-            return
-        near, self._pending_rows = (
-            self._pending_rows[-self._lookahead_rows :],
-            self._pending_rows[: -self._lookahead_rows],
-        )
-        near = [other_row for other_row in near if other_row != row and other_row not in self._next_totals]
-        # A batch that needs rows beyond those evaluated so far is likely to need many of them.
-        self._lookahead_rows = min(MAX_LOOKAHEAD_ROWS, 2 * self._lookahead_rows)
-        self._evaluate([row, *near], 0, INITIAL_LOOKAHEAD_LEVELS)
 
     def _evaluate(self, rows: list[int], first_level: int, levels: int) -> None:
         steps = np.tile(np.arange(first_level + 1, first_level + levels + 1, dtype=np.int64), len(rows))
@@ -257,7 +254,15 @@ class _Domains:
             total = self._lookahead.place(row)
             if total != REJECTED_TOTAL:
                 domain.push(total, rank, row)
-            self._update_bids(code)
+            changed = self._scores.place(code)
+            # Every domain gets a new bid below, so that all present bids are stale.
+            if changed is None:
+                self._heap.clear()
+                changed = self._domains
+            for changed_code in changed:
+                if changed_code in self._domains:
+                    self._domains[changed_code].domain_score = self._weighted_score(changed_code)
+                    self._bid(changed_code)
         return picks
 
     def _has_bid(self) -> bool:
@@ -275,18 +280,6 @@ class _Domains:
         if own and (rival is None or own < rival[:2]):
             return domain.best_row, -own[0]
         return (self._domains[rival[2]].best_row, -rival[0]) if rival else (NO_ROW, float(REJECTED_TOTAL))
-
-    def _update_bids(self, code: int) -> None:
-        """Count a placement in the domain and renew the bids of the domains whose score changed."""
-        changed = self._scores.place(code)
-        # Every domain gets a new bid below, so that all present bids are stale.
-        if changed is None:
-            self._heap.clear()
-            changed = self._domains
-        for changed_code in changed:
-            if changed_code in self._domains:
-                self._domains[changed_code].domain_score = self._weighted_score(changed_code)
-                self._bid(changed_code)
 
     def _weighted_score(self, code: int) -> np.float32:
         return np.float32(self._scores.value(code) * self._weight)

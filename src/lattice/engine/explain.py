@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from lattice.engine.decide import REJECTED_TOTAL, Decision, FrozenExplanation, best_row
-from lattice.engine.plugin import BulkReason, Reason, Score, Shortfall
+from lattice.engine.plugin import BulkReason, Reason, Shortfall
 from lattice.engine.table import Rowids, RowSubset, Table
 
 DEFAULT_TOP_COUNT = 3
@@ -52,10 +52,17 @@ def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[Ran
     if not rows:
         return []
     subset = RowSubset(decision.table, np.array(rows, np.intp))
-    scores = [
-        (score, weight) for score, weight in decision.profile.scores if weight and score.applies(decision.ask)
-    ]
-    columns = [(score.name, weight, _values(decision, score, rows, subset)) for score, weight in scores]
+    columns: list[tuple[str, float, list[float]]] = []
+    for score, weight in decision.profile.scores:
+        if not weight or not score.applies(decision.ask):
+            continue
+        if score.scope in ("fixed", "row"):
+            values = [float(value) for value in score.score(decision.ask, subset)]
+        else:
+            # Scores of wide reach need the whole table.
+            table_values = score.score(decision.ask, decision.table)
+            values = [float(table_values[row]) for row in rows]
+        columns.append((score.name, weight, values))
     total_weight = sum(weight for _, weight, _ in columns)
     candidates = []
     for position, row in enumerate(rows):
@@ -65,14 +72,6 @@ def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[Ran
         mean = sum(part.score * part.weight for part in parts) / total_weight if total_weight else 0.0
         candidates.append(RankedCandidate(decision.table.names[row], mean, parts))
     return candidates
-
-
-def _values(decision: Decision, score: Score, rows: list[int], subset: RowSubset) -> list[float]:
-    """The values of a score on the rows. Scores of wide reach need the whole table."""
-    if score.scope in ("fixed", "row"):
-        return [float(value) for value in score.score(decision.ask, subset)]
-    values = score.score(decision.ask, decision.table)
-    return [float(values[row]) for row in rows]
 
 
 def best_rows(decision: Decision, top: int) -> list[int]:
@@ -214,19 +213,13 @@ def as_json(
         ],
     }
     if with_rejections:
-        document["refused"] = _rejections_json(all_rejections(decision))
-    return document
-
-
-def _rejections_json(
-    rejections: Iterable[tuple[str, Sequence[Shortfall]]],
-) -> dict[str, list[dict[str, str]]]:
-    """Shortfalls by candidate name; candidates with equal shortfalls share one list."""
-    encoded: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
-    document: dict[str, list[dict[str, str]]] = {}
-    for name, reasons in rejections:
-        entries = encoded.get(reasons)
-        if entries is None:
-            entries = encoded[reasons] = [shortfall._asdict() for shortfall in reasons]
-        document[name] = entries
+        # Candidates with equal shortfalls share one list.
+        encoded: dict[Sequence[Shortfall], list[dict[str, str]]] = {}
+        rejections: dict[str, list[dict[str, str]]] = {}
+        for name, shortfalls in all_rejections(decision):
+            entries = encoded.get(shortfalls)
+            if entries is None:
+                entries = encoded[shortfalls] = [shortfall._asdict() for shortfall in shortfalls]
+            rejections[name] = entries
+        document["refused"] = rejections
     return document

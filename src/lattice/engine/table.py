@@ -193,12 +193,6 @@ class Table:
         """Return all rows in tie order."""
         return self._tie_order.rows(self.column("rank"))
 
-    def _are_ranks_sorted(self) -> bool:
-        """Whether the ranks of all rows ascend; checked after the removal of a row, which may have been the
-        row out of order."""
-        ranks = self.column("rank")
-        return bool((ranks[1:] >= ranks[:-1]).all())
-
     def subset(self, rows: Sequence[int]) -> "RowSubset":
         return RowSubset(self, np.array(rows, np.intp))
 
@@ -228,7 +222,10 @@ class Table:
             return self._line_by_resource[resource]
         # Lines are reclaimed only when the arrays are full: the search reads every line.
         if not self._free_lines and len(self._resource_by_line) == len(self._total):
-            self._reclaim_lines()
+            for line in range(1, len(self._resource_by_line)):
+                if not self._total[line].any() and not self._allocated[line].any():
+                    self._line_by_resource[self._resource_by_line[line]] = EMPTY_LINE
+                    self._free_lines.append(line)
         if self._free_lines:
             line = self._free_lines.pop()
             self._resource_by_line[line] = resource
@@ -240,12 +237,6 @@ class Table:
                     setattr(self, array, np.pad(getattr(self, array), ((0, line), (0, 0))))
         self._line_by_resource[resource] = line
         return line
-
-    def _reclaim_lines(self) -> None:
-        for line in range(1, len(self._resource_by_line)):
-            if not self._total[line].any() and not self._allocated[line].any():
-                self._line_by_resource[self._resource_by_line[line]] = EMPTY_LINE
-                self._free_lines.append(line)
 
     def add_column(self, name: str, dtype: Any, fill: Any = 0) -> None:
         """Add a column; `fill` is the value of every row until set, also of rows added later."""
@@ -260,13 +251,26 @@ class Table:
         """Add a row; `totals` holds the capacity in base units by resource."""
         if name in self.row_of:
             raise KeyError(name)
-        row = self._free_rows.pop() if self._free_rows else self._append()
+        if self._free_rows:
+            row = self._free_rows.pop()
+        else:
+            if self.count == self._capacity:
+                self._grow()
+            row = self.count
+            self.count += 1
+            self.names.append("")
         self.names[row] = name
         self.row_of[name] = row
         self._columns["alive"][row] = True
         self._columns["rank"][row] = rank = tie_rank(self.seed, name)
         self._allocated[:, row] = 0
-        self.is_in_tie_order = self.is_in_tie_order and self._is_between_neighbours(row, rank)
+        # A removed row has the rank of the row before, so that comparing with the neighbours is enough.
+        ranks = self._columns["rank"]
+        self.is_in_tie_order = (
+            self.is_in_tie_order
+            and (row == 0 or ranks[row - 1] <= rank)
+            and (row == self.count - 1 or rank <= ranks[row + 1])
+        )
         self._tie_order.add(row)
         self.resize(name, totals)
         return row
@@ -291,33 +295,16 @@ class Table:
         self.is_in_tie_order = self.is_in_tie_order and all(
             rank <= next_rank for rank, next_rank in pairwise([*previous_rank, *ranks])
         )
-        self._fill(slice(first, self.count), totals)
-        for row in rows:
-            self._tie_order.add(row)
-            self.touch_fixed(row)
-        return list(rows)
-
-    def _fill(self, rows: slice, totals: Mapping[str, int]) -> None:
-        """Set the capacity of new rows, which have no allocations yet."""
         for resource, total in totals.items():
             number = self.add_resource(resource)
             if total:
                 line = self._line_of(number)
-                self._total[line, rows] = self._free[line, rows] = total
-                self._inverse[line, rows] = 1.0 / total if total > 0 else 0.0
-
-    def _is_between_neighbours(self, row: int, rank: int) -> bool:
-        """Whether the rank lies between the ranks of the neighbours; a removed row has the rank of the row
-        before."""
-        ranks = self._columns["rank"]
-        return (row == 0 or ranks[row - 1] <= rank) and (row == self.count - 1 or rank <= ranks[row + 1])
-
-    def _append(self) -> int:
-        if self.count == self._capacity:
-            self._grow()
-        self.count += 1
-        self.names.append("")
-        return self.count - 1
+                self._total[line, first : self.count] = self._free[line, first : self.count] = total
+                self._inverse[line, first : self.count] = 1.0 / total if total > 0 else 0.0
+        for row in rows:
+            self._tie_order.add(row)
+            self.touch_fixed(row)
+        return list(rows)
 
     def _grow(self) -> None:
         # The capacity doubles, so that appending a row has a constant cost on average.
@@ -342,7 +329,9 @@ class Table:
         self._columns["rank"][row] = self._columns["rank"][row - 1] if row else 0
         self._tie_order.add(row)
         # The removed row may have been the only row out of order.
-        self.is_in_tie_order = self.is_in_tie_order or self._are_ranks_sorted()
+        if not self.is_in_tie_order:
+            ranks = self.column("rank")
+            self.is_in_tie_order = bool((ranks[1:] >= ranks[:-1]).all())
         self.touch_fixed(row)
         return row
 
@@ -357,7 +346,8 @@ class Table:
                 line = self._line_of(number)
                 self._total[line, row] = total
                 self._inverse[line, row] = 1.0 / total if total > 0 else 0.0
-        self._recompute_row(row)
+        np.subtract(self._total[:, row], self._allocated[:, row], out=self._free[:, row])
+        self._share[:, row] = as_floats(self._allocated[:, row]) * self._inverse[:, row]
         self.touch_fixed(row)
 
     def set(self, row: int, column: str, value: Any, *, fixed: bool = True) -> None:
@@ -403,10 +393,6 @@ class Table:
         np.add.at(self._allocated[line], rows, amounts)
         self._free[line, rows] = self._total[line, rows] - self._allocated[line, rows]
         self._share[line, rows] = as_floats(self._allocated[line, rows]) * self._inverse[line, rows]
-
-    def _recompute_row(self, row: int) -> None:
-        np.subtract(self._total[:, row], self._allocated[:, row], out=self._free[:, row])
-        self._share[:, row] = as_floats(self._allocated[:, row]) * self._inverse[:, row]
 
     @property
     def version(self) -> int:

@@ -34,18 +34,15 @@ class TieOrder:
         """Return all rows, lowest rank first."""
         if not self._pending:
             return self._rows
-        # Beyond an eighth of all rows a full sort is used instead of a merge.
         if len(self._pending) * 8 > len(ranks):
             self._rows = np.argsort(ranks, kind="stable")
         else:
-            self._rows = self._merge_pending(ranks)
+            # Up to an eighth of all rows is merged into the sorted rows instead of sorted anew.
+            pending = np.array(list(self._pending), np.intp)
+            pending = pending[np.argsort(ranks[pending], kind="stable")]
+            is_sorted = np.ones(len(ranks), np.bool_)
+            is_sorted[pending] = False
+            sorted_rows = self._rows[is_sorted[self._rows]]
+            self._rows = np.insert(sorted_rows, np.searchsorted(ranks[sorted_rows], ranks[pending]), pending)
         self._pending.clear()
         return self._rows
-
-    def _merge_pending(self, ranks: Ranks) -> Rowids:
-        pending = np.array(list(self._pending), np.intp)
-        pending = pending[np.argsort(ranks[pending], kind="stable")]
-        is_sorted = np.ones(len(ranks), np.bool_)
-        is_sorted[pending] = False
-        sorted_rows = self._rows[is_sorted[self._rows]]
-        return np.insert(sorted_rows, np.searchsorted(ranks[sorted_rows], ranks[pending]), pending)

@@ -218,8 +218,18 @@ class Probe(Part):
                 path, f"must have exactly one of exec, tcp and http, got {' and '.join(methods) or 'none'}"
             )
         for method, probe in (("tcp", self.tcp), ("http", self.http)):
-            if probe and (wrong := _port_problem(probe.port, port_names)):
-                yield Cause(f"{path}.{method}.port", wrong)
+            if probe is None:
+                continue
+            port, port_path = probe.port, f"{path}.{method}.port"
+            if isinstance(port, int):
+                if not 1 <= port <= 65535:
+                    yield Cause(port_path, f"must be 1 to 65535, got {port}")
+            elif port not in port_names:
+                yield Cause(
+                    port_path,
+                    "must be a number or the name of a port of this container "
+                    f'({", ".join(sorted(port_names)) or "none"}), got "{port}"',
+                )
 
 
 class Probes(Part):
@@ -262,7 +272,20 @@ class Container(Part):
             yield Cause(path, "has neither image nor command; set at least one", "FieldValueRequired")
         if self.image and (wrong := image_problem(self.image)):
             yield Cause(f"{path}.image", wrong)
-        yield from self._command_and_env_problems(path)
+        strings: list[tuple[str, str]] = []
+        for part in ("command", "args"):
+            strings += [(f"{path}.{part}[{index}]", text) for index, text in enumerate(getattr(self, part))]
+        strings += [(join_path(f"{path}.env", name), value) for name, value in self.env.items()]
+        # No process accepts a string with a NUL byte.
+        for where, text in strings:
+            if "\0" in text:
+                yield Cause(where, "must not contain a NUL character")
+        for name in self.env:
+            if not name or "=" in name or "\0" in name:
+                yield Cause(
+                    join_path(f"{path}.env", name),
+                    f'name of a variable must not be empty or contain "=" or a NUL character, got "{name}"',
+                )
         if self.resources:
             yield from self.resources.problems(f"{path}.resources")
         names: set[str] = set()
@@ -278,22 +301,6 @@ class Container(Part):
             probe: Probe | None = getattr(self.probes, name, None)
             if probe:
                 yield from probe.problems(f"{path}.probes.{name}", frozenset(names))
-
-    def _command_and_env_problems(self, path: str) -> Iterator[Cause]:
-        """Problems of command, arguments and environment; no process accepts a string with a NUL byte."""
-        strings: list[tuple[str, str]] = []
-        for part in ("command", "args"):
-            strings += [(f"{path}.{part}[{index}]", text) for index, text in enumerate(getattr(self, part))]
-        strings += [(join_path(f"{path}.env", name), value) for name, value in self.env.items()]
-        yield from (
-            Cause(where, "must not contain a NUL character") for where, text in strings if "\0" in text
-        )
-        for name in self.env:
-            if not name or "=" in name or "\0" in name:
-                yield Cause(
-                    join_path(f"{path}.env", name),
-                    f'name of a variable must not be empty or contain "=" or a NUL character, got "{name}"',
-                )
 
 
 class Disconnect(Part):
@@ -382,14 +389,3 @@ def total_amounts(containers: Mapping[str, Container], part: Literal["requests",
         for name in sorted(names)
         if part == "requests" or all(name in container_amounts for container_amounts in amounts)
     }
-
-
-def _port_problem(port: int | str, names: frozenset[str]) -> str:
-    if isinstance(port, int):
-        return "" if 1 <= port <= 65535 else f"must be 1 to 65535, got {port}"
-    if port in names:
-        return ""
-    return (
-        "must be a number or the name of a port of this container "
-        f'({", ".join(sorted(names)) or "none"}), got "{port}"'
-    )

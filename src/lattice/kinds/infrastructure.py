@@ -502,7 +502,18 @@ class StaticInfrastructure(Kind):
     status: StaticStatus = StaticStatus()
 
     def problems(self) -> Iterator[Cause]:
-        wrong = [*number_problems(self.spec, "spec"), *_unit_problems(self.spec)]
+        network, reservation = self.spec.network, self.spec.reservation
+        wrong = [
+            *number_problems(self.spec, "spec"),
+            *quantity_problems("spec.capacity.memory", self.spec.capacity.memory, parse_bytes),
+            *quantity_problems("spec.capacity.storage", self.spec.capacity.storage, parse_bytes),
+            *quantity_problems("spec.network.egress", network.egress, parse_bits),
+        ]
+        for place, value in network.latency_to.items():
+            wrong += quantity_problems(join_path("spec.network.latencyTo", place), value, parse_millis)
+        if reservation:
+            path = "spec.reservation.reserved.memory"
+            wrong += quantity_problems(path, reservation.reserved.memory, parse_bytes)
         yield from wrong
         if self.spec.credentials_ref:
             yield from self.spec.credentials_ref.problems("spec.credentialsRef")
@@ -516,20 +527,8 @@ class StaticInfrastructure(Kind):
         if self.spec.overflow:
             yield from self.spec.overflow.problems("spec.overflow")
         # The reservation is compared with the capacity, which needs readable amounts on both sides.
-        if self.spec.reservation and not wrong:
-            yield from _reservation_problems(self.spec.reservation, self.spec.capacity)
-
-
-def _unit_problems(spec: StaticSpec) -> Iterator[Cause]:
-    yield from quantity_problems("spec.capacity.memory", spec.capacity.memory, parse_bytes)
-    yield from quantity_problems("spec.capacity.storage", spec.capacity.storage, parse_bytes)
-    yield from quantity_problems("spec.network.egress", spec.network.egress, parse_bits)
-    for place, value in spec.network.latency_to.items():
-        yield from quantity_problems(join_path("spec.network.latencyTo", place), value, parse_millis)
-    if spec.reservation:
-        yield from quantity_problems(
-            "spec.reservation.reserved.memory", spec.reservation.reserved.memory, parse_bytes
-        )
+        if reservation and not wrong:
+            yield from _reservation_problems(reservation, self.spec.capacity)
 
 
 def _reservation_problems(reservation: Reservation, capacity: StaticCapacity) -> Iterator[Cause]:

@@ -63,17 +63,18 @@ class Account(Part):
         elif self.region:
             suffix = [self.region]
         plain = ".".join([prefix, self.name, *suffix])
-        if not subdomain_problem(plain) and not (self.kind == "CloudInfrastructure" and self._is_ambiguous):
+        # Cloud a.b and region b of cloud a are both cloud.a.b.
+        is_ambiguous = self.kind == "CloudInfrastructure" and (
+            "." in self.name or bool(self.region and dns_label_problem(self.region))
+        )
+        if not is_ambiguous and not subdomain_problem(plain):
             return plain
         # A digest of the account keeps the name unique if the plain name is ambiguous or not a valid name.
         digest = sha256(f"{self.kind}\0{self.name}\0{self.region}".encode()).hexdigest()[:24]
-        return ".".join([f"{prefix}-x", *(_slug(part) for part in (self.name, *suffix)), digest])
-
-    @property
-    def _is_ambiguous(self) -> bool:
-        """Whether the plain ledger name may be that of another account: cloud a.b and region b of cloud a are
-        both cloud.a.b."""
-        return "." in self.name or bool(self.region and dns_label_problem(self.region))
+        slugs = [
+            re.sub(r"[^a-z0-9]+", "-", part.lower())[:60].strip("-") or "x" for part in (self.name, *suffix)
+        ]
+        return ".".join([f"{prefix}-x", *slugs, digest])
 
     def __str__(self) -> str:
         return f"{self.kind.lower()}/{self.name}" + (f" region {self.region}" if self.region else "")
@@ -83,10 +84,6 @@ def cluster_number(cluster: str) -> int:
     """The number in a cluster's name: 3 for us-east-003; 0 for a name without a number."""
     match = _CLUSTER_NUMBER.search(cluster)
     return int(match[1]) if match else 0
-
-
-def _slug(part: str) -> str:
-    return re.sub(r"[^a-z0-9]+", "-", part.lower())[:60].strip("-") or "x"
 
 
 class LedgerSpec(Part):

@@ -137,17 +137,15 @@ class ClusterPolicy(Part):
         if self.name_prefix and (wrong := dns_label_problem(self.name_prefix)):
             yield Cause(f"{path}.namePrefix", wrong)
         yield from threshold_problems(f"{path}.binPackingThreshold", self.bin_packing_threshold)
-        if self.consolidation and self.consolidation.min_utilization is not None:
-            yield from self._consolidation_problems(f"{path}.consolidation.minUtilization")
-
-    def _consolidation_problems(self, path: str) -> Iterator[Cause]:
-        """Problems of minUtilization, which must be below binPackingThreshold."""
         min_utilization = self.consolidation.min_utilization if self.consolidation else None
-        yield from threshold_problems(path, min_utilization)
-        if min_utilization is not None and share_to_millionths(min_utilization) >= self.packing_millionths:
+        if min_utilization is None:
+            return
+        utilization_path = f"{path}.consolidation.minUtilization"
+        yield from threshold_problems(utilization_path, min_utilization)
+        if share_to_millionths(min_utilization) >= self.packing_millionths:
             packing = self.packing_millionths / 10**6
             yield Cause(
-                path,
+                utilization_path,
                 f"must be below binPackingThreshold ({packing:g}), "
                 f"or clusters would be merged as soon as they fill, got {min_utilization}",
             )

@@ -384,7 +384,17 @@ class LatticeService(Kind):
         # Totals need amounts that can be parsed.
         if not bad_numbers and not wrong_alone:
             yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
-        yield from _replica_problems(spec)
+        max_replicas, regions = spec.replicas.max, spec.placement.required_regions
+        if max_replicas is not None and spec.min_replicas > max_replicas:
+            yield Cause(
+                "spec.replicas.min",
+                f"must be at most replicas.max ({max_replicas}), got {spec.min_replicas}",
+            )
+        if max_replicas is not None and len(regions) > max_replicas:
+            yield Cause(
+                "spec.placement.requiredRegions",
+                f"names {len(regions)} regions, but replicas.max allows only {max_replicas} replicas",
+            )
         yield from spec.disconnect.problems("spec.disconnect")
         for index, spread in enumerate(spec.spread):
             yield from spread.problems(f"spec.spread[{index}]")
@@ -392,22 +402,6 @@ class LatticeService(Kind):
             # The name "*" stands for all services.
             if name != "*" and (wrong := dns_label_problem(name)):
                 yield Cause(join_path("spec.resources", name), f"name of a dependency {wrong}")
-
-
-def _replica_problems(spec: ServiceSpec) -> Iterator[Cause]:
-    max_replicas, regions = spec.replicas.max, spec.placement.required_regions
-    # Both rules compare with the maximum.
-    if max_replicas is None:
-        return
-    if spec.min_replicas > max_replicas:
-        yield Cause(
-            "spec.replicas.min", f"must be at most replicas.max ({max_replicas}), got {spec.min_replicas}"
-        )
-    if len(regions) > max_replicas:
-        yield Cause(
-            "spec.placement.requiredRegions",
-            f"names {len(regions)} regions, but replicas.max allows only {max_replicas} replicas",
-        )
 
 
 def service_key(service: LatticeService) -> str:

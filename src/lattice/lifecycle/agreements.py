@@ -183,14 +183,13 @@ def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
         if f"{prefix}_HOST" in variables:
             prefix += f"_{sha256(repr(pair_of(agreement)).encode()).hexdigest()[:6].upper()}"
         first = agreement.status.endpoints[0]
-        variables[f"{prefix}_ENDPOINTS"] = ",".join(map(_format_endpoint, agreement.status.endpoints))
+        endpoints = []
+        for endpoint in agreement.status.endpoints:
+            # An IPv6 address stands in brackets.
+            host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
+            endpoints.append(host if endpoint.port is None else f"{host}:{endpoint.port}")
+        variables[f"{prefix}_ENDPOINTS"] = ",".join(endpoints)
         variables[f"{prefix}_HOST"] = first.address
         if first.port is not None:
             variables[f"{prefix}_PORT"] = str(first.port)
     return variables
-
-
-def _format_endpoint(endpoint: Endpoint) -> str:
-    """Format an endpoint as host:port; an IPv6 address stands in brackets."""
-    host = f"[{endpoint.address}]" if ":" in endpoint.address else endpoint.address
-    return host if endpoint.port is None else f"{host}:{endpoint.port}"

@@ -58,7 +58,7 @@ def observe_replicas(
     joined = Counter(_node_group(node) for node in nodes if has_joined(node))
     live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
     # A replica that waits for a node of such a group is about to be bound, and needs no further node.
-    newly_ready = {_node_group(node) for node in nodes if is_newly_ready(node, timeout)}
+    newly_ready = {_node_group(node) for node in nodes if _is_newly_ready(node, timeout)}
     owned: dict[str, list[LatticeWorkload]] = {}
     unsettled: set[str] = set()
     for workload in workloads:
@@ -88,7 +88,7 @@ def observe_replicas(
                 waiting[group] += 1
         if waiting:
             unschedulable[name] = waiting
-        if has_new_machine_needs(service, replicas):
+        if _has_new_machine_needs(service, replicas):
             updated.add(name)
     for orphans in owned.values():
         unsettled.update(workload.spec.cluster for workload in orphans)
@@ -162,7 +162,7 @@ def is_existing(node: LatticeNode) -> bool:
     return not node.metadata.deletion_timestamp and not is_awaited
 
 
-def is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
+def _is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
     """Whether the node became ready within the timeout: a waiting replica is about to be bound to the
     node."""
     ready = find_condition(node.status.conditions, READY_CONDITION)
@@ -224,7 +224,7 @@ def _unsettled_clusters(
     return unsettled | {group[0] for group in {*placed, *bound} if placed[group] != bound[group]}
 
 
-def has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkload]) -> bool:
+def _has_new_machine_needs(service: LatticeService, replicas: list[LatticeWorkload]) -> bool:
     """Whether some replica of the service was created with other machine needs than the template has now.
 
     Without replicas the result is True if the service was placed at an older generation.

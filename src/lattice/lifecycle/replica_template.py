@@ -9,7 +9,7 @@ from lattice.kinds.constraints import Constraints
 from lattice.kinds.container import Quantities
 from lattice.kinds.meta.base import Metadata, OwnerReference
 from lattice.kinds.node import NODE_CLASS_LABEL
-from lattice.kinds.service import LatticeService, ServiceSpec
+from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import (
     SERVICE_LABEL,
     WORKLOAD_FINALIZER,
@@ -45,10 +45,17 @@ def node_group_of(workload: LatticeWorkload) -> NodeGroupKey:
 def workload_template(service: LatticeService) -> WorkloadSpec:
     """Return the spec that the replicas of the service share, before a node group and a slot are chosen."""
     spec = service.spec
+    requests: Quantities = {}
+    # Where containers state requests of their own, the workload states none.
+    if not any(
+        container.resources and container.resources.requests for container in spec.containers.values()
+    ):
+        for name, amount in sorted(spec.requests.items()):
+            requests[name] = f"{amount}m" if name in MILLI_RESOURCES else amount
     workload = WorkloadSpec(
         containers=spec.containers,
         service=service.metadata.name,
-        requests=_requests(spec),
+        requests=requests,
         priority=spec.priority,
         constraints=Constraints(
             node_selector=dict(sorted(spec.placement.node_selector.items())),
@@ -60,17 +67,6 @@ def workload_template(service: LatticeService) -> WorkloadSpec:
         disconnect=spec.disconnect,
     )
     return msgspec.structs.replace(workload, revision=compute_revision(workload))
-
-
-def _requests(spec: ServiceSpec) -> Quantities:
-    """The requests of the service in the units of a workload; empty where containers state requests of their
-    own."""
-    if any(container.resources and container.resources.requests for container in spec.containers.values()):
-        return {}
-    requests: Quantities = {}
-    for name, amount in sorted(spec.requests.items()):
-        requests[name] = f"{amount}m" if name in MILLI_RESOURCES else amount
-    return requests
 
 
 def in_node_group(spec: WorkloadSpec, node_group: NodeGroupKey) -> WorkloadSpec:
@@ -96,7 +92,7 @@ def build_workload(
         api_version=resource.api_version,
         kind=resource.kind,
         metadata=Metadata(
-            name=workload_name(service.metadata.name, slot),
+            name=f"{service.metadata.name}-{slot}",
             namespace=service.metadata.namespace,
             labels=labels_for(service),
             finalizers=(WORKLOAD_FINALIZER,),
@@ -104,10 +100,6 @@ def build_workload(
         ),
         spec=msgspec.structs.replace(spec, slot=slot),
     )
-
-
-def workload_name(service: str, slot: int) -> str:
-    return f"{service}-{slot}"
 
 
 def free_slots(used_slots: Collection[int]) -> Iterator[int]:

@@ -285,8 +285,13 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
     retry = _current_retry(inputs, grace_periods)
     is_spent = is_exhausted(retry, grace_periods.retry)
     match inputs.node:
+        case "None" if is_spent:
+            return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
         case "None":
-            return _decide_unbound(inputs, retry, grace_periods)
+            if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
+                return Decision(Action.BACKOFF_WAIT, f"Back-off after {_failures(retry)}", requeue_after=wait)
+            # A fresh retry state is stored with the first order.
+            return Decision(Action.ASSIGN, "Not bound to a node yet")
         case "Gone" if is_spent:
             return Decision(Action.RELEASE, "Released after permanent failure: the node was removed")
         case "Gone":
@@ -330,15 +335,6 @@ def _current_retry(inputs: WorkloadInput, grace_periods: GracePeriods) -> Retry:
     if inputs.retry is not None and inputs.retry.revision == inputs.revision:
         return inputs.retry
     return next_run(inputs.retry, inputs.revision, grace_periods.retry)
-
-
-def _decide_unbound(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
-    if is_exhausted(retry, grace_periods.retry):
-        return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
-    if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
-        return Decision(Action.BACKOFF_WAIT, f"Back-off after {_failures(retry)}", requeue_after=wait)
-    # A fresh retry state is stored with the first order.
-    return Decision(Action.ASSIGN, "Not bound to a node yet")
 
 
 def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
@@ -402,27 +398,25 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
             inputs, retry, failure, grace_periods
         )
     match report.state:
+        case "Running" if not retry.attempts:
+            return Decision(Action.NO_ACTION, "Running")
         case "Running":
-            return _decide_steady(inputs, retry, grace_periods)
+            remaining = grace_periods.retry.reset_after - inputs.age(
+                inputs.state_since or inputs.last_action.at
+            )
+            if remaining > 0:
+                reason = f"Running after {_failures(retry)}"
+                return Decision(Action.NO_ACTION, reason, requeue_after=remaining)
+            return Decision(
+                Action.FORGIVE,
+                f"Running for {grace_periods.retry.reset_after:g} s; failure count reset",
+                _reset_attempts(retry, grace_periods),
+            )
         case "Failed" | "Stopped":
             return _decide_failure(inputs, retry, report.failure_reason or "EXITED", grace_periods)
     reason = f"The node reports {report.state}"
     return _wait_within_grace(grace_periods.start - age, reason) or _decide_failure(
         inputs, retry, "START_TIMEOUT", grace_periods
-    )
-
-
-def _decide_steady(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
-    """Reset the count of failures once the workload has run long enough."""
-    if not retry.attempts:
-        return Decision(Action.NO_ACTION, "Running")
-    remaining = grace_periods.retry.reset_after - inputs.age(inputs.state_since or inputs.last_action.at)
-    if remaining > 0:
-        return Decision(Action.NO_ACTION, f"Running after {_failures(retry)}", requeue_after=remaining)
-    return Decision(
-        Action.FORGIVE,
-        f"Running for {grace_periods.retry.reset_after:g} s; failure count reset",
-        _reset_attempts(retry, grace_periods),
     )
 
 

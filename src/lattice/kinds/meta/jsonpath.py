@@ -297,26 +297,24 @@ class Reader:
         if operator:
             self.position = operator.end()
             self.skip_blanks()
-            right = self._literal()
+            if match := QUOTED.match(self.text, self.position):
+                self.position = match.end()
+                right = unescaped(match[1] if match[1] is not None else match[2])
+            elif match := _NUMBER.match(self.text, self.position):
+                self.position = match.end()
+                right = Decimal(match[0])
+            elif match := _WORD.match(self.text, self.position):
+                self.position = match.end()
+                right = _WORDS[match[0]]
+            elif self.text[self.position : self.position + 1] in ("@", "$", "."):
+                right = self.path()
+            else:
+                raise self.problem("expected a quoted text, a number, true or false")
             self.skip_blanks()
         if not self.take(")"):
             raise self.problem("expected ) at the end of the comparison")
         self.filter_depth -= 1
         return self._expect_closing_bracket(Filter(left, operator[0] if operator else "", right))
-
-    def _literal(self) -> Any:
-        if match := QUOTED.match(self.text, self.position):
-            self.position = match.end()
-            return unescaped(match[1] if match[1] is not None else match[2])
-        if match := _NUMBER.match(self.text, self.position):
-            self.position = match.end()
-            return Decimal(match[0])
-        if match := _WORD.match(self.text, self.position):
-            self.position = match.end()
-            return _WORDS[match[0]]
-        if self.text[self.position : self.position + 1] in ("@", "$", "."):
-            return self.path()
-        raise self.problem("expected a quoted text, a number, true or false")
 
 
 def unescaped(text: str) -> str:
@@ -372,7 +370,16 @@ def _parse_braces(reader: Reader, stack: list[list[Piece]]) -> None:
         if reader.take("}"):
             return
         if word := _TEMPLATE_KEYWORD.match(reader.text, reader.position):
-            _parse_keyword(word, reader, stack)
+            if word[1] == "range":
+                reader.position = word.end()
+                loop = Range(reader.path(relaxed=True))
+                stack[-1].append(loop)
+                stack.append(loop.body)
+            elif len(stack) == 1:
+                raise reader.problem("this {end} has no {range}")
+            else:
+                reader.position = word.end()
+                stack.pop()
         elif quoted := QUOTED.match(reader.text, reader.position):
             reader.position = quoted.end()
             stack[-1].append(unescaped(quoted[1] if quoted[1] is not None else quoted[2]))
@@ -384,19 +391,6 @@ def _parse_braces(reader: Reader, stack: list[list[Piece]]) -> None:
                 raise reader.problem("expected a path, a quoted text, range or end")
 
 
-def _parse_keyword(word: re.Match[str], reader: Reader, stack: list[list[Piece]]) -> None:
-    if word[1] == "range":
-        reader.position = word.end()
-        loop = Range(reader.path(relaxed=True))
-        stack[-1].append(loop)
-        stack.append(loop.body)
-        return
-    if len(stack) == 1:
-        raise reader.problem("this {end} has no {range}")
-    reader.position = word.end()
-    stack.pop()
-
-
 def _render(pieces: list[Piece], root: Any, current: Any) -> list[str]:
     out: list[str] = []
     for piece in pieces:
@@ -404,13 +398,11 @@ def _render(pieces: list[Piece], root: Any, current: Any) -> list[str]:
             out.append(piece)
         elif isinstance(piece, Path):
             values = piece.find(root if piece.rooted else current)
-            out.append(" ".join(value_text(value) for value in values))
+            # A string unchanged, any other value as JSON.
+            out.append(
+                " ".join(value if isinstance(value, str) else encode(value).decode() for value in values)
+            )
         else:
             for value in piece.path.find(root if piece.path.rooted else current):
                 out.extend(_render(piece.body, root, value))
     return out
-
-
-def value_text(value: Any) -> str:
-    """A string unchanged, any other value as JSON."""
-    return value if isinstance(value, str) else encode(value).decode()

@@ -39,21 +39,8 @@ def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Objec
             out.add_invalid_value("metadata.labels", key, problem)
         if problem := label_value_problem(value):
             out.add_invalid_value(join_path("metadata.labels", key), value, problem)
-    _check_annotations(validated.get("annotations", {}), out)
-    for i, finalizer in enumerate(validated.get("finalizers", ())):
-        if problem := label_key_problem(finalizer):
-            out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)
-    return validated
-
-
-def name_problem(resource: Resource, name: str) -> str:
-    """The reason that `name` is invalid for an object of the resource; "" for a valid name."""
-    return dns_label_problem(name) if resource.id == "namespaces" else subdomain_problem(name)
-
-
-def _check_annotations(annotations: dict[str, str], out: Findings) -> None:
     size = 0
-    for key, value in annotations.items():
+    for key, value in validated.get("annotations", {}).items():
         # Kubernetes compares annotation keys without case.
         if problem := label_key_problem(key.lower()):
             out.add_invalid_value("metadata.annotations", key, problem)
@@ -64,3 +51,12 @@ def _check_annotations(annotations: dict[str, str], out: Findings) -> None:
             f"Too long: may not be more than {MAX_ANNOTATION_BYTES} bytes, got {size}",
             "FieldValueTooLong",
         )
+    for i, finalizer in enumerate(validated.get("finalizers", ())):
+        if problem := label_key_problem(finalizer):
+            out.add_invalid_value(f"metadata.finalizers[{i}]", finalizer, problem)
+    return validated
+
+
+def name_problem(resource: Resource, name: str) -> str:
+    """The reason that `name` is invalid for an object of the resource; "" for a valid name."""
+    return dns_label_problem(name) if resource.id == "namespaces" else subdomain_problem(name)

@@ -34,7 +34,7 @@ def new_object(obj: Object, *, uid: str, now: str) -> Object:
 def updated_object(old: Object, new: Object, *, status: bool) -> Object:
     """The object that replaces `old`: a write through /status changes only the status, any other write
     changes all but the status."""
-    check_same_uid(old, new)
+    _check_same_uid(old, new)
     if status:
         body = {**old, "status": new.get("status", {})}
     else:
@@ -61,7 +61,7 @@ def updated_object(old: Object, new: Object, *, status: bool) -> Object:
     return {**body, "metadata": metadata}
 
 
-def check_same_uid(old: Object, new: Object) -> None:
+def _check_same_uid(old: Object, new: Object) -> None:
     """Raise Invalid if `new` names the uid of another object."""
     uid = new["metadata"].get("uid")
     if uid and uid != old["metadata"]["uid"]:

@@ -79,23 +79,19 @@ def _schema(info: inspect.Type) -> Schema:
         case inspect.AnyType():
             return {"x-kubernetes-preserve-unknown-fields": True}
         case inspect.UnionType():
-            return _union(info)
+            types = [member for member in info.types if not isinstance(member, inspect.NoneType)]
+            if len(types) == 1:
+                return _schema(types[0])
+            # A quantity: a number or its string form.
+            if {type(member) for member in types} <= {
+                inspect.IntType,
+                inspect.StrType,
+                inspect.FloatType,
+                inspect.DecimalType,
+            }:
+                return {"x-kubernetes-int-or-string": True}
+            raise TypeError(f"a kind cannot hold {info}: unions have no structural schema")
     raise TypeError(f"a kind cannot hold {info}: it has no structural schema")
-
-
-def _union(info: inspect.UnionType) -> Schema:
-    types = [member for member in info.types if not isinstance(member, inspect.NoneType)]
-    if len(types) == 1:
-        return _schema(types[0])
-    # A quantity: a number or its string form.
-    if {type(member) for member in types} <= {
-        inspect.IntType,
-        inspect.StrType,
-        inspect.FloatType,
-        inspect.DecimalType,
-    }:
-        return {"x-kubernetes-int-or-string": True}
-    raise TypeError(f"a kind cannot hold {info}: unions have no structural schema")
 
 
 def _bounds(schema: Schema, **limits: object) -> Schema:

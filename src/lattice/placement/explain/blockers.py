@@ -61,19 +61,6 @@ _LIMIT_DESCRIPTIONS: dict[str, str] = {
 PROBE_REPLICAS = 256
 
 
-def offer_shortfalls(decision: Decision, row: int) -> list[FilterShortfall]:
-    """Return the shortfalls of the offer, or an empty list if no filter rejects the offer.
-
-    Valid only while the fleet is unchanged since the decision.
-    """
-    reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
-    return (
-        reason_shortfalls(reasons, cast("ReplicaAsk", decision.ask), fleet_of(decision.table), row)
-        if reasons
-        else []
-    )
-
-
 def reason_shortfalls(
     reasons: list[Reason], ask: ReplicaAsk, fleet: Fleet, row: int
 ) -> list[FilterShortfall]:
@@ -298,7 +285,10 @@ def at_failure(demand: Demand, fleet: Fleet, *, details: bool = False) -> Iterat
         rejections = []
         if details:
             for name, row in sorted(decision.table.row_of.items()):
-                if shortfalls := offer_shortfalls(decision, row):
+                reasons = [reason for reason, mask in decision.reasons.items() if mask[row]]
+                ask = cast("ReplicaAsk", decision.ask)
+                shortfalls = reason_shortfalls(reasons, ask, fleet, row) if reasons else []
+                if shortfalls:
                     rejections.append((name, tuple(shortfall for _, shortfall in shortfalls)))
         replica_number = len(fleet.assignments.get(demand.name, ())) + 1
         yield PlacementFailure(decision, replica_number, summarize(decision, "pool"), tuple(rejections))

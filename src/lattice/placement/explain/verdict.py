@@ -49,7 +49,7 @@ MAX_NAMED_OFFERS = 3
 BlockerSet = tuple[Blocker, ...]
 
 
-def dependency_problems(demand: Demand, fleet: Fleet, services: Services) -> Iterator[str]:
+def _dependency_problems(demand: Demand, fleet: Fleet, services: Services) -> Iterator[str]:
     """Yield sentences about undefined dependencies, direct or indirect, and about the dependency cycle of the
     service."""
     dependencies = _unplaced_dependencies(demand, fleet, services)
@@ -217,7 +217,7 @@ def judge(placement: Placement, fleet: Fleet, services: Services | None = None) 
         reason="; ".join(
             [
                 reason,
-                *(dependency_problems(demand, fleet, services) if failure and services is not None else ()),
+                *(_dependency_problems(demand, fleet, services) if failure and services is not None else ()),
             ]
         ),
         rejections=failure.rejections if failure else (),
@@ -310,25 +310,20 @@ def _starting_sets(failure: PlacementFailure | None, demand: Demand) -> list[fro
     offers."""
     if failure is None:
         return []
+    decision = failure.decision
+    masks, names = list(decision.reasons.values()), decision.table.names
+    reason_bits = np.stack(masks, axis=1) if masks else np.zeros((len(names), 0), np.bool_)
+    # One offer stands for all offers with the same set of reasons, the first by name.
+    row_by_reasons: dict[bytes, int] = {}
+    for row in sorted(decision.table.row_of.values(), key=names.__getitem__):
+        row_by_reasons.setdefault(reason_bits[row].tobytes(), row)
     counts: dict[frozenset[Blocker], int] = {}
-    for row in representative_rows(failure):
+    for row in row_by_reasons.values():
         for remedy in offer_remedies(failure, demand, row):
             counts[remedy] = counts.get(remedy, 0) + 1
     return sorted(counts, key=lambda remedy: (len(remedy), -counts[remedy], sorted(map(str, remedy))))[
         :MAX_STARTING_SETS
     ]
-
-
-def representative_rows(failure: PlacementFailure) -> list[int]:
-    """Return one offer row for every distinct set of reasons, the first by name."""
-    masks = list(failure.decision.reasons.values())
-    names = failure.decision.table.names
-    rows = sorted(failure.decision.table.row_of.values(), key=names.__getitem__)
-    reason_bits = np.stack(masks, axis=1) if masks else np.zeros((len(names), 0), np.bool_)
-    row_by_reasons: dict[bytes, int] = {}
-    for row in rows:
-        row_by_reasons.setdefault(reason_bits[row].tobytes(), row)
-    return list(row_by_reasons.values())
 
 
 def _grow_until_feasible(checker: FeasibilityChecker, start: frozenset[Blocker]) -> frozenset[Blocker] | None:

@@ -79,7 +79,7 @@ def _relax_service_requirement(
 ) -> ChangeOption | None:
     match requirement.kind:
         case "resource":
-            return lower_request(service, requirement.value, requirement.amount)
+            return _lower_request(service, requirement.value, requirement.amount)
         case "latency":
             return _relax_latency(requirement, demand, service, fleet)
         case "spread":
@@ -134,7 +134,7 @@ def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
     return tuple(word for word in words if word.lower() != value)
 
 
-def lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
+def _lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
     """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or,
     for other resources, one unit.
 
@@ -151,7 +151,14 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
 
     def build(strength: int) -> ObjectChange:
         lowered = (steps - strength) * unit
-        path = _amount_path(service, resource, amount - lowered)
+        container = _main_container(service, resource)
+        path = "spec.containers"
+        if not container:
+            path = f"spec.placement.resources.{MANIFEST_FIELDS.get(resource, f'extended.{resource}')}"
+        elif amount - lowered <= parse_amounts(_requests(service.spec.containers[container])).get(
+            resource, 0
+        ):
+            path = f"spec.containers.{container}.resources.requests.{resource}"
         current_text, lowered_text = format_amount(resource, amount), format_amount(resource, lowered)
         if lowered:
             sentence = f"lower {resource} per replica from {current_text} to {lowered_text}"
@@ -167,16 +174,6 @@ def lower_request(service: LatticeService, resource: str, amount: int) -> Change
         ChangeOption((*object_key(service), "less", resource), build, max_strength)
         if max_strength > 0
         else None
-    )
-
-
-def _amount_path(service: LatticeService, resource: str, decrease: int) -> str:
-    container = _main_container(service, resource)
-    if not container:
-        return f"spec.placement.resources.{MANIFEST_FIELDS.get(resource, f'extended.{resource}')}"
-    own = parse_amounts(_requests(service.spec.containers[container])).get(resource, 0)
-    return (
-        f"spec.containers.{container}.resources.requests.{resource}" if decrease <= own else "spec.containers"
     )
 
 

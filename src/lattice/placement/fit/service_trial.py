@@ -255,7 +255,18 @@ class WhatIfScope:
         }
         self._name, self._policies_unchanged = trial.name, not changed_policies
         self.demands: dict[str, Demand] = {}
-        self.unplaced = list(self._unplaced_dependencies())
+        # The service and its unplaced dependencies, breadth first.
+        self.unplaced: list[str] = []
+        queue = [self._name]
+        while queue:
+            name = queue.pop(0)
+            if name in self.demands or name not in self.world.services:
+                continue
+            demand = self._demand(name)
+            if name == self._name or len(self.fleet.assignments.get(name, ())) < demand.replicas:
+                self.demands[name] = demand
+                self.unplaced.append(name)
+                queue.extend(target for _, target in demand.latency_to)
         self._includes_waiting = bool(trial.waiting_services)
         if self._includes_waiting:
             names = list(trial.waiting_services)
@@ -266,19 +277,6 @@ class WhatIfScope:
                 if is_affected and name not in trial.satisfied_services:
                     names.append(name)
             self.demands |= {name: self._demand(name) for name in names}
-
-    def _unplaced_dependencies(self) -> Iterator[str]:
-        """Yield the service and its unplaced dependencies, breadth first, and add their demands."""
-        queue = [self._name]
-        while queue:
-            name = queue.pop(0)
-            if name in self.demands or name not in self.world.services:
-                continue
-            demand = self._demand(name)
-            if name == self._name or len(self.fleet.assignments.get(name, ())) < demand.replicas:
-                self.demands[name] = demand
-                yield name
-                queue.extend(target for _, target in demand.latency_to)
 
     def service(self, name: str) -> LatticeService:
         """Return the service under the changes."""

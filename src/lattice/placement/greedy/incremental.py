@@ -23,7 +23,7 @@ from lattice.placement.plugins.scores.cost import cost_scores
 SCORE_PRECISION_BITS = 22
 
 
-def is_price_only(demand: Demand, fleet: Fleet) -> bool:
+def _is_price_only(demand: Demand, fleet: Fleet) -> bool:
     """Report whether the price alone orders rented offers for this demand.
 
     True if neighbours, latency, spread, overflow and free capacity have no influence on the scores.
@@ -125,7 +125,7 @@ class IncrementalPlacer:
         # shrink here.
         self._exhausted_offers: set[tuple[int, str]] = set()
         self._weighs_free_capacity = any(sort == "availableCapacity" for sort, _, _ in demand.preferences)
-        self._uses_price_order = not with_scores and is_price_only(demand, fleet)
+        self._uses_price_order = not with_scores and _is_price_only(demand, fleet)
         # Valid as long as only chosen offers have changed.
         self._price_order: PriceOrder | None = None
 
@@ -234,9 +234,15 @@ class IncrementalPlacer:
         return self._fillers[self._current_offer]
 
     def _provision(self, filler: OfferFiller) -> Assignment | None:
-        machine_type = self._next_type or self._offered(filler.row)
+        machine_type = self._next_type
         if machine_type is None:
-            return None
+            offer_key = (filler.row, self._last_ask.overflow_source)
+            if offer_key in self._exhausted_offers:
+                return None
+            machine_type = next_machine_type(self._last_ask, self.fleet, filler.row)
+            if machine_type is None:
+                self._exhausted_offers.add(offer_key)
+                return None
         could_grow = filler.may_grow
         assignment = filler.provision(machine_type)
         self._next_type = (
@@ -257,15 +263,6 @@ class IncrementalPlacer:
         if self._last_ask.capacity_target or affects_other_offers:
             self._reusable_decisions, self._next_type = {}, None
         return assignment
-
-    def _offered(self, row: int) -> MachineType | None:
-        offer_key = (row, self._last_ask.overflow_source)
-        if offer_key in self._exhausted_offers:
-            return None
-        machine_type = next_machine_type(self._last_ask, self.fleet, row)
-        if machine_type is None:
-            self._exhausted_offers.add(offer_key)
-        return machine_type
 
     def _is_offered(self, machine_type: MachineType, row: int) -> bool:
         """Report whether the offer can add one more machine of the type that was the best for the previous

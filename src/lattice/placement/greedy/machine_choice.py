@@ -77,10 +77,16 @@ def _machine_with_capacity(
     Clusters are ranked by `cluster_rank`; inside a cluster the machine with the fewest replicas of the
     service wins, then the machine with the least free capacity.
     """
-    machines_by_cluster, neighbours = (
-        _machines_with_capacity(ask, fleet, row),
-        neighbours_by_cluster(ask.demand, fleet),
-    )
+    table, accepting = fleet.machines, fleet.groups.accepting_machines(ask.demand, ask.overflow_source)
+    if accepting is None:
+        return None
+    mask = table.column("alive") & (table.column("offer") == row) & accepting
+    for resource, amount in ask.demand.effective_needs.items():
+        mask &= table.free(table.add_resource(resource)) >= amount
+    machines_by_cluster: dict[str, list[int]] = {}
+    for machine in np.flatnonzero(mask).tolist():
+        machines_by_cluster.setdefault(table.cluster[machine].name, []).append(machine)
+    neighbours = neighbours_by_cluster(ask.demand, fleet)
     growable_groups = fleet.groups.growable(ask.demand, ask.overflow_source, row)
     clusters = [
         cluster
@@ -91,11 +97,11 @@ def _machine_with_capacity(
         machines = [
             machine
             for machine in machines_by_cluster[cluster.name]
-            if type_name in ("", fleet.machines.machine_type[machine].name)
+            if type_name in ("", table.machine_type[machine].name)
         ]
-        machine = pick_machine(ask.demand, fleet, machines)
-        if machine is not None:
-            return machine
+        best = pick_machine(ask.demand, fleet, machines)
+        if best is not None:
+            return best
     return None
 
 
@@ -118,20 +124,6 @@ def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int,
     return (not cluster.is_reserved, -neighbours[cluster.name], -cluster.utilisation, cluster.name)
 
 
-def _machines_with_capacity(ask: ReplicaAsk, fleet: Fleet, row: int) -> dict[str, list[int]]:
-    """Return the rows of machines that accept the demand and have enough free resources, by cluster name."""
-    machines, accepting = fleet.machines, fleet.groups.accepting_machines(ask.demand, ask.overflow_source)
-    if accepting is None:
-        return {}
-    mask = machines.column("alive") & (machines.column("offer") == row) & accepting
-    for resource, amount in ask.demand.effective_needs.items():
-        mask &= machines.free(machines.add_resource(resource)) >= amount
-    machines_by_cluster: dict[str, list[int]] = {}
-    for machine in np.flatnonzero(mask).tolist():
-        machines_by_cluster.setdefault(machines.cluster[machine].name, []).append(machine)
-    return machines_by_cluster
-
-
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
     """Return the machine with the lowest rank among machines that fit the demand, or None."""
     return min(
@@ -148,14 +140,14 @@ def create_machines(
     passed."""
     if growing_cluster is not None:
         return growing_cluster, [fleet.inventory.add_machine(growing_cluster, machine_type)]
-    cluster = create_cluster(ask, fleet, row)
+    cluster = _create_cluster(ask, fleet, row)
     count = fleet.offers[row].initial_nodes(ask.demand.rules.min_nodes)
     return cluster, fleet.inventory.add_machines(
         cluster, machine_type, fleet.inventory.new_machine_names(cluster, machine_type.name, count)
     )
 
 
-def create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
+def _create_cluster(ask: ReplicaAsk, fleet: Fleet, row: int) -> Cluster:
     """Create an empty cluster in the offer, under the rules of the demand, with the next free number of the
     offer."""
     rules, offer = ask.demand.rules, fleet.offers[row]

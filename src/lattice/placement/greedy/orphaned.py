@@ -39,9 +39,18 @@ class OrphanedState:
     @staticmethod
     def of(replicas: OrphanedReplicas, clusters: tuple[LatticeCluster, ...], world: World) -> "OrphanedState":
         """Compute the rates of the clusters and the shares of the services."""
-        cluster_rates, offer_rates = _cluster_rates(world, clusters), Counter[str]()
+        # The ledgers price the machines, else the classes; owned infrastructure costs nothing.
+        ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
+        cluster_rates, offer_rates = dict[str, int](), Counter[str]()
         for cluster in clusters:
-            offer_rates[cluster.spec.pool] += cluster_rates[cluster.metadata.name]
+            name, spec, rate = cluster.metadata.name, cluster.spec, 0
+            # In a data center the pool and the infrastructure have the same name.
+            if spec.pool != spec.infrastructure:
+                for node_class, count in spec.nodes.items():
+                    for _ in range(count):
+                        rate += ledger_prices.next_rate((name, node_class), spec.provider, spec.region)
+            cluster_rates[name] = rate
+            offer_rates[spec.pool] += rate
         return OrphanedState(
             replicas, clusters, cluster_rates, offer_rates, _service_shares(replicas, offer_rates)
         )
@@ -173,19 +182,3 @@ def _service_shares(replicas: OrphanedReplicas, rates: Mapping[str, int]) -> dic
             remaining[placement.pool] -= share
             shares[placement.pool] = shares.get(placement.pool, 0) + share
     return shares_by_service
-
-
-def _cluster_rates(world: World, clusters: tuple[LatticeCluster, ...]) -> dict[str, int]:
-    """Compute the rate of every cluster from the ledgers, else from class prices; owned infrastructure
-    costs nothing."""
-    ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
-    rates = {}
-    for cluster in clusters:
-        name, spec, rate = cluster.metadata.name, cluster.spec, 0
-        # In a data center the pool and the infrastructure have the same name, and machines cost nothing.
-        if spec.pool != spec.infrastructure:
-            for node_class, count in spec.nodes.items():
-                for _ in range(count):
-                    rate += ledger_prices.next_rate((name, node_class), spec.provider, spec.region)
-        rates[name] = rate
-    return rates

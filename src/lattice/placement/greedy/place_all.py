@@ -312,11 +312,20 @@ def find_stale_placement(demand: Demand, fleet: Fleet) -> StalePlacement | None:
     broken_rules = [demand.rule_conflict] if demand.rule_conflict else _violated_rules(demand, fleet)
     if not misplaced and not (broken_rules and fleet.assignments.get(demand.name)):
         return None
-    return StalePlacement(
-        demand.name,
-        tuple(misplaced),
-        tuple(dict.fromkeys([*_reasons(demand, fleet, misplaced), *broken_rules])),
+    ask = ReplicaAsk(demand)
+    reasons: list[str] = []
+    rows = sorted(
+        {fleet.machines.cluster[assignment.machine].offer_row for assignment in misplaced},
+        key=lambda row: fleet.offers[row].name,
     )
+    for plugin in ELIGIBILITY_FILTERS:
+        if not plugin.applies(ask):
+            continue
+        for reason, mask in plugin.filter(ask, fleet.table).items():
+            reasons += [
+                f"{fleet.offers[row].name}: {reason.detail(fleet.table, row)}" for row in rows if mask[row]
+            ]
+    return StalePlacement(demand.name, tuple(misplaced), tuple(dict.fromkeys([*reasons, *broken_rules])))
 
 
 def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
@@ -333,18 +342,3 @@ def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
         if is_in_one_domain and str(requirement) in violated_rules(demand, fleet, counts, eligible):
             broken.append(str(requirement))
     return broken
-
-
-def _reasons(demand: Demand, fleet: Fleet, assignments: Sequence[Assignment]) -> Iterator[str]:
-    ask = ReplicaAsk(demand)
-    rows = sorted(
-        {fleet.machines.cluster[assignment.machine].offer_row for assignment in assignments},
-        key=lambda row: fleet.offers[row].name,
-    )
-    for plugin in ELIGIBILITY_FILTERS:
-        if not plugin.applies(ask):
-            continue
-        for reason, mask in plugin.filter(ask, fleet.table).items():
-            for row in rows:
-                if mask[row]:
-                    yield f"{fleet.offers[row].name}: {reason.detail(fleet.table, row)}"

@@ -37,7 +37,7 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
             reverse=True,
         )
         # The sort is stable: rows that put equally many dependants out of range keep the order by cost.
-        rows.sort(key=lambda row: dependants_out_of_range(demand, fleet, remaining, row))
+        rows.sort(key=lambda row: _dependants_out_of_range(demand, fleet, remaining, row))
         # First look for a row whose loss violates no rule if empty eligible offers count for the skew. If
         # every row violates a rule, look again with occupied offers only.
         row = rows[0]
@@ -51,7 +51,7 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
     return _pick_by_machine(fleet, demand.name, counts)
 
 
-def dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
+def _dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
     """Count the replicas of dependants that lose their latency limit if the service loses its last replica in
     offer `row`."""
     dependants = fleet.dependants.get(demand.name)
@@ -100,7 +100,17 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
         replicas_by_machine = Counter(
             machines.names[assignment.machine] for assignment in by_node_group[node_group]
         )
-        shared = {name for name in replicas_by_machine if _is_shared_machine(fleet, machines.row_of[name])}
+        # Machines with replicas of several services.
+        shared = set()
+        for name in replicas_by_machine:
+            machine = machines.row_of[name]
+            # On an overcommitted machine the assignment of the trial fleet is a guess: the replicas are not
+            # bound yet, so they do not count.
+            is_overcommitted = any(
+                machines.free(resource)[machine] < 0 for resource in machines.resource_index.values()
+            )
+            if len(machines.replica_counts[machine]) > 1 and not is_overcommitted:
+                shared.add(name)
         removals = removals_by_machine(
             replicas_by_machine, shared.__contains__, count, fleet.clusters[node_group[0]].min_nodes
         )
@@ -111,16 +121,3 @@ def _pick_by_machine(fleet: Fleet, service: str, counts: Counter[tuple[str, str]
         )
     # Reversed, because callers unassign from the last entry to the first.
     return chosen[::-1]
-
-
-def _is_shared_machine(fleet: Fleet, machine: int) -> bool:
-    """Report whether replicas of several services run on the machine.
-
-    On an overcommitted machine the assignment of the trial fleet is a guess: the replicas are not bound yet,
-    so they do not count.
-    """
-    machines = fleet.machines
-    is_overcommitted = any(
-        machines.free(resource)[machine] < 0 for resource in machines.resource_index.values()
-    )
-    return len(machines.replica_counts[machine]) > 1 and not is_overcommitted

@@ -52,7 +52,17 @@ def remediate(
         machines, remaining = _grow_cluster(demand, fleet, cluster, assignments)
         if machines:
             remediations.append(Remediation(node_group, len(assignments) - len(remaining), machines))
-        if remaining and (moved := _move_replicas(demand, fleet, cluster, remaining)):
+        # Move the remaining replicas to other clusters until a replica fits nowhere.
+        moved = 0
+        for assignment in remaining:
+            with fleet.attempt() as attempt, _closed_cluster(fleet, cluster):
+                fleet.unassign(assignment)
+                placement = place(demand, fleet)
+                attempt.succeeded = placement.is_complete or bool(placement.assignments)
+            if not attempt.succeeded:
+                break
+            moved += 1
+        if moved:
             remediations.append(Remediation(node_group, moved))
     return remediations
 
@@ -166,20 +176,6 @@ def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) ->
     return has_usable_price and machine_type.rate <= fleet.ledgers.headroom(
         cluster.offer_row, cluster.overflow_source
     )
-
-
-def _move_replicas(demand: Demand, fleet: Fleet, cluster: Cluster, assignments: list[Assignment]) -> int:
-    """Move replicas to other clusters until a replica fits nowhere; return the number of moved replicas."""
-    moved = 0
-    for assignment in assignments:
-        with fleet.attempt() as attempt, _closed_cluster(fleet, cluster):
-            fleet.unassign(assignment)
-            placement = place(demand, fleet)
-            attempt.succeeded = placement.is_complete or bool(placement.assignments)
-        if not attempt.succeeded:
-            break
-        moved += 1
-    return moved
 
 
 @contextmanager

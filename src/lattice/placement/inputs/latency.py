@@ -90,7 +90,18 @@ class Latencies:
             capped[offer] = {key: min(ms, UNKNOWN_RTT_MS - 1) for key, ms in round_trips.items() if key}
             unresolved += [(offer, key) for key in capped[offer] if key not in names]
         file = source or "latency file"
-        return Latencies(capped, _parse_csv(csv, file) if csv else {}, file, tuple(sorted(unresolved)))
+        measured: dict[str, dict[str, int]] = {}
+        for row in read_csv(csv, file, _COLUMNS) if csv else ():
+            by, to = row.required_text("from"), row.required_text("to")
+            # Rounded up: a limit must hold for the exact figure as well.
+            rtt_ms = int(row.number("ms", _MAX_RTT_MS).to_integral_value(rounding=ROUND_CEILING))
+            if measured.setdefault(by, {}).setdefault(to, rtt_ms) != rtt_ms:
+                raise Invalid(
+                    f"gives {rtt_ms} ms from {by} to {to}, a line above {measured[by][to]}",
+                    where=row.where,
+                    fix="remove one of the two",
+                )
+        return Latencies(capped, measured, file, tuple(sorted(unresolved)))
 
     def between(self, a: Place, b: Place) -> Rtt | None:
         """The round trip from `a` to `b`, or None if unknown; the two directions differ only where both are
@@ -118,7 +129,15 @@ class Latencies:
         return ms
 
     def _rtt_matrix(self, rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int64]:
-        ms = _estimate_matrix(rows, columns)
+        # Estimates from distance, regions, zones and locations, where nothing is stated.
+        ms = _distance_rtt_matrix(rows, columns)
+        region = _equal(rows, columns, lambda place: _region_keys(place)[0]) | _equal(
+            rows, columns, lambda place: _region_keys(place)[1]
+        )
+        zone = region & _equal(rows, columns, lambda place: place.zone)
+        location = _equal(rows, columns, lambda place: place.location)
+        np.copyto(ms, SAME_REGION_RTT_MS, where=region)
+        np.copyto(ms, SAME_ZONE_RTT_MS, where=zone | location)
         # Declarations overwrite the latency file. The two numbers are how many aliases may name the place
         # that states a round trip, and the other place. An offer declares under its own name only (1), to
         # names that are not plain regions (3).
@@ -224,19 +243,6 @@ def _great_circle_km(a: Site, b: Site) -> int:
     return round(2 * _EARTH_RADIUS_KM * math.asin(math.sqrt(min(half, 1.0))))
 
 
-def _estimate_matrix(rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int64]:
-    """Estimates from zones, regions and distance for all pairs at once."""
-    ms = _distance_rtt_matrix(rows, columns)
-    region = _equal(rows, columns, lambda place: _region_keys(place)[0]) | _equal(
-        rows, columns, lambda place: _region_keys(place)[1]
-    )
-    zone = region & _equal(rows, columns, lambda place: place.zone)
-    location = _equal(rows, columns, lambda place: place.location)
-    np.copyto(ms, SAME_REGION_RTT_MS, where=region)
-    np.copyto(ms, SAME_ZONE_RTT_MS, where=zone | location)
-    return ms
-
-
 def _distance_rtt_matrix(rows: Sequence[Place], columns: Sequence[Place]) -> NDArray[np.int64]:
     """Estimates over distance for all pairs; computed between distinct sites, since many offers share few
     sites."""
@@ -303,18 +309,3 @@ def validate_latency_csv(text: str, source: str, offered: Iterable[Place]) -> No
                     where=row.where,
                     fix=f"did you mean {near[0]}?" if near else fix,
                 )
-
-
-def _parse_csv(text: str, source: str) -> _RttTable:
-    table: dict[str, dict[str, int]] = {}
-    for row in read_csv(text, source, _COLUMNS):
-        by, to = row.required_text("from"), row.required_text("to")
-        # Rounded up: a limit must hold for the exact figure as well.
-        ms = int(row.number("ms", _MAX_RTT_MS).to_integral_value(rounding=ROUND_CEILING))
-        if table.setdefault(by, {}).setdefault(to, ms) != ms:
-            raise Invalid(
-                f"gives {ms} ms from {by} to {to}, a line above {table[by][to]}",
-                where=row.where,
-                fix="remove one of the two",
-            )
-    return table

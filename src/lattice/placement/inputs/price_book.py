@@ -172,7 +172,13 @@ def _check_header(header: Sequence[str], source: str, forms: Sequence[Sequence[s
 def _parse_prices(text: str, source: str, provider: str) -> dict[_Key, int]:
     """Prices by key from a Lattice or SkyPilot CSV file."""
     prices: dict[_Key, tuple[int, str]] = {}
-    fallback = provider or _provider_in_file_name(source)
+    fallback = provider
+    if not fallback:
+        # The cloud that the path names: aws_on_demand.csv, prices-gcp.csv, catalogs/azure/vms.csv. Only the
+        # file name and its folder count: parent folders may name any cloud.
+        words = set(re.split(r"[^a-z0-9]+", "/".join(source.lower().replace("\\", "/").split("/")[-2:])))
+        named = [cloud for cloud in _CLOUDS if cloud in words]
+        fallback = named[0] if len(named) == 1 else ""
     for row in read_csv(text, source, (_LATTICE_COLUMNS, _SKYPILOT_COLUMNS)):
         if "usd_per_hour" in row.cells:
             provider = row.cells.get("provider") or _require_provider(fallback, row)
@@ -220,15 +226,6 @@ def _require_provider(provider: str, row: CsvRow) -> str:
             fix="add a column provider, or name the file aws.csv",
         )
     return provider
-
-
-def _provider_in_file_name(source: str) -> str:
-    """The cloud that the path names: aws_on_demand.csv, prices-gcp.csv, catalogs/azure/vms.csv; "" unless
-    exactly one cloud."""
-    # Only the file name and its folder count: parent folders may name any cloud.
-    words = set(re.split(r"[^a-z0-9]+", "/".join(source.lower().replace("\\", "/").split("/")[-2:])))
-    named = [cloud for cloud in _CLOUDS if cloud in words]
-    return named[0] if len(named) == 1 else ""
 
 
 def _key(provider: str, instance_type: str, region: str) -> _Key:

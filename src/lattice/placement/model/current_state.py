@@ -313,7 +313,13 @@ class ReplicaAssigner:
             cluster = self.fleet.clusters.get(placement.cluster)
             if cluster is None:
                 continue
-            usable, desired = self._machines_of(cluster, placement.node), placement.replicas or 0
+            key, desired = (cluster.name, placement.node), placement.replicas or 0
+            usable = self._machines_by_class.get(key)
+            if usable is None:
+                kinds = self.fleet.machines.machine_type
+                usable = self._machines_by_class[key] = [
+                    row for row in cluster.machines if placement.node in ("", kinds[row].name)
+                ]
             usable_rows = set(usable) if rows else ()
             bound = [row for row in rows if row in usable_rows][:desired]
             bound_rows += bound
@@ -336,15 +342,6 @@ class ReplicaAssigner:
         leave."""
         for demand, usable, count in self._unbound_replicas:
             _assign_unbound(self.fleet, demand, usable, count)
-
-    def _machines_of(self, cluster: Cluster, kind: str) -> list[int]:
-        rows = self._machines_by_class.get((cluster.name, kind))
-        if rows is None:
-            kinds = self.fleet.machines.machine_type
-            rows = self._machines_by_class[cluster.name, kind] = [
-                row for row in cluster.machines if kind in ("", kinds[row].name)
-            ]
-        return rows
 
 
 def _assign_unbound(fleet: Fleet, demand: Demand, machines: Sequence[int], count: int) -> None:

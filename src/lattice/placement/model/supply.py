@@ -214,7 +214,16 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
     location, capacity = spec.location, spec.capacity
     place = Place(name, spec.provider, location.region or location.name, location.zone, location.name)
     types = _static_types(static, classes)
-    reserved = spec.reservation.reserved if spec.reservation else None
+    reserved_nodes = 0
+    if spec.reservation:
+        reserved = spec.reservation.reserved
+        reserved_nodes = reserved.nodes or 0
+        # A reservation of cores or memory counts in whole machines too, so that a large replica fits when the
+        # reservation is needed.
+        for resource, amount in (("cpu", reserved.millicores), ("memory", reserved.memory_bytes)):
+            largest = max((kind.size.get(resource, 0) for kind in types), default=0)
+            if amount and largest:
+                reserved_nodes = max(reserved_nodes, -(-amount // largest))
     return Offer(
         name=name,
         kind="static",
@@ -232,9 +241,7 @@ def _static_offer(static: StaticInfrastructure, classes: NodeClasses) -> Offer:
             gpus={accelerator.type: accelerator.count * 1000 for accelerator in capacity.accelerators},
         ),
         reservation=spec.reservation,
-        reserved_nodes=_nodes_for(reserved.millicores, reserved.memory_bytes, reserved.nodes or 0, types)
-        if reserved
-        else 0,
+        reserved_nodes=reserved_nodes,
         overflow=spec.overflow,
     )
 
@@ -275,17 +282,6 @@ def as_owned(kind: MachineType) -> MachineType:
 
 def _per_machine(total: int | None, nodes: int) -> int:
     return NO_LIMIT if total is None else total // nodes
-
-
-def _nodes_for(millicores: int, memory: int, nodes: int, types: tuple[MachineType, ...]) -> int:
-    """The number of whole machines that a reservation sets aside. A reservation of cores or memory counts in
-    machines too, so that a large replica fits when the reservation is needed."""
-    largest = {name: max((kind.size.get(name, 0) for kind in types), default=0) for name in ("cpu", "memory")}
-    needed = [nodes]
-    for name, amount in (("cpu", millicores), ("memory", memory)):
-        if amount and largest[name]:
-            needed.append(-(-amount // largest[name]))
-    return max(needed)
 
 
 def _machine_type(node_class: LatticeNodeClass, size: MachineSize, price: Price | None) -> MachineType:

@@ -123,21 +123,20 @@ class World:
             previous_status = getattr(objects[key], "status", status) if key in objects else type(status)()
             objects[key] = msgspec.structs.replace(change, status=previous_status)
         news = [self.objects[key] for key in absent if key in self.objects]
-        news += [change for change in changed if self._is_changed(change)]
+        for change in changed:
+            previous = self.objects.get(object_key(change))
+            if (
+                previous is None
+                or previous.metadata.labels != change.metadata.labels
+                or getattr(previous, "spec", None) is not getattr(change, "spec", None)
+                # Budgets read the status of a ledger, so a change of status alone matters there.
+                or isinstance(change, LatticeLedger)
+            ):
+                news.append(change)
         return self._with_caches(replace(self, objects=objects), news)
 
     def with_layout(self, layout: PlannedLayout) -> "World":
         return self._with_caches(replace(self, layout=layout), ())
-
-    def _is_changed(self, change: Kind) -> bool:
-        """Whether the labels or the spec differ from the stored object; a ledger always counts as changed."""
-        previous = self.objects.get(object_key(change))
-        if previous is None or previous.metadata.labels != change.metadata.labels:
-            return True
-        # Budgets read the status of a ledger, so a change of status alone matters there.
-        return getattr(previous, "spec", None) is not getattr(change, "spec", None) or isinstance(
-            change, LatticeLedger
-        )
 
     def _with_caches(self, next_world: "World", news: Iterable[Kind]) -> "World":
         """Hand the derived values over to the next world: supply and latencies only if no supply object
@@ -302,9 +301,18 @@ class World:
         them."""
         fleet = Fleet(self.supply.offers, self.supply.budgets, self.latencies, self._dependants)
         present = CurrentState.of(self.objects.values(), self.layout, self.supply.node_classes)
-        reserved = self._reserved_clusters(present)
+        # By occupied cluster: whether every replica in the cluster may use the reserve of the offer.
+        is_reserved: dict[str, bool] = {}
+        if self._reserving_offers:
+            is_reserved.update(dict.fromkeys(present.clusters_with_bare_workloads, False))
+            for name, service in self.services.items():
+                for placement in service.status.placements:
+                    is_reserved[placement.cluster] = (
+                        is_reserved.get(placement.cluster, True)
+                        and placement.pool in self.demands[name].usable_reserves
+                    )
         for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
-            add_cluster(fleet, stored, present, reserved.get(stored.metadata.name))
+            add_cluster(fleet, stored, present, is_reserved.get(stored.metadata.name))
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing_millionths for demand in self.demands.values()}
         for cluster in fleet.clusters.values():
@@ -323,19 +331,6 @@ class World:
         add_bare_workloads(fleet, present)
         assigner.assign_unbound()
         return fleet
-
-    def _reserved_clusters(self, present: CurrentState) -> dict[str, bool]:
-        """By occupied cluster: whether every replica in the cluster may use the reserve of the offer."""
-        if not self._reserving_offers:
-            return {}
-        is_reserved = dict.fromkeys(present.clusters_with_bare_workloads, False)
-        for name, service in self.services.items():
-            for placement in service.status.placements:
-                is_reserved[placement.cluster] = (
-                    is_reserved.get(placement.cluster, True)
-                    and placement.pool in self.demands[name].usable_reserves
-                )
-        return is_reserved
 
     def projected_spend(self, ledger: str, committed: int) -> int:
         """Micro-dollars of this calendar month if `committed` micro-dollars per hour are paid from now on;

@@ -122,8 +122,16 @@ def _assign_at(demand: Demand, fleet: Fleet, desired: Counter[OfferClassKey], *,
             continue
         for _ in range(count - _count_at(fleet, demand.name, (name, node_class))):
             ask = _ask_for_offer(demand, fleet, row)
-            if ask is None or not _try_assign(ask, fleet, row, node_class):
+            if ask is None:
                 break
+            if node_class:
+                if assign_on_type(ask, fleet, row, node_class) is None:
+                    break
+                continue
+            quote = fleet.quotes.quote_for(ask)
+            if not (quote.has_free_capacity[row] or (quote.within_limits[row] and quote.affordable[row])):
+                break
+            assign_in_offer(ask, fleet, row)
 
 
 def _count_at(fleet: Fleet, service: str, key: OfferClassKey) -> int:
@@ -138,18 +146,6 @@ def _count_at(fleet: Fleet, service: str, key: OfferClassKey) -> int:
             and fleet.machines.machine_type[machine].name == node_class
         )
     return count
-
-
-def _try_assign(ask: ReplicaAsk, fleet: Fleet, row: int, node_class: str) -> bool:
-    """Assign the replica in the offer, on any class if `node_class` is empty; False without free capacity,
-    limits or budget."""
-    if node_class:
-        return assign_on_type(ask, fleet, row, node_class) is not None
-    quote = fleet.quotes.quote_for(ask)
-    if not (quote.has_free_capacity[row] or (quote.within_limits[row] and quote.affordable[row])):
-        return False
-    assign_in_offer(ask, fleet, row)
-    return True
 
 
 def _ask_for_offer(demand: Demand, fleet: Fleet, row: int) -> ReplicaAsk | None:

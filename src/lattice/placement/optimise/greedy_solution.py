@@ -158,7 +158,7 @@ class _State:
             resources = [index.resource_limit(source, r) for r in range(len(index.problem.resources))]
             self.limits[name] = (index.machine_limit(source), *resources)
 
-    def openable(self, key: ModelKey) -> int:
+    def _openable(self, key: ModelKey) -> int:
         """The number of further machines of the model that the limits allow."""
         source, model = self.index.sources[key[0]], self.index.models[key]
         used = self.used.sources.get(key[0]) or (0,) * (1 + len(model.size))
@@ -185,7 +185,7 @@ class _State:
         count = min(count, self.allowed(load, placed, key))
         free = free_slots(bins, load.needs)
         if count > free:
-            count = min(count, free + self.openable(key) * count_fitting(load.needs, size))
+            count = min(count, free + self._openable(key) * count_fitting(load.needs, size))
         if count <= 0:
             return 0
         self._record_bins(

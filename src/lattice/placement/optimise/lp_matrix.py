@@ -268,19 +268,17 @@ def _add_machines(matrix: Matrix, index: ProblemIndex, key: ModelKey, users: tup
             continue
         matrix.add_at_most({**needs, machines: -capacity}, 0)
         for k in ROUNDINGS:
-            rounded = {column: _rounded(need, capacity, k) for column, need in needs.items()}
+            rounded = {}
+            for column, need in needs.items():
+                # The share of a machine, rounded by the k-th dual feasible function, in units of 1 / k(k + 1).
+                steps, remainder = divmod(need * (k + 1), capacity)
+                rounded[column] = (k if remainder == 0 else k + 1) * steps
             # A rounded row that is nowhere stronger than the plain row is omitted.
             if any(value * capacity > k * (k + 1) * needs[column] for column, value in rounded.items()):
                 matrix.add_at_most({**rounded, machines: -k * (k + 1)}, 0)
     for load in loads:
         if not any(load.needs):
             matrix.add_at_most({replica_column(load, key): 1, machines: -load.replicas}, 0)
-
-
-def _rounded(need: int, capacity: int, k: int) -> int:
-    """The share of a machine, rounded by the k-th dual feasible function, in units of 1 / k(k + 1)."""
-    steps, remainder = divmod(need * (k + 1), capacity)
-    return (k if remainder == 0 else k + 1) * steps
 
 
 def _add_supply_limits(matrix: Matrix, index: ProblemIndex, use: _ModelUse) -> None:

@@ -25,7 +25,13 @@ def merge_loads(index: ProblemIndex) -> MergedProblem:
     for name in index.proximity_bound:
         proximity_targets.update(rule.target_load for rule in index.loads[name].proximity_rules)
     for name, load in index.loads.items():
-        shape = (name,) if name in proximity_targets else _shape(index, load, index.keys[name])
+        keys = index.keys[name]
+        shape: tuple[object, ...] = (name,)
+        staying = sum(count for key, count in load.current_counts.items() if key in keys)
+        has_rules = load.required_source_groups or load.min_regions > 1 or load.caps or load.proximity_rules
+        # A load that shrinks drops its own replicas without a move, but not replicas of a merged load.
+        if not has_rules and name not in proximity_targets and staying <= load.replicas:
+            shape = (load.needs, keys, index.problem.move_price(load) if staying else 0, staying > 0)
         by_shape.setdefault(shape, []).append(load)
     members = {loads[0].name: tuple(loads) for loads in by_shape.values()}
     merged = []
@@ -39,16 +45,6 @@ def merge_loads(index: ProblemIndex) -> MergedProblem:
         is_single = len(loads) == 1
         merged.append(loads[0] if is_single else replace(loads[0], replicas=replicas, current_counts=current))
     return MergedProblem(replace(index.problem, loads=tuple(merged)), members)
-
-
-def _shape(index: ProblemIndex, load: Load, keys: tuple[ModelKey, ...]) -> tuple[object, ...]:
-    """The properties in which loads must agree to be merged."""
-    staying = sum(count for key, count in load.current_counts.items() if key in keys)
-    has_rules = load.required_source_groups or load.min_regions > 1 or load.caps or load.proximity_rules
-    # A load that shrinks drops its own replicas without a move, but not replicas of a merged load.
-    if has_rules or staying > load.replicas:
-        return (load.name,)
-    return (load.needs, keys, index.problem.move_price(load) if staying else 0, staying > 0)
 
 
 def split_counts(merged: MergedProblem, counts: ReplicaCounts) -> ReplicaCounts:

@@ -48,7 +48,13 @@ def plan_event(before: FleetState, event: WhatIfEvent) -> Plan:
 def apply_event(before: FleetState, event: WhatIfEvent) -> FleetState:
     """Return the state after the event. Unlike a planned change, an event evicts misplaced replicas, and they
     are placed again."""
-    world = world_after_event(before.resulting_world(), event)
+    world = before.resulting_world()
+    changed, deleted = _lost_objects(world, event.lost_offers)
+    world = world.with_objects(changed, deleted, with_status=True)
+    for offer, compliance in event.dropped_compliance:
+        world = world.with_objects([without_compliance(world, offer, compliance)], with_status=True)
+    if event.price_millionths != MILLIONTHS:
+        world = replace(world, price_book=world.price_book.scaled(event.price_millionths))
     fleet = world.build_fleet()
     DependencyEviction.of(before, world).evict_misplaced(fleet, fleet.assignments)
     demands = map(before.orphaned.subtract_orphans, world.demands.values())
@@ -110,18 +116,7 @@ def _offer_name(fleet: Fleet, assignment: Assignment) -> str:
     return fleet.offers[fleet.machines.cluster[assignment.machine].offer_row].name
 
 
-def world_after_event(world: World, event: WhatIfEvent) -> World:
-    """Return the world after the event, before any replica moves."""
-    changed, deleted = lost_objects(world, event.lost_offers)
-    result = world.with_objects(changed, deleted, with_status=True)
-    for offer, compliance in event.dropped_compliance:
-        result = result.with_objects([without_compliance(result, offer, compliance)], with_status=True)
-    if event.price_millionths != MILLIONTHS:
-        result = replace(result, price_book=result.price_book.scaled(event.price_millionths))
-    return result
-
-
-def lost_objects(world: World, names: Iterable[str]) -> tuple[list[Kind], list[ObjectKey]]:
+def _lost_objects(world: World, names: Iterable[str]) -> tuple[list[Kind], list[ObjectKey]]:
     """Return the changed objects, which are clouds that lose a region, and the keys of lost objects."""
     changed: dict[ObjectKey, Kind] = {}
     deleted: list[ObjectKey] = []

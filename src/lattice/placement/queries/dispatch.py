@@ -79,7 +79,7 @@ def _document_of_plan(plan: Plan, world: World) -> Document:
     )
 
 
-def answer_why(query: Query, context: QueryContext) -> Document:
+def _answer_why(query: Query, context: QueryContext) -> Document:
     """Answer why the service is placed as it is."""
     state = context.state
     service, pool = query["service"], query.get("pool", "")
@@ -92,7 +92,7 @@ def answer_why(query: Query, context: QueryContext) -> Document:
     }
 
 
-def answer_fit(query: Query, context: QueryContext) -> Document:
+def _answer_fit(query: Query, context: QueryContext) -> Document:
     """Answer which changes would make the service fit, also after a what-if event."""
     service, event = query["service"], _event(query)
     state = context.state if event == WhatIfEvent() else apply_event(context.state, event)
@@ -122,7 +122,7 @@ def answer_fit(query: Query, context: QueryContext) -> Document:
     return {**fit_document(service, suggestions, verdict), **figures}
 
 
-def answer_whatif(query: Query, context: QueryContext) -> Document:
+def _answer_whatif(query: Query, context: QueryContext) -> Document:
     """Answer the effect of an event, or of the loss of each pool in turn."""
     if query.get("loseEach"):
         return drill_document(loss_impacts(context.state), context.state)
@@ -145,11 +145,11 @@ def _event(query: Query) -> WhatIfEvent:
     )
 
 
-def answer_cost(query: Query, context: QueryContext) -> Document:
+def _answer_cost(query: Query, context: QueryContext) -> Document:
     return cost_document(context.state, query.get("by", "pool"), query.get("inNamespace", ""))
 
 
-def answer_optimise(query: Query, context: QueryContext) -> Document:
+def _answer_optimise(query: Query, context: QueryContext) -> Document:
     options = OptimiserOptions(
         query.get("maxMoves"),
         query.get("paybackHours", PAYBACK_HOURS),
@@ -197,9 +197,9 @@ def _bare(name: str) -> str:
 
 
 QUERY_HANDLERS: Mapping[str, Callable[[Query, QueryContext], Document]] = {
-    "why": answer_why,
-    "fit": answer_fit,
-    "whatif": answer_whatif,
-    "cost": answer_cost,
-    "optimise": answer_optimise,
+    "why": _answer_why,
+    "fit": _answer_fit,
+    "whatif": _answer_whatif,
+    "cost": _answer_cost,
+    "optimise": _answer_optimise,
 }

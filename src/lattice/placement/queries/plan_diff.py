@@ -25,8 +25,18 @@ def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
                 for document in (earlier, later)
             )
             for name in sorted({*old_entries, *new_entries}):
-                change = _describe_change(old_entries.get(name), new_entries.get(name))
-                lines += [f"{noun} {name}: {change}"] if change else []
+                old, new = old_entries.get(name), new_entries.get(name)
+                changes = []
+                if old is None:
+                    changes.append("was not in the plan")
+                elif new is None:
+                    changes.append("is no longer in the plan")
+                else:
+                    for label, value in old.items():
+                        if value != new[label]:
+                            changes.append(f"{label} was {value}, now {new[label]}".strip())
+                if changes:
+                    lines.append(f"{noun} {name}: {'; '.join(changes)}")
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(
             "the document to compare with is not a plan",
@@ -35,18 +45,7 @@ def plan_differences(earlier: PlanDocument, later: PlanDocument) -> list[str]:
     return lines or ["the manifests differ from the planned manifests"]
 
 
-def _describe_change(old: EntrySummary | None, new: EntrySummary | None) -> str:
-    """The changed figures of an entry; empty for an unchanged entry."""
-    if old is None or new is None:
-        return "was not in the plan" if old is None else "is no longer in the plan"
-    changes = []
-    for label, value in old.items():
-        if value != new[label]:
-            changes.append(f"{label} was {value}, now {new[label]}".strip())
-    return "; ".join(changes)
-
-
-def summarize_service(entry: PlanDocument) -> EntrySummary:
+def _summarize_service(entry: PlanDocument) -> EntrySummary:
     cost = entry["cost"]
     return {
         "": _places(entry["after"]),
@@ -64,7 +63,7 @@ def _places(places: list[PlanDocument]) -> str:
     )
 
 
-def summarize_cluster(entry: PlanDocument) -> EntrySummary:
+def _summarize_cluster(entry: PlanDocument) -> EntrySummary:
     return {"": _machines(entry["after"]), "before": _machines(entry["before"])}
 
 
@@ -72,21 +71,21 @@ def _machines(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} × {name}" for name, count in sorted(counts.items())) or "none"
 
 
-def summarize_pool(entry: PlanDocument) -> EntrySummary:
+def _summarize_pool(entry: PlanDocument) -> EntrySummary:
     return {
         "": format_per_hour(entry["after"]["hourlyMicros"]),
         "before": format_per_hour(entry["before"]["hourlyMicros"]),
     }
 
 
-def summarize_move(entry: PlanDocument) -> EntrySummary:
+def _summarize_move(entry: PlanDocument) -> EntrySummary:
     return {
         "": "nowhere" if entry["to"] is None else _places(entry["to"]),
         "why": "; ".join(entry["reasons"]),
     }
 
 
-def summarize_unplaced(entry: PlanDocument) -> EntrySummary:
+def _summarize_unplaced(entry: PlanDocument) -> EntrySummary:
     return {
         "": f"{entry['verdict']} ({entry['reason']})",
         "the number of unplaced replicas": f"{entry['missing']:,}",
@@ -94,9 +93,9 @@ def summarize_unplaced(entry: PlanDocument) -> EntrySummary:
 
 
 SECTIONS: Mapping[str, tuple[str, Callable[[PlanDocument], EntrySummary]]] = {
-    "services": ("service", summarize_service),
-    "clusters": ("cluster", summarize_cluster),
-    "pools": ("cost of pool", summarize_pool),
-    "wouldMove": ("move of", summarize_move),
-    "unplaced": ("verdict on", summarize_unplaced),
+    "services": ("service", _summarize_service),
+    "clusters": ("cluster", _summarize_cluster),
+    "pools": ("cost of pool", _summarize_pool),
+    "wouldMove": ("move of", _summarize_move),
+    "unplaced": ("verdict on", _summarize_unplaced),
 }

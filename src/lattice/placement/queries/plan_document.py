@@ -7,7 +7,6 @@ from typing import Any
 
 from lattice.engine.plugin import Shortfall
 from lattice.kinds.meta.quantity import MILLIONTHS, format_plain_dollars
-from lattice.placement.explain.blockers import Blocker
 from lattice.placement.explain.verdict import Verdict, judge
 from lattice.placement.greedy.place_all import by_priority
 from lattice.placement.inputs.ledger_math import rate_per_30_days
@@ -104,23 +103,23 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
         ],
         "pools": [{"name": name, **rate_change_document(*rates)} for name, rates in plan.rates.items()],
         "total": rate_change_document(*plan.total),
-        "pending": pending_document(before, world),
+        "pending": _pending_document(before, world),
         "overhead": rate_change_document(_overhead(before), _overhead(after)),
         "month": after.world.now.strftime("%Y-%m") if after.world.now else None,
         "budgets": [_budget(budget, before) for budget in plan.budgets],
         "wouldMove": would_move,
         "unplaced": [
             {**document, "isUntouched": document["name"] in plan.untouched}
-            for document in unplaced_documents(plan.unplaced, before, after)
+            for document in _unplaced_documents(plan.unplaced, before, after)
         ],
         "risks": list(plan.risks),
-        "findings": finding_documents(after),
+        "findings": _finding_documents(after),
         "prices": price_document(after.fleet),
         "latencies": latency_documents(after, changed),
     }
 
 
-def pending_document(before: FleetState, world: World) -> Document | None:
+def _pending_document(before: FleetState, world: World) -> Document | None:
     """Return the pending work that the plan assumes to be done; None without such work.
 
     The current cost is the cost of the existing machines.
@@ -202,7 +201,7 @@ def _budget(change: BudgetChange, before: FleetState) -> Document:
     }
 
 
-def unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
+def _unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
     """Return the unplaced services with their verdicts.
 
     Beyond MAX_INDIVIDUAL_VERDICTS, a service gets the verdict of the first service with an equal demand; its
@@ -267,7 +266,11 @@ def verdict_document(verdict: Verdict) -> Document:
         "verdict": verdict.kind,
         "reason": verdict.reason,
         "conflicts": [
-            [blocker_document(blocker) for blocker in blockers] for blockers in verdict.blocker_sets
+            [
+                {"kind": blocker.kind, "text": str(blocker), "source": getattr(blocker, "source", "")}
+                for blocker in blockers
+            ]
+            for blockers in verdict.blocker_sets
         ],
         "contradictions": contradictions,
         "waits": list(verdict.waits),
@@ -275,12 +278,7 @@ def verdict_document(verdict: Verdict) -> Document:
     }
 
 
-def blocker_document(blocker: Blocker) -> Document:
-    """Return a blocker with the object that declares it."""
-    return {"kind": blocker.kind, "text": str(blocker), "source": getattr(blocker, "source", "")}
-
-
-def finding_documents(state: FleetState) -> list[Document]:
+def _finding_documents(state: FleetState) -> list[Document]:
     """Return the findings about the declared supply."""
     return [
         {

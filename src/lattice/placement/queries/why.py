@@ -231,10 +231,16 @@ def _steps(decisions: Iterable[Decision]) -> list[DecisionStep]:
     steps: list[DecisionStep] = []
     for number, decision in enumerate(decisions, 1):
         ask = _ask(decision)
+        # The region constraint of this replica, in addition to the constraints of the service.
+        constraint = "anywhere"
+        if ask.region:
+            constraint = f"in {ask.region}"
+        elif ask.excluded_regions:
+            constraint = f"outside {', '.join(sorted(ask.excluded_regions))}"
         step = DecisionStep(
             number,
             1,
-            describe_constraint(ask),
+            constraint,
             decision.name,
             (),
             summarize(decision, "pool"),
@@ -249,13 +255,6 @@ def _steps(decisions: Iterable[Decision]) -> list[DecisionStep]:
 
 def _ask(decision: Decision) -> ReplicaAsk:
     return cast("ReplicaAsk", decision.ask)
-
-
-def describe_constraint(ask: ReplicaAsk) -> str:
-    """Describe the region constraint of this replica, in addition to the constraints of the service."""
-    if ask.region:
-        return f"in {ask.region}"
-    return f"outside {', '.join(sorted(ask.excluded_regions))}" if ask.excluded_regions else "anywhere"
 
 
 def _record_rejections(

@@ -40,7 +40,7 @@ def status_from_nodes(
     """Compute the status of the cluster. The conditions carry no transition time; the writer adds the
     time."""
     pools = worker_pools(cluster, nodes, problems)
-    phase = phase_of(cluster, nodes, problems)
+    phase = _phase_of(cluster, nodes, problems)
     problem_text = "; ".join(dict.fromkeys(problem.message for problem in problems))
     desired, ready = cluster.spec.desired_nodes, _ready(nodes)
     is_ready = phase == "Ready"
@@ -79,7 +79,7 @@ def status_from_nodes(
     )
 
 
-def phase_of(
+def _phase_of(
     cluster: LatticeCluster, nodes: Sequence[ClusterNode], problems: Sequence[ProviderProblem]
 ) -> str:
     """Return the phase: Deleting, Ready, Pending, Failed, Degraded or Provisioning."""

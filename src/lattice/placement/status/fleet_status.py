@@ -277,7 +277,12 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
         name: int(fleet.table.allocated(fleet.table.resource_index[name])[row])
         for name in ("nodes", "cpu", "memory")
     }
-    limits = fleet.offers[row].limits
+    limits, ledger = fleet.offers[row].limits, fleet.offers[row].budgets[0]
+    budget = fleet.ledgers.budgets.get(ledger)
+    pool_spending: PoolSpending | None = None
+    if budget is not None and budget.limit is not None:
+        projected = projected_cost(ledger, fleet, world)
+        pool_spending = spending(budget.spent_this_month, projected, budget.limit)
     return msgspec.structs.replace(
         pool.status,
         capacity=PoolUsage(
@@ -290,7 +295,7 @@ def pool_status(pool: LatticePool, fleet: Fleet, world: World) -> PoolStatus:
             cores=_share(allocated["cpu"], limits.millicores),
             memory=_share(allocated["memory"], limits.memory),
         ),
-        budget=_spending(fleet.offers[row].budgets[0], fleet, world),
+        budget=pool_spending,
         clusters=tuple(
             PoolCluster(name=cluster.name, nodes=len(cluster.machines), services=_services_in(cluster, fleet))
             for _, cluster in sorted(fleet.inventory.clusters_by_offer[row].items())
@@ -304,14 +309,6 @@ def _services_in(cluster: Cluster, fleet: Fleet) -> int:
     for machine in cluster.machines:
         services.update(fleet.machines.replica_counts[machine])
     return len(services)
-
-
-def _spending(ledger: str, fleet: Fleet, world: World) -> PoolSpending | None:
-    budget = fleet.ledgers.budgets.get(ledger)
-    if budget is None or budget.limit is None:
-        return None
-    projected = projected_cost(ledger, fleet, world)
-    return spending(budget.spent_this_month, projected, budget.limit)
 
 
 def spending(spent: int, projected: int, limit: int) -> PoolSpending:

@@ -1,6 +1,6 @@
 """Compute the placement conditions of a service: Placed, ReferencesResolved and PlacementStale."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import msgspec
@@ -78,8 +78,17 @@ def placement_status(
     conditions = [
         _placed(demand, placements, status.scheduler_decision),
         references_condition(service, demand, services),
-        *_stale(service, reasons, bool(placements)),
     ]
+    if reasons:
+        unnamed = len(reasons) - MAX_NAMED_REASONS
+        reason_text = "; ".join(reasons[:MAX_NAMED_REASONS]) + (
+            f"; and {unnamed} more" if unnamed > 0 else ""
+        )
+        message = f"a new placement would choose other pools; running replicas stay: {reason_text}"
+        conditions.append(Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message))
+    # A service that was never placed gets no condition; an existing condition must turn False.
+    elif placements or find_condition(previous.conditions, STALE_CONDITION):
+        conditions.append(Condition(type=STALE_CONDITION, status="False", reason="AsDecided"))
     generation = service.metadata.generation
     return PlacementStatus(
         status,
@@ -131,17 +140,3 @@ def references_condition(
         reason="ServiceNotFound",
         message=f"LatticeService {', '.join(absent)} not found",
     )
-
-
-def _stale(service: LatticeService, reasons: Sequence[str], is_placed: bool) -> Iterable[Condition]:
-    """Yield the PlacementStale condition for a placed service, or if the condition exists already."""
-    if reasons:
-        unnamed = len(reasons) - MAX_NAMED_REASONS
-        reason_text = "; ".join(reasons[:MAX_NAMED_REASONS]) + (
-            f"; and {unnamed} more" if unnamed > 0 else ""
-        )
-        message = f"a new placement would choose other pools; running replicas stay: {reason_text}"
-        yield Condition(type=STALE_CONDITION, status="True", reason="WouldMove", message=message)
-    # A service that was never placed gets no condition; an existing condition must turn False.
-    elif is_placed or find_condition(service.status.conditions, STALE_CONDITION):
-        yield Condition(type=STALE_CONDITION, status="False", reason="AsDecided")

@@ -94,7 +94,7 @@ def supply_conditions(
     ]
     conditions = [ready_condition(offers, findings), _resolved(findings), _overlaps(findings)]
     if isinstance(supplier, CloudInfrastructure):
-        conditions.append(degraded_condition(offers))
+        conditions.append(_degraded_condition(offers))
     if not isinstance(supplier, StaticInfrastructure):
         ledger = (
             pool_account(name) if isinstance(supplier, LatticePool) else cloud_account(name)
@@ -130,7 +130,7 @@ def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Con
     return _condition(READY_CONDITION, False, "Closed", closed or "no regions specified")
 
 
-def degraded_condition(offers: Sequence[Offer]) -> Condition:
+def _degraded_condition(offers: Sequence[Offer]) -> Condition:
     """Report whether some regions of the cloud are unusable while other regions are usable."""
     unusable = sorted(offer.place.region for offer in offers if not _is_usable(offer))
     if unusable and len(unusable) < len(offers):

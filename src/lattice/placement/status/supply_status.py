@@ -149,12 +149,12 @@ def _with_conditions(
     return msgspec.structs.replace(
         status,
         conditions=conditions,
-        phase=supply_phase(conditions),
+        phase=_supply_phase(conditions),
         observed_generation=supplier.metadata.generation,
     )
 
 
-def supply_phase(conditions: Iterable[Condition]) -> str:
+def _supply_phase(conditions: Iterable[Condition]) -> str:
     """Return the phase: the reason of a failing condition, the type of a warning condition, or Ready."""
     by_type = {condition.type: condition for condition in conditions}
     for kind, status in FAILING_CONDITIONS:

@@ -67,7 +67,15 @@ def rejected_record(decision: Decision, profile: ProfileSpec, revision: int) -> 
     """The record of a decision without a node: rejected nodes by reason, and the shortfalls of the nearest
     node."""
     record: DecisionRecord = {"profile": profile.name, **_reason_counts(rejection_counts(decision))}
-    if (row := _nearest(decision)) is not None:
+    alive = np.flatnonzero(decision.table.column("alive"))
+    if len(alive):
+        # The node with the fewest rejection reasons, first in tie order.
+        reason_counts = sum(
+            (mask.astype(np.int32) for mask in decision.reasons.values()),
+            np.zeros(decision.table.count, np.int32),
+        )
+        order = np.lexsort((decision.table.column("rank")[alive], reason_counts[alive]))
+        row = int(alive[order[0]])
         shortfalls = [
             reason.detail(decision.table, row) for reason, mask in decision.reasons.items() if mask[row]
         ]
@@ -83,19 +91,6 @@ def _reason_counts(counts: Sequence[tuple[Reason, int]]) -> DecisionRecord:
     if not counts:
         return {}
     return {"reasons": {reason.summary()[:MAX_REASON_CHARS]: count for reason, count in counts[:MAX_REASONS]}}
-
-
-def _nearest(decision: Decision) -> int | None:
-    """The row of the node with the fewest rejection reasons, first in tie order; None without nodes."""
-    alive = np.flatnonzero(decision.table.column("alive"))
-    if not len(alive):
-        return None
-    reason_counts = sum(
-        (mask.astype(np.int32) for mask in decision.reasons.values()),
-        np.zeros(decision.table.count, np.int32),
-    )
-    order = np.lexsort((decision.table.column("rank")[alive], reason_counts[alive]))
-    return int(alive[order[0]])
 
 
 def _input(ask: Ask, profile: ProfileSpec, revision: int) -> DecisionRecord:

@@ -75,7 +75,20 @@ def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
 
 def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
     """Conflicting or unlikely amounts in the status of a node."""
-    messages = [*_gpu_warnings(node), *capacity_conflicts(node.status)]
+    messages: list[str] = []
+    listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
+    # GPUs are counted from the list, so a capacity alone offers workloads no GPU.
+    if not listed and (stated := allocatable(node).get(GPU) or capacity):
+        messages.append(
+            f"states {format_amount(GPU, stated)} gpu, but lists no GPU, so workloads get none: "
+            "list every GPU with its model under status.gpus"
+        )
+    if listed and capacity is not None and capacity != listed * MILLI_PER_GPU:
+        messages.append(
+            f"states {format_amount(GPU, capacity)} gpu, but lists {listed}, and only listed GPUs are used: "
+            f"set capacity.gpu to {listed * MILLI_PER_GPU} for {listed} listed gpu"
+        )
+    messages += capacity_conflicts(node.status)
     # Amounts so small that a different unit was meant.
     for name, amount in (node.status.capacity or node.status.allocatable).items():
         unit, least, example = _unit_of(name)
@@ -83,22 +96,6 @@ def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
             messages.append(f"has {amount} {unit} of {name}: node amounts are in {unit}{example}")
     for message in messages:
         yield InputWarning("node", node.metadata.name, message)
-
-
-def _gpu_warnings(node: LatticeNode) -> Iterator[str]:
-    """Warn about a GPU capacity that differs from the listed GPUs. GPUs are counted from the list, so a
-    capacity alone offers workloads no GPU."""
-    listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
-    if not listed and (stated := allocatable(node).get(GPU) or capacity):
-        yield (
-            f"states {format_amount(GPU, stated)} gpu, but lists no GPU, so workloads get none: "
-            "list every GPU with its model under status.gpus"
-        )
-    if listed and capacity is not None and capacity != listed * MILLI_PER_GPU:
-        yield (
-            f"states {format_amount(GPU, capacity)} gpu, but lists {listed}, and only listed GPUs are used: "
-            f"set capacity.gpu to {listed * MILLI_PER_GPU} for {listed} listed gpu"
-        )
 
 
 def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
@@ -176,28 +173,23 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
             allocated = format_amount(resource, int(table.allocated(number)[row]))
             total = format_amount(resource, int(table.total(number)[row]))
             amounts.append(f"{allocated} of {total} {resource}")
-        consequences = "".join(f"; {text}" for text in _overcommit_consequences(table, row, resources, qos))
-        message = f"is overcommitted: its bound workloads request {', '.join(amounts)}{consequences}"
+        message = f"is overcommitted: its bound workloads request {', '.join(amounts)}"
+        # An excess of workload slots or ports has no consequence for running workloads.
+        physical = [resource for resource in resources if resource not in (PORTS, WORKLOAD_SLOTS)]
+        if slowing := [resource for resource in physical if is_compressible(resource)]:
+            message += f"; too little {' and '.join(slowing)} slows the workloads down"
+        if killing := [resource for resource in physical if not is_compressible(resource)]:
+            # Only workloads that request the missing resource are ended for it.
+            affected = []
+            for name, placement in table.placements_by_row[row].items():
+                if any(resource in killing for resource, _ in placement.ask.demands.requests):
+                    affected.append((name, qos[name], placement.ask.priority))
+            order = eviction_order(affected)
+            first = ", ".join(order[:MAX_NAMED_EVICTIONS])
+            if len(order) > MAX_NAMED_EVICTIONS:
+                first += ", …"
+            message += f"; too little {' and '.join(killing)} ends workloads in this order: {first}"
         yield InputWarning("node", table.names[row], message)
-
-
-def _overcommit_consequences(
-    table: NodeTable, row: int, resources: Iterable[str], qos: Mapping[str, Qos]
-) -> Iterator[str]:
-    """What overcommitted resources do to the workloads. An excess of workload slots or ports has no
-    consequence for running workloads."""
-    physical = [resource for resource in resources if resource not in (PORTS, WORKLOAD_SLOTS)]
-    if slowing := [resource for resource in physical if is_compressible(resource)]:
-        yield f"too little {' and '.join(slowing)} slows the workloads down"
-    if killing := [resource for resource in physical if not is_compressible(resource)]:
-        # A shortage of a resource ends only workloads that request the resource.
-        affected = []
-        for name, placement in table.placements_by_row[row].items():
-            if any(resource in killing for resource, _ in placement.ask.demands.requests):
-                affected.append((name, qos[name], placement.ask.priority))
-        order = eviction_order(affected)
-        first = ", ".join(order[:MAX_NAMED_EVICTIONS]) + (", …" if len(order) > MAX_NAMED_EVICTIONS else "")
-        yield f"too little {' and '.join(killing)} ends workloads in this order: {first}"
 
 
 def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
@@ -217,7 +209,19 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
         if ask.demands.affinity_terms and not ask.group
     }
     waiting = list(kinds.values())[:MAX_WAITING_KINDS]
-    awaited = {ask.name: _awaited_peers(ask, waiting, table) for ask in waiting}
+    awaited: dict[str, list[str]] = {}
+    for ask in waiting:
+        namespace = ask.demands.namespace
+        # A workload waits for no term that a placed workload matches.
+        unmet = [
+            term.selector
+            for term in ask.demands.affinity_terms
+            if not table.topology_counts(namespace, term.selector).per_node(table).any()
+        ]
+        peers = [peer for peer in waiting if peer.name != ask.name and peer.demands.namespace == namespace]
+        awaited[ask.name] = [
+            peer.name for peer in peers if any(selector.matches(peer.labels) for selector in unmet)
+        ]
     reported: set[str] = set()
     for ask in waiting:
         cycle = _affinity_cycle(ask.name, awaited)
@@ -230,19 +234,6 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
                 f"waits for {links}: none can be scheduled first; "
                 "give the workloads the same spec.group to schedule them together",
             )
-
-
-def _awaited_peers(ask: WorkloadAsk, waiting: Iterable[WorkloadAsk], table: NodeTable) -> list[str]:
-    """The waiting workloads that match a required affinity term of the workload; terms that a placed workload
-    matches are left out."""
-    namespace = ask.demands.namespace
-    unmet = [
-        term.selector
-        for term in ask.demands.affinity_terms
-        if not table.topology_counts(namespace, term.selector).per_node(table).any()
-    ]
-    peers = [peer for peer in waiting if peer.name != ask.name and peer.demands.namespace == namespace]
-    return [peer.name for peer in peers if any(selector.matches(peer.labels) for selector in unmet)]
 
 
 def _affinity_cycle(start: str, awaited: Mapping[str, list[str]]) -> tuple[str, ...]:

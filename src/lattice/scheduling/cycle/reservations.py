@@ -60,12 +60,15 @@ class Reservations:
             placement = self.table.assume(ask, row)
         except Conflict as problem:
             return ReservationRejection(ask.name, problem.message)
+        needs = [(self.table.resources[resource], amount) for resource, amount in ask.needs]
+        if ask.demands.gpu:
+            needs.append((GPU, ask.demands.gpu.total_milli))
         self._last_number += 1
         reservation = Reservation(
             f"{self.holder}-{self._last_number}",
             ask.name,
             self.table.names[placement.row],
-            named_needs(ask, self.table),
+            tuple(needs),
             now + self.timeout,
         )
         self._by_id[reservation.id] = (reservation, placement)
@@ -150,11 +153,3 @@ class Reservations:
         """Whether the table has the very same placement: the node may be gone, or the workload moved, evicted
         or bound by a different writer."""
         return self.table.placements.get(placement.ask.name) is placement
-
-
-def named_needs(ask: WorkloadAsk, table: NodeTable) -> tuple[tuple[str, int], ...]:
-    """The needs of a workload by resource name, with the GPUs in thousandths."""
-    needs = [(table.resources[resource], amount) for resource, amount in ask.needs]
-    if ask.demands.gpu:
-        needs.append((GPU, ask.demands.gpu.total_milli))
-    return tuple(needs)

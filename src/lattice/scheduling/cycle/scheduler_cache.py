@@ -277,10 +277,17 @@ class SchedulerCache:
         return self.scheduler.reservations.get(record.id) is not None
 
     def _back_off_or_queue(self, path: str, workload: LatticeWorkload, now: ClockReading) -> None:
-        should_run = workload.spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
-        if not should_run or (
-            workload.status.retry is not None and not self._may_retry_now(path, workload, now)
-        ):
+        spec, retry = workload.spec, workload.status.retry
+        is_schedulable = spec.desired_state == "Running" and not workload.metadata.deletion_timestamp
+        # A workload that was tried before is not scheduled during its back-off, nor after its final failure.
+        if is_schedulable and retry is not None:
+            decision = decide(
+                WorkloadInput("Running", spec.effective_revision, now.wall_time, node="None", retry=retry)
+            )
+            if decision.action is Action.BACKOFF_WAIT:
+                heappush(self._retry_heap, (now.monotonic + (decision.requeue_after or 0.0), path))
+            is_schedulable = decision.action is Action.ASSIGN
+        if not is_schedulable:
             self.queue.remove(path)
             return
         ask = self.ask_of(workload)
@@ -291,17 +298,6 @@ class SchedulerCache:
             # A further member may complete a waiting gang.
             if ask.group:
                 self.queue.wake(ClusterEvent.WORKLOAD_ADDED, now.monotonic)
-
-    def _may_retry_now(self, path: str, workload: LatticeWorkload, now: ClockReading) -> bool:
-        """Whether a workload that was tried before may be scheduled now; not during its back-off, nor after
-        its final failure."""
-        spec, retry = workload.spec, workload.status.retry
-        decision = decide(
-            WorkloadInput("Running", spec.effective_revision, now.wall_time, node="None", retry=retry)
-        )
-        if decision.action is Action.BACKOFF_WAIT:
-            heappush(self._retry_heap, (now.monotonic + (decision.requeue_after or 0.0), path))
-        return decision.action is Action.ASSIGN
 
 
 def _schedulable_info(node: LatticeNode) -> NodeInfo:

@@ -233,7 +233,9 @@ class SchedulingQueue:
             self._replace_ask(entry, entry.updated_ask)
             return None
         entry.failures += 1
-        entry.failed_at, entry.backoff_until = now, now + backoff_after(entry.failures)
+        # The exponent is capped, since a float power overflows.
+        backoff = min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(entry.failures - 1, 16))
+        entry.failed_at, entry.backoff_until = now, now + backoff
         return entry
 
     def _make_ready(self, entry: _QueuedWorkload) -> None:
@@ -265,9 +267,3 @@ class SchedulingQueue:
             self._in_flight[entry.ask.name] = None
         else:
             self._in_flight.pop(entry.ask.name, None)
-
-
-def backoff_after(failures: int) -> float:
-    """The back-off in seconds after a number of failures."""
-    # The exponent is capped, since a float power overflows.
-    return min(MAX_BACKOFF_S, INITIAL_BACKOFF_S * 2.0 ** min(failures - 1, 16))

@@ -81,7 +81,14 @@ class Selector:
         """The rows as good as the best row, in fixed order; for weighted-random, the best few rows."""
         totals, runner_up = decision.totals, decision.runner_up
         if self.tie_breaker is TieBreaker.WEIGHTED_RANDOM:
-            return _top_rows(decision, self.top)
+            feasible = np.flatnonzero(totals > REJECTED_TOTAL)
+            if len(feasible) > self.top:
+                # Rows with the same total as the last of the best rows stay, because their ranks decide among
+                # them.
+                worst = np.partition(totals[feasible], len(feasible) - self.top)[len(feasible) - self.top]
+                feasible = feasible[totals[feasible] >= worst]
+            ranks = decision.table.column("rank")[feasible]
+            return feasible[np.lexsort((ranks, -totals[feasible]))][: self.top]
         if runner_up == NO_ROW or totals[runner_up] < totals[decision.chosen]:
             return np.array([decision.chosen], np.intp)
         # The chosen row and the runner-up already show that there is a tie; no further rows are needed.
@@ -99,7 +106,11 @@ class Selector:
             case TieBreaker.RANDOM:
                 return int(rows[int(self.rng.random() * len(rows))])
             case TieBreaker.LEAST_LOADED:
-                return int(rows[row_loads(decision.ask, decision.table, rows).argmin()])
+                # The load of a row is the utilisation of its fullest requested resource.
+                loads: Floats = np.zeros(len(rows), np.float32)
+                for resource, _ in decision.ask.needs:
+                    np.maximum(loads, decision.table.share(resource)[rows], out=loads)
+                return int(rows[loads.argmin()])
             case TieBreaker.ROUND_ROBIN:
                 position = 0
                 if self.last_rank >= 0:
@@ -119,7 +130,7 @@ class Selector:
                 return int(rows[0])
             case TieBreaker.AFFINITY:
                 # max() returns the first of equal rows, so that further ties follow the fixed order.
-                count_preferences = preference_counter(decision.ask, decision.table)
+                count_preferences = _preference_counter(decision.ask, decision.table)
                 return int(max(rows.tolist(), key=count_preferences)) if count_preferences else int(rows[0])
 
 
@@ -136,15 +147,7 @@ def total_weight(ask: Ask, profile: Profile) -> float:
     return float(sum(weight for score, weight in profile.scores if weight and score.applies(ask)))
 
 
-def row_loads(ask: Ask, table: Table, rows: Rowids) -> Floats:
-    """The utilisation of the fullest requested resource, by row."""
-    fullest: Floats = np.zeros(len(rows), np.float32)
-    for resource, _ in ask.needs:
-        np.maximum(fullest, table.share(resource)[rows], out=fullest)
-    return fullest
-
-
-def preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
+def _preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
     """A function that counts the preferences of a workload that a row meets; None if the workload has no
     preferences.
 
@@ -176,14 +179,3 @@ def preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
         )
 
     return count
-
-
-def _top_rows(decision: Decision, most: int) -> Rowids:
-    totals = decision.totals
-    feasible = np.flatnonzero(totals > REJECTED_TOTAL)
-    if len(feasible) > most:
-        # Rows with the same total as the last of the best rows stay, because their ranks decide among them.
-        worst = np.partition(totals[feasible], len(feasible) - most)[len(feasible) - most]
-        feasible = feasible[totals[feasible] >= worst]
-    ranks = decision.table.column("rank")[feasible]
-    return feasible[np.lexsort((ranks, -totals[feasible]))][:most]

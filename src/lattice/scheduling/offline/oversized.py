@@ -132,7 +132,18 @@ class _EmptyNodes:
     def shortage_message(self, demands: Demands) -> str:
         """The resources of which no node has enough; else a message that no node has enough of all resources
         together; "" if a node has."""
-        checks = list(_checks(demands))
+        requests = dict(demands.requests)
+        # Ports requested by name count as ports.
+        ports = demands.ports + requests.pop(PORTS, 0)
+        # A workload needs one slot beside the slots that it requests by name.
+        checks: list[CapacityCheck] = [
+            ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
+            for resource, amount in requests.items()
+        ]
+        if demands.gpu:
+            checks.append(GpuCheck(demands.gpu))
+        if ports or demands.host_ports:
+            checks.append(PortCheck(ports, frozenset(number for number, _ in demands.host_ports)))
         shortages = []
         for check in checks:
             if check.key not in self._best_nodes:
@@ -146,18 +157,3 @@ class _EmptyNodes:
             if all(check.missing_on(node) <= 0 for check in checks):
                 return ""
         return f"no node has {' and '.join(check.description for check in checks)} together"
-
-
-def _checks(demands: Demands) -> Iterator[CapacityCheck]:
-    """The checks of a workload: it needs one slot beside the slots that it requests by name; ports requested
-    by name count as ports."""
-    requests = dict(demands.requests)
-    ports = demands.ports + requests.pop(PORTS, 0)
-    yield from (
-        ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
-        for resource, amount in requests.items()
-    )
-    if demands.gpu:
-        yield GpuCheck(demands.gpu)
-    if ports or demands.host_ports:
-        yield PortCheck(ports, frozenset(number for number, _ in demands.host_ports))

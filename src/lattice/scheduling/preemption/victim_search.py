@@ -90,7 +90,14 @@ class _RemainingBounds:
         freed: list[tuple[int, ...]] = []
         member_costs: list[tuple[int, float]] = []
         for group in groups:
-            freed.extend(_freed_per_member(group))
+            if group.is_whole_gang:
+                # Only the whole gang frees its amounts, so each member on any node stands for an equal part;
+                # rounded up, because the bound must not be below what the gang frees.
+                count = len(group.members)
+                columns = zip(*group.freed_amounts, strict=True)
+                freed += [tuple(-(-sum(column) // count) for column in columns)] * count
+            else:
+                freed += group.freed_amounts
             member_costs.extend(group.member_costs)
         self.gains = [[0, *accumulate(sorted(column, reverse=True))] for column in zip(*freed, strict=True)]
         self.costs = [
@@ -130,16 +137,6 @@ class _RemainingBounds:
             elif shares and shares[-1] >= missing:
                 evictions.append(bisect_left(shares, missing) + 1)
         return count <= 0 or (len(evictions) >= count and sum(sorted(evictions)[:count]) <= most * self.span)
-
-
-def _freed_per_member(group: VictimGroup) -> Sequence[tuple[int, ...]]:
-    """Freed amounts by member. The amounts of a whole gang are divided among its members on all nodes,
-    because only the whole gang frees the amounts."""
-    if not group.is_whole_gang:
-        return group.freed_amounts
-    count = len(group.members)
-    # Rounded up: the bound must not be below what the gang frees.
-    return [tuple(-(-sum(column) // count) for column in zip(*group.freed_amounts, strict=True))] * count
 
 
 class VictimSearch:

@@ -51,7 +51,13 @@ class LabelCodes:
             if not self._node_counts[previous_code]:
                 del self.code_by_value[self.values[previous_code]]
                 self._unused_codes.append(previous_code)
-        code = NO_CODE if value is None else self._code_for(value)
+        code = NO_CODE if value is None else self.code_by_value.get(value, NO_CODE)
+        if value is not None and code == NO_CODE:
+            code = self._unused_codes.pop() if self._unused_codes else len(self.values)
+            if code == len(self.values):
+                self.values.append(value)
+                self._node_counts.append(0)
+            self.values[code], self.code_by_value[value] = value, code
         if code >= 0:
             self._node_counts[code] += 1
         self.codes[row] = code
@@ -61,16 +67,6 @@ class LabelCodes:
             drop = MAX_MOVES_KEPT // 2
             del self._moves[:drop]
             self._dropped_moves += drop
-
-    def _code_for(self, value: str) -> int:
-        code = self.code_by_value.get(value)
-        if code is None:
-            code = self._unused_codes.pop() if self._unused_codes else len(self.values)
-            if code == len(self.values):
-                self.values.append(value)
-                self._node_counts.append(0)
-            self.values[code], self.code_by_value[value] = value, code
-        return code
 
     @property
     def move_count(self) -> int:

@@ -48,16 +48,6 @@ def needs_with_ports(ask: WorkloadAsk, ports: int, extra_ports: int) -> tuple[tu
     return tuple({**needs, ports: needs.get(ports, 0) + extra_ports}.items())
 
 
-def _has_same_capacity(previous: NodeInfo, current: NodeInfo) -> bool:
-    """Whether the amounts that workloads allocate from are unchanged."""
-    return (previous.allocatable, previous.gpus, previous.port_range, previous.taken_ports) == (
-        current.allocatable,
-        current.gpus,
-        current.port_range,
-        current.taken_ports,
-    )
-
-
 class NodeTable(Table):
     """The nodes and their workloads. Scheduling decisions depend on the node table alone.
 
@@ -103,7 +93,13 @@ class NodeTable(Table):
         if row is not None and previous == node_info:
             return row
         self._forbid_in_what_if(node_info.name)
-        if row is None or not previous or not _has_same_capacity(previous, node_info):
+        has_same_capacity = previous is not None and (
+            previous.allocatable,
+            previous.gpus,
+            previous.port_range,
+            previous.taken_ports,
+        ) == (node_info.allocatable, node_info.gpus, node_info.port_range, node_info.taken_ports)
+        if row is None or not has_same_capacity:
             row = self._set_capacity(node_info)
         self._set_node_info(row, node_info)
         for column, value in (

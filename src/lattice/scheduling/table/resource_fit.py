@@ -30,8 +30,15 @@ def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
                 f"node {table.names[row]} has {format_amount(name, free)} {name} free, "
                 f"{format_amount(name, amount)} needed"
             )
-    if ask.demands.gpu and not has_free_gpus(ask.demands.gpu, table, row):
-        return f"node {table.names[row]} has {_gpu_shortage(ask.demands.gpu, table, row)} needed"
+    gpu = ask.demands.gpu
+    if gpu and not has_free_gpus(gpu, table, row):
+        free_milli = table.gpus.free(row, gpu.models)
+        if gpu.milli == MILLI_PER_GPU:
+            shortage = f"{np.count_nonzero(free_milli >= MILLI_PER_GPU)} gpu free, {gpu.count}"
+        else:
+            most_free = format_amount(GPU, max(0, int(free_milli.max(initial=0))))
+            shortage = f"{most_free} of one gpu free, {format_amount(GPU, gpu.milli)}"
+        return f"node {table.names[row]} has {shortage} needed"
     in_use = table.ports.in_use(row) if ask.demands.host_ports else ()
     taken_port = next((port for port in ask.demands.host_ports if port in in_use), None)
     return f"port {taken_port[0]}/{taken_port[1]} of node {table.names[row]} is in use" if taken_port else ""
@@ -40,14 +47,6 @@ def unfit_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:
 def has_free_gpus(need: GpuNeed, table: ResourceView, row: int) -> bool:
     """Whether the node has enough free GPUs of the accepted models."""
     return int(np.count_nonzero(table.gpus.free(row, need.models) >= need.milli)) >= need.count
-
-
-def _gpu_shortage(need: GpuNeed, table: ResourceView, row: int) -> str:
-    free = table.gpus.free(row, need.models)
-    if need.milli == MILLI_PER_GPU:
-        return f"{np.count_nonzero(free >= MILLI_PER_GPU)} gpu free, {need.count}"
-    most_free = format_amount(GPU, max(0, int(free.max(initial=0))))
-    return f"{most_free} of one gpu free, {format_amount(GPU, need.milli)}"
 
 
 def overflow_reason(ask: WorkloadAsk, table: ResourceView, row: int) -> str:

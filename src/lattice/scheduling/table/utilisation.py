@@ -15,18 +15,14 @@ def share_with_workload(ask: WorkloadAsk, rows: Rows, number: int, out: Floats) 
     """The allocated share of the requested resource at index `number`, with the workload on the node; the
     last index stands for GPUs."""
     if number == len(ask.demands.requests):
-        return _gpu_share_after(ask, rows, out)
+        total = ask.demands.gpu.total_milli if ask.demands.gpu else 0
+        np.subtract(np.int32(total), rows.column("gpu_free"), out=out, casting="unsafe")
+        out *= rows.derived("gpu inverse", _gpu_inverse)
+        out += np.float32(1)
+        return out
     resource, amount = ask.needs[number]
     np.multiply(rows.inverse(resource), np.float32(amount), out=out)
     out += rows.share(resource)
-    return out
-
-
-def _gpu_share_after(ask: WorkloadAsk, rows: Rows, out: Floats) -> Floats:
-    total = ask.demands.gpu.total_milli if ask.demands.gpu else 0
-    np.subtract(np.int32(total), rows.column("gpu_free"), out=out, casting="unsafe")
-    out *= rows.derived("gpu inverse", _gpu_inverse)
-    out += np.float32(1)
     return out
 
 

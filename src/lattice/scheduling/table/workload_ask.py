@@ -128,10 +128,10 @@ def demands_of(workload: LatticeWorkload) -> Demands:
                 (name, amount) for name, amount in spec.request_amounts.items() if name != GPU and amount > 0
             )
         ),
-        gpu=gpu_need(spec),
+        gpu=_gpu_need(spec),
         ports=sum(port.port is None for port in ports),
         host_ports=tuple(sorted((port.port, port.protocol) for port in ports if port.port is not None)),
-        runtime=runtime_of(spec),
+        runtime=_runtime_of(spec),
         node_selector=tuple(sorted(constraints.node_selector.items())),
         node_terms=node.required if node else (),
         node_preferences=node.preferred if node else (),
@@ -147,7 +147,7 @@ def demands_of(workload: LatticeWorkload) -> Demands:
     )
 
 
-def gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
+def _gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
     """The GPU request of a workload spec in thousandths; requests above one GPU are rounded up to whole GPUs."""
     milli = spec.request_amounts.get(GPU, 0)
     if milli <= 0:
@@ -157,7 +157,7 @@ def gpu_need(spec: WorkloadSpec) -> GpuNeed | None:
     return GpuNeed(-(-milli // MILLI_PER_GPU), MILLI_PER_GPU, spec.constraints.gpu_models)
 
 
-def runtime_of(spec: WorkloadSpec) -> str:
+def _runtime_of(spec: WorkloadSpec) -> str:
     """The runtime that a workload needs: a container image needs a container runtime, a command runs as a
     process."""
     if any(container.image for container in spec.containers.values()):

@@ -77,19 +77,15 @@ class TopologyCounts:
             totals = np.bincount(coded.codes[has_code], weights=weights, minlength=len(coded.values))
             counts = totals.astype(np.int32)
         else:
-            counts = self._apply_moves(table, pad_rows(cached.counts, len(coded.values)), moves)
+            counts = pad_rows(cached.counts, len(coded.values))
+            self._grow(table)
+            for row, previous_code, code in moves:
+                if node_count := int(self.by_row[row]):
+                    if previous_code >= 0:
+                        counts[previous_code] -= node_count
+                    if code >= 0:
+                        counts[code] += node_count
         self._by_key[key] = _DomainCounts(coded, coded.move_count, counts)
-        return counts
-
-    def _apply_moves(self, table: TopologyView, counts: Counts, moves: list[tuple[int, int, int]]) -> Counts:
-        """Move the counts of nodes that changed their domain."""
-        self._grow(table)
-        for row, previous_code, code in moves:
-            if node_count := int(self.by_row[row]):
-                if previous_code >= 0:
-                    counts[previous_code] -= node_count
-                if code >= 0:
-                    counts[code] += node_count
         return counts
 
     def _grow(self, table: TopologyView) -> None:
@@ -143,24 +139,21 @@ class WorkloadIndex:
         counts = self._topology_counts.pop(key, None)
         if counts is None:
             self._trim_counts()
-            counts = self._fill_counts(TopologyCounts(namespace, selector, service))
+            counts = TopologyCounts(namespace, selector, service)
+            self._register_counts(counts)
+            label = required_label(counts)
+            candidates: Iterable[WorkloadClass] = self._classes.values()
+            if service or label:
+                candidates = self._classes_by_label.get(
+                    (namespace, service) if service else (namespace, label or ("", "")), {}
+                ).values()
+            for workload_class in candidates:
+                identity = workload_class.identity
+                if counts.matches(identity[0], identity[1], workload_class.labels):
+                    workload_class.topology_counts = (*workload_class.topology_counts, counts)
+                    for row, count in workload_class.count_by_row.items():
+                        counts.add(self._table, row, count)
         self._topology_counts[key] = counts
-        return counts
-
-    def _fill_counts(self, counts: TopologyCounts) -> TopologyCounts:
-        """Count the placed workloads that match, and register the counts with their workload classes."""
-        self._register_counts(counts)
-        label, namespace = required_label(counts), counts.namespace
-        candidates: Iterable[WorkloadClass] = self._classes.values()
-        if counts.service or label:
-            candidates = self._classes_by_label.get(
-                (namespace, counts.service) if counts.service else (namespace, label or ("", "")), {}
-            ).values()
-        for workload_class in candidates:
-            if counts.matches(workload_class.identity[0], workload_class.identity[1], workload_class.labels):
-                workload_class.topology_counts = (*workload_class.topology_counts, counts)
-                for row, count in workload_class.count_by_row.items():
-                    counts.add(self._table, row, count)
         return counts
 
     def _register_counts(self, counts: TopologyCounts) -> None:
@@ -184,23 +177,29 @@ class WorkloadIndex:
 
     def update(self, ask: WorkloadAsk, row: int, change: int) -> None:
         """Count a placed (1) or removed (-1) workload."""
-        workload_class = self._class_of(ask)
+        demands, namespace = ask.demands, ask.demands.namespace
+        identity = (namespace, demands.service, demands.labels)
+        workload_class = self._classes.get(identity)
+        if workload_class is None:
+            self._trim_classes()
+            workload_class = WorkloadClass(
+                identity, dict(demands.labels), tuple(self._matching_counts(identity))
+            )
+            self._register_class(workload_class)
         workload_class.add(row, change)
         for counts in workload_class.topology_counts:
             counts.add(self._table, row, change)
-        for term in ask.demands.anti_affinity_terms:
-            self._update_term(ask.demands.namespace, term, row, change)
-
-    def _update_term(self, namespace: str, term: WorkloadTerm, row: int, change: int) -> None:
-        counts = self._anti_affinity_terms.get((namespace, term))
-        if counts is None:
-            # A new term may match workloads whose terms are cached.
-            counts = self._anti_affinity_terms[namespace, term] = TopologyCounts(namespace, MATCH_ALL)
-            self._terms_against.clear()
-        counts.add(self._table, row, change)
-        if change < 0 and not counts.by_row.any():
-            del self._anti_affinity_terms[namespace, term]
-            self._terms_against.clear()
+        for term in demands.anti_affinity_terms:
+            key = (namespace, term)
+            term_counts = self._anti_affinity_terms.get(key)
+            if term_counts is None:
+                # A new term may match workloads whose terms are cached.
+                term_counts = self._anti_affinity_terms[key] = TopologyCounts(namespace, MATCH_ALL)
+                self._terms_against.clear()
+            term_counts.add(self._table, row, change)
+            if change < 0 and not term_counts.by_row.any():
+                del self._anti_affinity_terms[key]
+                self._terms_against.clear()
 
     def anti_affinity_against(self, ask: WorkloadAsk) -> list[tuple[WorkloadTerm, TopologyCounts]]:
         if not self._anti_affinity_terms:
@@ -215,18 +214,6 @@ class WorkloadIndex:
                 if namespace == identity[0] and term.selector.matches(ask.labels)
             ]
         return terms
-
-    def _class_of(self, ask: WorkloadAsk) -> WorkloadClass:
-        demands = ask.demands
-        identity = (demands.namespace, demands.service, demands.labels)
-        workload_class = self._classes.get(identity)
-        if workload_class is None:
-            self._trim_classes()
-            workload_class = WorkloadClass(
-                identity, dict(demands.labels), tuple(self._matching_counts(identity))
-            )
-            self._register_class(workload_class)
-        return workload_class
 
     def _matching_counts(self, identity: WorkloadIdentity) -> Iterator[TopologyCounts]:
         """Topology counts that include the workloads of the identity.

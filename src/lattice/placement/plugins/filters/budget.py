@@ -100,7 +100,7 @@ class UnknownPrice:
         classes, budget, unknown = unpriced_classes(ask, fleet, row), "a budget", "unknown"
         ledger = fleet.ledgers.unpriced_ledger(row, ask.overflow_source)
         if ledger:
-            classes = running_unpriced_classes(fleet, ledger)
+            classes = _running_unpriced_classes(fleet, ledger)
             budget = f"the budget of {fleet.ledgers.budgets[ledger].account}"
             count = fleet.ledgers.unpriced_machines[ledger]
             unknown = f"unknown for {count} running machine{'' if count == 1 else 's'}"
@@ -119,7 +119,7 @@ def unpriced_classes(ask: ReplicaAsk, fleet: Fleet, row: int) -> list[str]:
     )
 
 
-def running_unpriced_classes(fleet: Fleet, ledger: str) -> list[str]:
+def _running_unpriced_classes(fleet: Fleet, ledger: str) -> list[str]:
     """Names of the classes without a known price whose existing machines the ledger pays for."""
     machines = fleet.machines
     classes: set[str] = set()

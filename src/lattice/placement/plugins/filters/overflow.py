@@ -107,17 +107,12 @@ def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) 
         name: limit * nodes // offer.limits.nodes for name, limit in limits.items() if 0 < limit < 1 << 60
     }
     if not usable:
-        return _nodes_in_use(fleet, row, includes_reserve) * MILLIONTHS // nodes
+        counts, used_nodes = fleet.machines.replica_counts, 0
+        for cluster in fleet.inventory.clusters_by_offer[row].values():
+            if includes_reserve or not cluster.is_reserved:
+                used_nodes += sum(1 for machine in cluster.machines if counts[machine])
+        return used_nodes * MILLIONTHS // nodes
     return max(used[name] * MILLIONTHS // max(1, limit) for name, limit in usable.items())
-
-
-def _nodes_in_use(fleet: Fleet, row: int, with_reserve: bool) -> int:
-    """Machines with replicas; without the reserve, machines of clusters that are not on the reserve."""
-    counts, used = fleet.machines.replica_counts, 0
-    for cluster in fleet.inventory.clusters_by_offer[row].values():
-        if with_reserve or not cluster.is_reserved:
-            used += sum(1 for machine in cluster.machines if counts[machine])
-    return used
 
 
 def overflow_candidates(ask: ReplicaAsk, fleet: Fleet) -> list[int]:

@@ -20,7 +20,7 @@ SAME_REGION_SCORE = 0.5
 SAME_PROVIDER_SCORE = 0.125
 
 
-def proximity_score(a: Offer, b: Offer) -> float:
+def _proximity_score(a: Offer, b: Offer) -> float:
     """How near two offers are, from 0 to SAME_OFFER_SCORE."""
     place_a, place_b = a.place, b.place
     if a is b:
@@ -50,7 +50,17 @@ class Proximity:
                 # Replicas of one service share clusters wherever the service is placed.
                 is_own = service == ask.demand.name
                 shared = places if is_own else _offers_sharing_cluster(ask, fleet, service)
-                total += _scores_to_nearest(fleet, places, shared)
+                # Cached: the score depends on the offers of the replicas only, and many asks share them.
+                key = ("near", places, shared)
+                scores = fleet.table.scores.get(key)
+                if scores is None:
+                    best = [
+                        max(_proximity_score(offer, fleet.offers[row]) for row in places)
+                        for offer in fleet.offers
+                    ]
+                    scores = fleet.table.scores[key] = np.array(best, np.float32)
+                    scores[list(shared)] = SAME_CLUSTER_SCORE
+                total += scores
                 counted += 1
         if counted:
             total /= np.float32(counted)
@@ -66,14 +76,3 @@ def _offers_sharing_cluster(ask: ReplicaAsk, fleet: Fleet, service: str) -> froz
         if cluster.group == fleet.groups.group_of(ask.demand, ask.overflow_source, cluster.offer_row):
             rows.add(cluster.offer_row)
     return frozenset(rows)
-
-
-def _scores_to_nearest(fleet: Fleet, places: frozenset[int], shared: frozenset[int]) -> Floats:
-    # Cached: the score depends on the offers of the replicas only, and many asks share them.
-    key = ("near", places, shared)
-    scores = fleet.table.scores.get(key)
-    if scores is None:
-        best = [max(proximity_score(offer, fleet.offers[row]) for row in places) for offer in fleet.offers]
-        scores = fleet.table.scores[key] = np.array(best, np.float32)
-        scores[list(shared)] = SAME_CLUSTER_SCORE
-    return scores

@@ -76,21 +76,15 @@ class HostPorts:
             for number, protocol in ask.demands.host_ports
         }
         numbers = tuple(sorted({number for number, _ in ask.demands.host_ports}))
-        return {
-            **rejections,
-            PortRangeExhausted(numbers, ask.demands.ports): _is_exhausted(ask, numbers, rows),
-        }
-
-
-def _is_exhausted(ask: WorkloadAsk, numbers: tuple[int, ...], rows: Rows) -> Flags:
-    """Nodes whose range is exhausted by the host ports; Fit rejects nodes whose range is too small even
-    without the host ports."""
-    ports = rows.table.resource_index[PORTS]
-    need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
-    inside = _new_in_range(numbers, rows)
-    is_exhausted: Flags = (inside > 0) & (free < inside + need)
-    # Without a need, free is not compared: it is negative on a node that shrank below its allocated ports.
-    return is_exhausted & (free >= need) if need else is_exhausted
+        ports = rows.table.resource_index[PORTS]
+        need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
+        inside = _new_in_range(numbers, rows)
+        is_exhausted: Flags = (inside > 0) & (free < inside + need)
+        # Fit rejects nodes whose range is too small even without the host ports. Without a need, free is not
+        # compared: it is negative on a node that shrank below its allocated ports.
+        if need:
+            is_exhausted &= free >= need
+        return {**rejections, PortRangeExhausted(numbers, ask.demands.ports): is_exhausted}
 
 
 def _new_in_range(numbers: tuple[int, ...], rows: Rows) -> Integers:

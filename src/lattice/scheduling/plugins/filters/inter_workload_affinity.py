@@ -69,22 +69,16 @@ class WorkloadAffinity:
             if rows.domain_count(key):
                 counts = rows.topology_counts(ask.demands.namespace, term.selector)
                 rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
-                rejections[AffinityUnmet(term, counts)] = _unmet_rows(ask, rows, term, counts)
+                # If no placed workload matches and the asking workload matches its own term, every node with
+                # the topology key accepts it, because otherwise no workload could be the first.
+                if term.selector.matches(ask.labels) and not counts.by_domain(rows, key).any():
+                    unmet: Flags = np.zeros(rows.count, np.bool_)
+                else:
+                    unmet = ~in_occupied_domain(rows, key, counts, default=True)
+                rejections[AffinityUnmet(term, counts)] = unmet
             else:
                 rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
         return rejections
-
-
-def _unmet_rows(ask: WorkloadAsk, table: NodeTable, term: WorkloadTerm, counts: TopologyCounts) -> Flags:
-    """Nodes with the topology key whose domain has no matching workload.
-
-    If no placed workload matches and the asking workload matches its own term, every node with the topology
-    key accepts it, because otherwise no workload could be the first.
-    """
-    key = term.topology_key
-    if term.selector.matches(ask.labels) and not counts.by_domain(table, key).any():
-        return np.zeros(table.count, np.bool_)
-    return ~in_occupied_domain(table, key, counts, default=True)
 
 
 @dataclass(frozen=True, slots=True)

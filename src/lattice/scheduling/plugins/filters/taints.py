@@ -99,17 +99,15 @@ def taint_evictions(node_info: NodeInfo, placements: Iterable[Placement]) -> dic
     for placement in placements if taints else ():
         evictions_by_taint = []
         for taint in taints:
-            seconds = _tolerated_seconds(placement.ask.demands.tolerations, taint)
-            if seconds is not None:
-                evictions_by_taint.append(TaintEviction(seconds, taint))
+            tolerated = [
+                toleration.toleration_seconds
+                for toleration in placement.ask.demands.tolerations
+                if toleration.tolerates(taint)
+            ]
+            # The longest toleration counts; one without seconds has no limit.
+            if None not in tolerated:
+                longest = max((seconds for seconds in tolerated if seconds is not None), default=0)
+                evictions_by_taint.append(TaintEviction(longest, taint))
         if evictions_by_taint:
             evictions[placement.ask.name] = min(evictions_by_taint, key=lambda taint: taint.after_seconds)
     return evictions
-
-
-def _tolerated_seconds(tolerations: Sequence[Toleration], taint: Taint) -> int | None:
-    """How long a taint is tolerated, in seconds, by the longest toleration; None without limit."""
-    durations = [toleration.toleration_seconds for toleration in tolerations if toleration.tolerates(taint)]
-    if None in durations:
-        return None
-    return max((seconds for seconds in durations if seconds is not None), default=0)

@@ -106,15 +106,13 @@ class TopologySpread:
                 rejections[unknown_topology_key(self.name, key)] = np.ones(rows.count, np.bool_)
                 continue
             rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
-            rejections[MaxSkewExceeded(ask, spread)] = _exceeds_max_skew(ask, rows, spread)
+            topology_counts = spread_counts(rows, ask, spread)
+            if topology_counts is None:
+                exceeds_max_skew: Flags = np.zeros(rows.count, np.bool_)
+            else:
+                counts = topology_counts.by_domain(rows, key)
+                least = min_domain_count(rows, ask, key, counts)
+                max_count = least + spread.max_skew - counts_workload(topology_counts, ask)
+                exceeds_max_skew = domain_values_per_node(rows, key, counts > max_count, False)
+            rejections[MaxSkewExceeded(ask, spread)] = exceeds_max_skew
         return rejections
-
-
-def _exceeds_max_skew(ask: WorkloadAsk, table: NodeTable, spread: Spread) -> Flags:
-    topology_counts, key = spread_counts(table, ask, spread), spread.topology_key
-    if topology_counts is None:
-        return np.zeros(table.count, np.bool_)
-    counts = topology_counts.by_domain(table, key)
-    least = min_domain_count(table, ask, key, counts)
-    max_count = least + spread.max_skew - counts_workload(topology_counts, ask)
-    return domain_values_per_node(table, key, counts > max_count, False)

@@ -63,29 +63,23 @@ class FragmentationCache:
     def update(self, table: NodeTable) -> None:
         """Encode the rows that changed since the last update."""
         changed = table.changed_since(self.version)
-        if changed is None or not self._can_update(table):
+        # The cache keeps states that no node is in any more. After a new demand snapshot every state is
+        # evaluated again, so the limit of states is lower then.
+        max_states = 4 * table.count + 4096
+        if table.gpu_demand.snapshot_number != self.snapshot_number:
+            max_states = table.count + 256
+        if (
+            changed is None
+            or table.count != len(self.state_codes)
+            or table.gpus.max_per_node != self._gpus.shape[1]
+            or len(self._code_by_state) > max_states
+        ):
             self.rebuild(table)
             return
         self._encode(table, changed)
         self.version = table.version
         if table.gpu_demand.snapshot_number != self.snapshot_number:
             self._use_latest_demand(table)
-
-    def _can_update(self, table: NodeTable) -> bool:
-        """Whether the table has the same number of rows and GPUs per node, and the cache holds few states
-        that no node is in.
-
-        After a new demand snapshot every state is evaluated again, so the limit of unused states is lower
-        then.
-        """
-        max_states = 4 * table.count + 4096
-        if table.gpu_demand.snapshot_number != self.snapshot_number:
-            max_states = table.count + 256
-        return (
-            table.count == len(self.state_codes)
-            and table.gpus.max_per_node == self._gpus.shape[1]
-            and len(self._code_by_state) <= max_states
-        )
 
     def _encode(self, table: NodeTable, rows: list[int]) -> None:
         if not rows:
@@ -97,16 +91,13 @@ class FragmentationCache:
             if code is None:
                 code = self._code_by_state[key] = len(self._code_by_state)
                 if code == len(self._cpu):
-                    self._grow_states()
+                    self._cpu, self._model, self._loss = (
+                        np.concatenate([column, np.empty_like(column)])
+                        for column in (self._cpu, self._model, self._loss)
+                    )
+                    self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
                 self._cpu[code], self._model[code], self._gpus[code] = key[0], key[1], gpus
             self.state_codes[row] = code
-
-    def _grow_states(self) -> None:
-        columns = (self._cpu, self._model, self._loss)
-        self._cpu, self._model, self._loss = (
-            np.concatenate([column, np.empty_like(column)]) for column in columns
-        )
-        self._gpus = np.concatenate([self._gpus, np.zeros_like(self._gpus)])
 
     def _states(self, codes: Rowids | StateCodes) -> GpuNodeStates:
         return GpuNodeStates(self._cpu[codes], self._gpus[codes], self._model[codes])
@@ -116,7 +107,13 @@ class FragmentationCache:
         workload does not fit."""
         costs = self._costs.get(ask.shape)
         if costs is None or len(costs) < len(self._cpu):
-            costs = self._grow_costs(ask.shape, costs)
+            if len(self._costs) > MAX_CACHED_SHAPES:
+                self._costs.clear()
+            previous_costs = costs
+            # NaN marks a cost that is not computed yet.
+            costs = self._costs[ask.shape] = np.full(len(self._cpu), np.nan, np.float32)
+            if previous_costs is not None:
+                costs[: len(previous_costs)] = previous_costs
         row_costs = costs[self.state_codes]
         missing = np.isnan(row_costs)
         if missing.any():
@@ -126,16 +123,6 @@ class FragmentationCache:
             costs[codes] = self._cost_by_code(ask, codes)
             row_costs = costs[self.state_codes]
         return row_costs
-
-    def _grow_costs(self, shape: Hashable, known_costs: Floats | None) -> Floats:
-        if len(self._costs) > MAX_CACHED_SHAPES:
-            self._costs.clear()
-        # NaN marks a cost that is not computed yet.
-        costs: Floats = np.full(len(self._cpu), np.nan, np.float32)
-        if known_costs is not None:
-            costs[: len(known_costs)] = known_costs
-        self._costs[shape] = costs
-        return costs
 
     def _cost_by_code(self, ask: WorkloadAsk, codes: StateCodes) -> FloatArray:
         states, cpu, need = self._states(codes), cpu_of(ask), ask.demands.gpu

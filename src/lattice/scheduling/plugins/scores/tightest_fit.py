@@ -32,19 +32,15 @@ class TightestFit:
         )
         requests = ask.needs[: len(ask.demands.requests)]
         if requests:
-            remaining += _least_remaining(rows, requests)
+            least, share = rows.float_buffer(), rows.float_buffer()
+            least.fill(1)
+            for resource, amount in requests:
+                np.subtract(rows.free(resource), np.int64(amount), out=share, casting="unsafe")
+                share *= rows.aggregate(("largest", resource), _inverse_largest(resource))
+                np.minimum(least, share, out=least)
+            remaining += least
         remaining *= np.float32(0.5)
         return np.subtract(np.float32(1), remaining, out=remaining)
-
-
-def _least_remaining(rows: Rows, requests: tuple[tuple[int, int], ...]) -> Floats:
-    least, remaining = rows.float_buffer(), rows.float_buffer()
-    least.fill(1)
-    for resource, amount in requests:
-        np.subtract(rows.free(resource), np.int64(amount), out=remaining, casting="unsafe")
-        remaining *= rows.aggregate(("largest", resource), _inverse_largest(resource))
-        np.minimum(least, remaining, out=least)
-    return least
 
 
 def _inverse_largest(resource: int) -> Callable[[Table], np.float32]:
