@@ -149,7 +149,7 @@ async def test_fenced_bind_writes_nothing_in_any_mode(mode: BindingMode, large: 
 
 async def test_oversized_workload_backs_off_and_blocks_no_other() -> None:
     async with open_world() as (world, clock):
-        await world.add(a_node("n1"), _heavy("huge", 1_047_000), a_workload("w"))
+        await world.add(a_node("n1"), _heavy(a_workload("huge", 100), 1_047_000), a_workload("w"))
         async with running_scheduler(world.store, clock) as scheduler:
             for wait in (1, 2, 4):
                 await scheduler.run_cycle()
@@ -248,9 +248,19 @@ LARGE = 70  # with an event each that is more than one commit
 
 @pytest.mark.parametrize("commits", [1, 30, 70, 71, 72, 73])
 async def test_crash_never_leaves_group_half_bound(commits: int) -> None:
+    await _crash_while_binding(a_group("g", LARGE, LARGE), commits)
+
+
+@pytest.mark.parametrize("commits", range(1, 14))
+async def test_crash_never_leaves_group_of_large_records_half_bound(commits: int) -> None:
+    """The size of the records splits this group: two members fit into one commit."""
+    await _crash_while_binding([_heavy(member, 400_000) for member in a_group("g", 5, 5)], commits)
+
+
+async def _crash_while_binding(group: list[LatticeWorkload], commits: int) -> None:
     async with open_world() as (world, clock):
         assert isinstance(world.store, DyingStore)
-        await world.add(a_node("n1", 100_000), *a_group("g", LARGE, LARGE))
+        await world.add(a_node("n1", 100_000), *group)
         async with running_scheduler(world.store, clock) as dying:
             world.store.left = commits
             await asyncio.gather(dying.run_cycle(), return_exceptions=True)
@@ -258,10 +268,10 @@ async def test_crash_never_leaves_group_half_bound(commits: int) -> None:
         async with running_scheduler(world.store, clock) as following:
             for _ in range(4):
                 await following.run_cycle()
-                assert len(await world.bindings()) in (0, LARGE)
+                assert len(await world.bindings()) in (0, len(group))
                 await clock.advance(31)
-        assert len(await world.bindings()) == LARGE
-        assert (await world.node("n1")).status.workloads == LARGE
+        assert len(await world.bindings()) == len(group)
+        assert (await world.node("n1")).status.workloads == len(group)
 
 
 @pytest.mark.parametrize("mode", [BindingMode.PESSIMISTIC, BindingMode.TWO_PHASE])
@@ -302,17 +312,16 @@ async def test_many_workloads_are_bound_in_few_commits() -> None:
 
 async def test_large_records_are_bound_in_separate_commits() -> None:
     async with open_world() as (world, clock):
-        await world.add(a_node("n1"), *(_heavy(f"w{number}") for number in range(4)))
+        await world.add(a_node("n1"), *(_heavy(a_workload(f"w{number}", 100)) for number in range(4)))
         async with running_scheduler(world.store, clock) as scheduler:
             await scheduler.run_cycle()
         assert len(await world.bindings()) == 4
 
 
-def _heavy(name: str, size: int = 450_000) -> LatticeWorkload:
-    made = a_workload(name, 100)
-    container = msgspec.structs.replace(made.spec.containers["main"], env={"LARGE": "x" * size})
+def _heavy(workload: LatticeWorkload, size: int = 450_000) -> LatticeWorkload:
+    container = msgspec.structs.replace(workload.spec.containers["main"], env={"LARGE": "x" * size})
     return msgspec.structs.replace(
-        made, spec=msgspec.structs.replace(made.spec, containers={"main": container})
+        workload, spec=msgspec.structs.replace(workload.spec, containers={"main": container})
     )
 
 
