@@ -37,8 +37,8 @@ FEASIBILITY = (
         f"{FILTERS}::test_workload_anti_affinity[a placed workload repels it]",
         (
             "scheduling/table/workload_index.py",
-            "self._update_term(ask.demands.namespace, term, row, change)",
-            "self._update_term(ask.demands.namespace, term, row, 0)",
+            "term_counts.add(self._table, row, change)",
+            "term_counts.add(self._table, row, 0)",
         ),
     ),
     Row(

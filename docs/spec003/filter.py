@@ -87,8 +87,8 @@ FILTER = (
         f"{FILTERS}::test_workload_affinity",
         (
             "scheduling/plugins/filters/inter_workload_affinity.py",
-            "return ~in_occupied_domain(table, key, counts, default=True)",
-            "return in_occupied_domain(table, key, counts)",
+            "unmet = ~in_occupied_domain(rows, key, counts, default=True)",
+            "unmet = in_occupied_domain(rows, key, counts)",
         ),
     ),
     Row(

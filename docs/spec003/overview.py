@@ -39,8 +39,8 @@ OVERVIEW = (
         "scheduling/cycle/test_tie_break.py::test_weighted_random_prefers_higher_scores",
         (
             "scheduling/cycle/tie_break.py",
-            "return _top_rows(decision, self.top)",
-            "return _top_rows(decision, self.top + 1)",
+            "feasible = feasible[totals[feasible] >= worst]",
+            "feasible = feasible[totals[feasible] <= worst]",
         ),
     ),
     Row(

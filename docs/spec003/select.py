@@ -64,7 +64,11 @@ SELECT = (
         "strategy: least_loaded",
         "scheduling.cycle.tie_break:TieBreaker.LEAST_LOADED",
         f"{SELECTS}::test_least_loaded_selects_emptiest_tie",
-        ("scheduling/cycle/tie_break.py", "decision.table, rows).argmin()", "decision.table, rows).argmax()"),
+        (
+            "scheduling/cycle/tie_break.py",
+            "return int(rows[loads.argmin()])",
+            "return int(rows[loads.argmax()])",
+        ),
     ),
     Row(
         "strategy: round_robin",
