@@ -14,7 +14,7 @@ from build.wire import APPLY, MERGE, Wire, with_query
 
 from lattice.kinds.core import ConfigMap
 from lattice.sim.world import user_actions as churn
-from lattice.sim.world.client import OPERATION_ANNOTATION, OperationRecord
+from lattice.sim.world.recording_client import OPERATION_ANNOTATION, OperationRecord
 from lattice.sim.world.servers import catalog
 from lattice.store.protocol import Key
 

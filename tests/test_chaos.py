@@ -32,7 +32,7 @@ from lattice.kinds.workload import Binding, LatticeWorkload, WorkloadSpec, Workl
 from lattice.server.live import spend_recorder as spendbook
 from lattice.sim.invariants.checker import Violation
 from lattice.sim.invariants.history import instance_runs
-from lattice.sim.world.client import OperationRecord
+from lattice.sim.world.recording_client import OperationRecord
 from lattice.store.protocol import Key
 
 CHANCE = random.Random(1)

@@ -122,7 +122,7 @@ def test_events_are_listed_exactly() -> None:
     computed = {
         "workloads.py": set(lifecycle.EVENT_REASONS.values()),
         "node_health.py": words_in(source / "lifecycle" / "node_health.py", r"Node(Lost|Ready|Quarantined)"),
-        "cluster_machines.py": {
+        "clusters.py": {
             f"Cluster{phase}"
             for phase in words_in(source / "placement" / "status" / "cluster_status.py", r"[A-Z][a-z]+")
             - {"Answers", "True", "False"}

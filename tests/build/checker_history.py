@@ -22,7 +22,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.sim.invariants.checker import Checker
-from lattice.sim.world.client import OperationRecord
+from lattice.sim.world.recording_client import OperationRecord
 from lattice.sim.world.run import Run
 from lattice.sim.world.store import CommitRecord, ElectionRecord, RejectedWrites
 from lattice.store.protocol import Change, Key, Term

@@ -10,7 +10,7 @@ import msgspec
 from build.control_plane import ControlPlane, running_loops
 from build.objects import make_object
 from lattice.controllers.runtime.object_writes import put_new
-from lattice.controllers.services.cluster_machines import ClusterController
+from lattice.controllers.services.clusters import ClusterController
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret

@@ -13,8 +13,8 @@ import msgspec
 from build.virtual import VirtualClock
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.controllers.services.placement import FLEET_KEY, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
-from lattice.controllers.services.services import FLEET_KEY, PlacementController
 from lattice.errors import Conflict
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Event

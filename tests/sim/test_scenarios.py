@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from lattice.sim.report import run_in_subprocess
 from lattice.sim.scenarios.script import COMMANDS, format_blocks, parse_blocks, run_scenario, usage
+from lattice.sim.seed_runner import run_in_subprocess
 
 HERE = Path(__file__).parent
 SCENARIOS = sorted(path.name for path in HERE.glob("*.txt"))

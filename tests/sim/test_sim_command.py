@@ -6,8 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from lattice.cli.main import cli
-from lattice.sim import report
-from lattice.sim.report import SeedSummary
+from lattice.sim import seed_runner
+from lattice.sim.seed_runner import SeedSummary
 from lattice.sim.world.run import without_texts
 
 
@@ -45,7 +45,7 @@ def pretended(
 
 @pytest.fixture(autouse=True)
 def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "run_seeds", pretended)
+    monkeypatch.setattr(seed_runner, "run_seeds", pretended)
 
 
 def test_run_reports_progress_and_a_summary() -> None:
@@ -71,7 +71,7 @@ def test_run_reports_progress_and_a_summary() -> None:
 def test_nondeterministic_history_is_reported(
     monkeypatch: pytest.MonkeyPatch, other: str, said: str, code: int
 ) -> None:
-    monkeypatch.setattr(report, "digests_in_new_process", lambda *_: {0: "history-0", 1: other})
+    monkeypatch.setattr(seed_runner, "digests_in_new_process", lambda *_: {0: "history-0", 1: other})
     done = CliRunner().invoke(cli, ["sim", "run", "--seeds", "2", "--twice"])
     assert done.output.splitlines()[-1] == said
     assert done.exit_code == code

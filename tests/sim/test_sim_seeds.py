@@ -11,7 +11,7 @@ import pytest
 from build.property_settings import LONG
 
 from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
-from lattice.sim.report import run_in_subprocess, run_seeds, violation_lines
+from lattice.sim.seed_runner import run_in_subprocess, run_seeds, violation_lines
 from lattice.sim.world import faults
 from lattice.sim.world.faults import FaultPlan
 

@@ -18,11 +18,11 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, run_all
 from lattice.controllers.scheduler.scheduler import SchedulingController
 from lattice.controllers.services.agreements import AgreementController
-from lattice.controllers.services.cluster_machines import ClusterController, TokenMinter
+from lattice.controllers.services.clusters import ClusterController, TokenMinter
 from lattice.controllers.services.fleet_metrics import FleetMetricsController
+from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.replicas import ReplicaController
 from lattice.controllers.services.service_status import ServiceStatusController
-from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S, PlacementController
 from lattice.controllers.services.supply_status import SupplyStatusController
 from lattice.errors import Invalid
 from lattice.lifecycle.eviction import DecidedEvictions

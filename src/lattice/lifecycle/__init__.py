@@ -1,5 +1,5 @@
-"""State machines that controllers carry out: they decide the next action for a workload, a node, a rollout or
-the machines of a cluster.
+"""State machines that controllers carry out: they decide the next action for a workload, a node, a rollout
+or the machines of a cluster.
 
 Imported by: app controllers controllers.automation controllers.nodes controllers.scheduler
 controllers.services placement.greedy placement.model placement.plan placement.status scheduling.cycle

@@ -5,7 +5,7 @@ from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_cloud, a_pool, a_service, a_static
 
 from lattice.controllers.runtime.object_writes import with_status
-from lattice.controllers.services.cluster_machines import ClusterController
+from lattice.controllers.services.clusters import ClusterController
 from lattice.controllers.services.ledger_commit import REQUEST_PROBE
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure

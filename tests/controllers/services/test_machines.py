@@ -9,7 +9,7 @@ from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_policy, a_pool, a_service
 
 from lattice.controllers.services.ledger_commit import LedgerCommitter, Payment
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger, Lot
 from lattice.kinds.pool import LatticePool

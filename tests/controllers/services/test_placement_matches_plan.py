@@ -10,7 +10,7 @@ from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, a_static, worlds
 from hypothesis import given, settings
 
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.errors import Unavailable
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.ledger import LatticeLedger

@@ -22,7 +22,7 @@ from build.worlds import a_class, a_policy, a_pool, a_service, a_static, policie
 from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.node import NODE_CLASS_LABEL

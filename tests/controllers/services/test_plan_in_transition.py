@@ -9,7 +9,7 @@ from build.service_world import RunningFleet, running_fleet
 from build.worlds import a_class, a_pool, a_service, make_valid_object
 
 from lattice.controllers.runtime.object_writes import with_metadata, with_status
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import LatticeService

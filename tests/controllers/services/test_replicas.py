@@ -11,7 +11,7 @@ from build.service_world import contents, puts, running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_pool, a_service, make_valid_object
 
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.errors import Fenced
 from lattice.kinds.meta.base import Condition
 from lattice.kinds.service import LatticeService

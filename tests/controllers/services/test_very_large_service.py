@@ -7,7 +7,7 @@ import pytest
 from build.service_world import running_fleet
 from build.worlds import a_class, a_pool, a_service
 
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.engine import decide as engine
 from lattice.kinds.service import LatticeService
 from lattice.placement.greedy import incremental as series

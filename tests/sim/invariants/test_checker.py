@@ -25,7 +25,7 @@ from build.checker_history import (
 )
 
 from lattice.kinds.ledger import LatticeLedger
-from lattice.sim.world.client import OPERATION_ANNOTATION, OperationRecord
+from lattice.sim.world.recording_client import OPERATION_ANNOTATION, OperationRecord
 from lattice.sim.world.store import ElectionRecord, RejectedWrites
 from lattice.store.protocol import Term
 

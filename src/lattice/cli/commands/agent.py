@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lattice.cli.client.daemon_flags import config_flag
 from lattice.cli.client.options import Duration
-from lattice.cli.client.server_settings import config_flag
 from lattice.cli.commands.server import configure_logging, install_stop_event
 from lattice.cli.output import messages as say
 from lattice.errors import LatticeError, UsageError

@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast
 import click
 from click.core import ParameterSource
 
-from lattice.cli.client.server_settings import SETTING_TYPES, config_flag
+from lattice.cli.client.daemon_flags import SETTING_TYPES, config_flag
 from lattice.errors import UsageError
 from lattice.settings import SETTINGS_BY_NAME, Settings
 

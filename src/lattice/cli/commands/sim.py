@@ -75,7 +75,7 @@ def run(count: int, first: int, workers: int, planted: str, digests: str | None,
       lattice sim run --planted no-fence --seeds 500
     """  # fmt: skip
     from lattice.sim.planted_bugs.catalog import PLANTED_BUGS
-    from lattice.sim.report import digests_in_new_process, run_seeds, totals_lines, violation_lines
+    from lattice.sim.seed_runner import digests_in_new_process, run_seeds, totals_lines, violation_lines
 
     _check_bug_name(planted)
     results, progress = [], CountProgress(count, "seeds", PROGRESS_EVERY_SEEDS)
@@ -126,7 +126,7 @@ def replay(seed: int, planted: str, with_log: bool) -> None:
     Examples:
       lattice sim replay 42
     """  # fmt: skip
-    from lattice.sim.report import replay_seed, violation_lines
+    from lattice.sim.seed_runner import replay_seed, violation_lines
 
     _check_bug_name(planted)
     result = replay_seed(seed, planted, with_log=with_log)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 import click
 
 from lattice.cli.client.config import is_default_kubeconfig
-from lattice.cli.client.server_settings import config_flag
+from lattice.cli.client.daemon_flags import config_flag
 from lattice.cli.commands.server import SERVER_FLAGS, configure_logging, install_stop_event, settings_flags
 from lattice.settings import Settings
 

@@ -15,7 +15,7 @@ from lattice.controllers.nodes.surge_turns import SURGE_TURN_S, SurgeTurns
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
-from lattice.controllers.services.services import UNSCHEDULABLE_GRACE_S
+from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions

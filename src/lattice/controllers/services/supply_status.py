@@ -12,7 +12,7 @@ from lattice.controllers.runtime.background import run_in_background
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
-from lattice.controllers.services.services import MIN_IDLE_RATIO
+from lattice.controllers.services.placement import MIN_IDLE_RATIO
 from lattice.controllers.services.world_cache import WorldCache
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.core import Secret

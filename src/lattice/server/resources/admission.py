@@ -10,8 +10,8 @@ import msgspec
 from lattice.errors import Cause, Conflict, Denied, Invalid, Malformed
 from lattice.kinds.meta.base import DEFAULT_NAMESPACE, GROUP, SYSTEM_NAMESPACE
 from lattice.kinds.meta.metadata_validation import admit_metadata
-from lattice.kinds.meta.partial_validation import readable_part_problems
 from lattice.kinds.meta.stored_encoding import Object
+from lattice.kinds.meta.undecodable_objects import readable_part_problems
 from lattice.kinds.meta.validator import Findings
 from lattice.server.requests.catalog import ServedKind
 from lattice.server.requests.options import FieldValidation

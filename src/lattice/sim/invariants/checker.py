@@ -33,7 +33,7 @@ from lattice.sim.invariants.history import (
     operation_in,
     reserved_node,
 )
-from lattice.sim.world.client import OperationRecord
+from lattice.sim.world.recording_client import OperationRecord
 from lattice.sim.world.run import Run, cache_difference
 from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key

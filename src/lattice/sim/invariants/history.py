@@ -19,8 +19,8 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.scheduling.cycle.reservation_record import reservation_record
-from lattice.sim.world.client import OPERATION_ANNOTATION
 from lattice.sim.world.machines import SimMachine
+from lattice.sim.world.recording_client import OPERATION_ANNOTATION
 from lattice.sim.world.store import CommitRecord
 from lattice.store.protocol import Key
 

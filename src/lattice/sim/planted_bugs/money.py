@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from lattice.controllers.services import cluster_machines, ledger_commit, placement_writer, supply_status
+from lattice.controllers.services import clusters, ledger_commit, placement_writer, supply_status
 from lattice.kinds.ledger import LatticeLedger
 from lattice.lifecycle import machines
 from lattice.placement.inputs import ledger_math
@@ -67,7 +67,7 @@ def unpaid_machines() -> None:
 
 def paid_back_too_early() -> None:
     """The ledger releases the money before the provider confirms the removal of the machine."""
-    remove = cluster_machines.ClusterController._remove_machine
+    remove = clusters.ClusterController._remove_machine
 
     async def remove_early(self: Any, provider: Any, name: str, *, is_paid_back: bool) -> None:
         class DelayedProvider:
@@ -78,7 +78,7 @@ def paid_back_too_early() -> None:
 
         await remove(self, DelayedProvider(), name, is_paid_back=is_paid_back)  # type: ignore[arg-type]
 
-    patch_attribute(cluster_machines.ClusterController, "_remove_machine", remove_early)
+    patch_attribute(clusters.ClusterController, "_remove_machine", remove_early)
 
 
 def forgotten_month() -> None:
@@ -146,4 +146,4 @@ def removed_with_work() -> None:
             )
         )
 
-    patch_attribute(cluster_machines, "plan_machines", plan_without_workloads)
+    patch_attribute(clusters, "plan_machines", plan_without_workloads)

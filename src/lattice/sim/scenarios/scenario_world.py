@@ -19,8 +19,8 @@ from lattice.kinds.service import PLACED_CONDITION, LatticeService
 from lattice.kinds.workload import SCHEDULED_CONDITION, LatticeWorkload
 from lattice.scheduling.cycle.profile import BindingModeName
 from lattice.sim.invariants.history import instance_runs, node_of
-from lattice.sim.world.client import Client
 from lattice.sim.world.machines import SimMachine
+from lattice.sim.world.recording_client import Client
 from lattice.sim.world.servers import ServerHost, SimServer
 from lattice.sim.world.store import STORE_HOST as STORE
 from lattice.sim.world.user_actions import node_class_body, pool_body, service_body, workload_body

@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from lattice.kinds.workload import LatticeWorkload
-from lattice.sim.world.client import Client
 from lattice.sim.world.faults import FaultInjector, FaultPlan, draw_behaviour
 from lattice.sim.world.machines import SimMachine
+from lattice.sim.world.recording_client import Client
 from lattice.sim.world.settings import KILL_GRACE_S
 from lattice.sim.world.user_actions import POOL_CLASSES, POOL_LABELS, Churn, apply_supply, pool_body
 from lattice.sim.world.world import World

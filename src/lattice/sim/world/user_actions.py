@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lattice.kinds.node import DRAINING_TAINT
-from lattice.sim.world.client import Body, Client
+from lattice.sim.world.recording_client import Body, Client
 from lattice.sim.world.world import World
 
 NODE_CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}

@@ -18,12 +18,12 @@ from lattice.providers.fake import FakeProvider
 from lattice.providers.protocol import MachineSpec
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, BindingModeName, ProfileSpec
 from lattice.server.resources.admission import PERMANENT_NAMESPACES, apply_kind_defaults
-from lattice.sim.world.client import Client, OperationRecord
 from lattice.sim.world.clocks import SimClock
 from lattice.sim.world.cloud import Cloud
 from lattice.sim.world.event_loop import Process, SimLoop
 from lattice.sim.world.machines import SimMachine
 from lattice.sim.world.network import Network
+from lattice.sim.world.recording_client import Client, OperationRecord
 from lattice.sim.world.servers import ServerHost, SimServer, catalog, mint_token
 from lattice.sim.world.settings import RESERVATION_TIMEOUT_S
 from lattice.sim.world.store import HistoryStore, StoreClient, run_synchronously

@@ -8,7 +8,7 @@ from build.service_world import running_fleet
 from build.virtual import VirtualClock
 from build.worlds import a_class, a_policy, a_pool, a_service
 
-from lattice.controllers.services.services import FLEET_KEY
+from lattice.controllers.services.placement import FLEET_KEY
 from lattice.errors import Conflict, Fenced
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.pool import LatticePool
