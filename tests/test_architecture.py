@@ -48,6 +48,17 @@ def test_every_folder_has_a_row_in_the_map() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=relative)
+def test_imports_are_absolute(path: Path) -> None:
+    """The other rules read absolute imports only."""
+    relative_imports = [
+        node.lineno
+        for node in ast.walk(architecture.parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert relative_imports == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative)
 def test_imports_follow_the_map(path: Path) -> None:
     folder = folder_of(module_name(path))
     if not folder:

@@ -468,6 +468,33 @@ def test_sample_with_other_output_is_detected(lines: list[str], wrong: str) -> N
     assert difference(lines, SAID) == wrong
 
 
+@pytest.mark.parametrize(
+    ("output", "wrong"),
+    [
+        pytest.param(
+            "web south-002\napi south-001\nweb-0 south-002\n", "", id="other numbers, the same clusters"
+        ),
+        pytest.param(
+            "web south-001\napi south-001\nweb-0 south-001\n",
+            "prints two clusters of the page as one: south-001, south-002",
+            id="two clusters printed as one",
+        ),
+        pytest.param(
+            "web south-001\napi south-002\nweb-0 south-002\n",
+            "does not print (here): web-0 south-001",
+            id="one cluster printed as two",
+        ),
+        pytest.param(
+            "web north-001\napi south-002\nweb-0 north-001\n",
+            "does not print (here): web south-001",
+            id="another pool",
+        ),
+    ],
+)
+def test_sample_keeps_which_services_share_a_cluster(output: str, wrong: str) -> None:
+    assert difference(["web south-001", "api south-002", "web-0 south-001"], output) == wrong
+
+
 def test_continued_commands_and_exit_codes_are_parsed() -> None:
     text = "$ lattice a \\\n  -b\none\n\ntwo\n$ echo $?\n2\n$ lattice c\n"
     assert list(typed(text)) == [Step("lattice a \\\n  -b", ["one", "two"], 2), Step("lattice c", [])]

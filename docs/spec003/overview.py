@@ -39,8 +39,8 @@ OVERVIEW = (
         "scheduling/cycle/test_tie_break.py::test_weighted_random_prefers_higher_scores",
         (
             "scheduling/cycle/tie_break.py",
-            "feasible = feasible[totals[feasible] >= worst]",
-            "feasible = feasible[totals[feasible] <= worst]",
+            "totals, runner_up = decision.totals, decision.runner_up",
+            "totals, runner_up, self = decision.totals, decision.runner_up, Selector(self.tie_breaker, top=self.top + 1)",
         ),
     ),
     Row(

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 from tests.test_docs import FENCE, shown
 
+# The name of a cluster: pool and number. `seed-000` is a folder of manifests.
+CLUSTER = re.compile(r"\b(?!seed-)([a-z]+-)(\d{3})(?=-|\b)")
 ANY_LINES = r"(?:.*\n)*?"
 FILE = re.compile(r"# ([\w-]+\.(?:yaml|sh|py))\n")
 
@@ -74,21 +76,38 @@ def files(path: Path) -> Iterator[tuple[str, str]]:
 def same_words(line: str) -> str:
     """Without what differs from run to run: ages, and the width of columns."""
     words = " ".join(re.sub(r"\b(\d+[smhd])+$", "AGE", line.strip()).split())
-    # Services that are applied together may reach placement together or one after the other: the number of
-    # a service's cluster depends on it.
-    words = re.sub(r"\b([a-z]+)-\d{3}(?=-|\b)", r"\1-NNN", words)
     return re.sub(r"^(\d+[smhd])+ (?=Normal|Warning)", "AGE ", words)
+
+
+def _line_pattern(line: str, clusters: dict[str, str]) -> str:
+    """Return a pattern for one line of a page; `clusters` maps a cluster of the page to its group in the pattern.
+
+    Services that are applied together reach placement in any order, so a cluster can have another number than on the
+    page. It has the same number wherever the page names it.
+    """
+    pattern, at = "", 0
+    for match in CLUSTER.finditer(line):
+        is_first = match[0] not in clusters
+        group = clusters.setdefault(match[0], f"cluster_{len(clusters)}")
+        number = rf"(?P<{group}>\d{{3}})" if is_first else f"(?P={group})"
+        pattern += re.escape(line[at : match.start()] + match[1]) + number
+        at = match.end()
+    return (pattern + re.escape(line[at:])).replace("…", ".*") + "\n"
 
 
 def difference(lines: list[str], output: str) -> str:
     """What is not as shown, in words; empty when it is. `…` is anything in a line, and any lines where it stands alone."""
     reply = "".join(f"{same_words(line)}\n" for line in output.splitlines() if line.strip())
     pattern = ""
+    clusters: dict[str, str] = {}
     for line in lines:
-        pattern += ANY_LINES if line.strip() == "…" else re.escape(same_words(line)).replace("…", ".*") + "\n"
+        pattern += ANY_LINES if line.strip() == "…" else _line_pattern(same_words(line), clusters)
         if not re.match(pattern, reply):
             return f"does not print (here): {line}"
-    if re.fullmatch(pattern, reply):
+    if matched := re.fullmatch(pattern, reply):
+        printed = {name.rpartition("-")[0] + matched[group] for name, group in clusters.items()}
+        if len(printed) < len(clusters):
+            return f"prints two clusters of the page as one: {', '.join(sorted(clusters))}"
         return ""
     matched = re.match(pattern, reply)
     assert matched is not None

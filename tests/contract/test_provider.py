@@ -53,7 +53,7 @@ class Rig:
 
     async def create(self, node: str) -> str:
         name = await self.provider.create(a_machine_spec(node))
-        await eventually(lambda: self.kind == "fake" or (self.home(node) / "state.json").exists())
+        await eventually(lambda: self.kind == "fake" or (self.home(node) / "state.json").exists(), within=10)
         return name
 
     async def starts(self, node: str) -> int:
@@ -194,7 +194,7 @@ async def test_close_stops_agents_and_restart_resumes(tmp_path: Path) -> None:
             await rig.create(node)
         pids = [found(node) for node in ("n1", "n2") for found in (rig.agent, rig.work)]
         await rig.provider.close()
-        await eventually(lambda: not any(map(lives, pids)))
+        await eventually(lambda: not any(map(lives, pids)), within=10)
         assert await rig.states() == [("n1", "rack-001", "Ended"), ("n2", "rack-001", "Ended")]
         rig.provider = rig.begun()
         await rig.create("n1")
@@ -221,7 +221,7 @@ async def test_close_stops_leftovers_of_agents(
         assert isinstance(rig.provider, LocalProvider)
         rig.provider.stop_timeout_s = 0.3
         await rig.provider.close()
-        await eventually(lambda: not lives(agent) and not lives(work))
+        await eventually(lambda: not lives(agent) and not lives(work), within=10)
 
 
 async def test_reused_pid_is_not_killed(tmp_path: Path) -> None:

@@ -196,7 +196,7 @@ def test_hypothetical_baseline_is_labelled(lattice, tmp_path):
         1_536_000,
     )
     real = lattice("plan", "--world", SEED_000)
-    assert "before is as if" not in real.out
+    assert "The baseline assumes" not in real.out
     assert json.loads(lattice("plan", "--world", SEED_000, "-o", "json").out)["pending"] is None
 
 

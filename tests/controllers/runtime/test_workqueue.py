@@ -7,7 +7,7 @@ from build.virtual import VirtualClock
 from lattice.controllers.runtime.workqueue import ERROR_BACKOFF, Priority, WorkQueue
 
 
-def test_failing_key_is_retried_in_bounded_time() -> None:
+async def test_failing_key_is_retried_in_bounded_time() -> None:
     clock = VirtualClock()
     queue = WorkQueue(clock, random.Random(1))
     for _ in range(2000):
@@ -16,6 +16,11 @@ def test_failing_key_is_retried_in_bounded_time() -> None:
         queue.failed("x", ERROR_BACKOFF)
     assert queue.pending == 1
     assert queue.next_due() <= clock.monotonic() + ERROR_BACKOFF.max_s
+    assert queue.take_batch(10) == ()
+    await clock.advance(ERROR_BACKOFF.max_s)
+    assert queue.take_batch(10) == ("x",)
+    queue.done("x")
+    assert queue.pending == 0
 
 
 def test_batch_takes_ready_keys_in_order_up_to_its_limit() -> None:
