@@ -115,8 +115,8 @@ async def run_probes(
     run_probe: Callable[[Probe], Awaitable[ProbeResult]],
     on_health: Callable[[Health], None],
 ) -> None:
-    """Run the probes when due and report every change of health. End when the container is no longer alive, or
-    when no probe remains: a startup probe is not run again after its success."""
+    """Run the probes when due and report every change of health. End when the container is no longer alive,
+    or when no probe remains: a startup probe is not run again after its success."""
     health = tracker.health
     on_health(health)
     while health.alive and (due := tracker.due()):

@@ -5,9 +5,9 @@ Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agen
 release instances over a Unix socket, one line per command, answered with "ok" once the command is in force.
 FOLDER/contact holds the time of the last contact; the watchdog reads the file whenever it wakes up. The
 deadline of an instance is `stop_after` seconds after the last contact. At the deadline the watchdog kills all
-processes of the instance; `notice` seconds before, the watchdog sends them SIGTERM. Time is measured since
-boot, including suspend. The watchdog exits when no instance is guarded and no agent is connected; on SIGTERM
-it first kills the guarded instances. The module imports little of the standard library, so that the process
+processes of the instance; `notice` seconds earlier, it sends them SIGTERM. Time is measured since boot,
+including suspend. The watchdog exits when no instance is guarded and no agent is connected; on SIGTERM it
+first kills the guarded instances. The module imports little of the standard library, so that the process
 stays small.
 """
 

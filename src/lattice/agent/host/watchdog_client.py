@@ -81,9 +81,9 @@ class WatchdogClient:
     def disconnected_failure(self, stop_after: float | None) -> Failure | None:
         """The reason not to start an instance now, or None.
 
-        After `stop_after` seconds without contact, a replacement may already run elsewhere (I-13). Nothing
-        starts from the time at which the watchdog sends SIGTERM. None for `stop_after`: the instance may run
-        without contact for any time.
+        After `stop_after` seconds without contact, a replacement may already run elsewhere (I-13). The agent
+        rejects a start as early as the watchdog would send SIGTERM. None for `stop_after`: the instance may
+        run without contact for any time.
         """
         if stop_after is None:
             return None

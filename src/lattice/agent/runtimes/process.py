@@ -3,7 +3,7 @@ cgroups per instance.
 
 Processes run independently of the agent: a killed agent leaves the processes running, and the next agent
 adopts the processes. Limits are enforced by cgroups v2 or v1. Without writable cgroups, memory is limited by
-RLIMIT_DATA per process and CPU is not limited, as the field `enforced` of the instance states; a grandchild
+RLIMIT_DATA per process and CPU is not limited; the field `enforced` of the instance states this. A grandchild
 that leaves the session and also clears its environment then survives the end of the instance.
 """
 

@@ -1,5 +1,5 @@
-"""Start a command that never runs unrecorded: a launcher process waits until the agent has recorded it and
-releases it. Without the release, the launcher exits before the command runs."""
+"""Start a command that never runs unrecorded: a launcher process waits until the agent has recorded the
+process and releases the launcher. Without the release, the launcher exits before the command runs."""
 
 import asyncio
 import errno
