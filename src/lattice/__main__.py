@@ -7,7 +7,8 @@ from typing import NoReturn
 
 
 def run() -> NoReturn:
-    # SIGINT may be ignored, as set by the parent process, or have another handler: that must stay so.
+    # The parent process may have set SIGINT to be ignored, or SIGINT may have another handler: both must
+    # stay.
     is_default_handler = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if is_default_handler:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))

@@ -39,7 +39,7 @@ class Cause:
 
 
 class LatticeError(Exception):
-    """The base class of errors: the text states the problem, the place and the fix, in this order."""
+    """The base class of errors: the text states the place, the problem and the fix, in this order."""
 
     status: ClassVar[int] = 500
     reason: ClassVar[str] = "InternalError"

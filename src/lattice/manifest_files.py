@@ -52,7 +52,7 @@ def source_line(problem: LatticeError) -> tuple[str, int]:
 
 
 def _sources(location: str, recursive: bool) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The names of the manifest sources at a location, with a function that reads the source."""
+    """The names of the manifest sources at a location, each with a function that reads the source."""
     if location == "-":
         yield (
             "<stdin>",

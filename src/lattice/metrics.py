@@ -1,5 +1,5 @@
-"""Every Prometheus metric of the program. Metrics that existed before Lattice keep their names; new names
-begin with `lattice_`."""
+"""Every Prometheus metric of the program. Metrics that specification 004 names have the names of the
+specification; all other names begin with `lattice_`."""
 
 from collections.abc import Sequence
 
@@ -25,7 +25,7 @@ WATCHES = Gauge("lattice_api_watches", "Number of open watches.", registry=REGIS
 REVISION = Gauge(
     "lattice_store_revision", "Newest revision of the store that this server has read.", registry=REGISTRY
 )
-LEADER = Gauge("lattice_leader", "1 on the leader, 0 on standby servers.", registry=REGISTRY)
+LEADER = Gauge("lattice_leader", "1 on the leader, 0 on followers.", registry=REGISTRY)
 GARBAGE_COLLECTED = Counter(
     "lattice_garbage_collected_total",
     "Objects deleted because their owner or namespace was deleted, or because they expired.",
@@ -34,7 +34,11 @@ GARBAGE_COLLECTED = Counter(
 )
 FLEET_QUERIES = Counter(
     "lattice_fleet_questions_total",
-    "Fleet queries by kind of query and outcome: answered, refused, busy, unanswered, cancelled, failed.",
+    (
+        "Fleet queries by kind of query and outcome: answered; refused (the answer is an error); "
+        "busy (too many queries); unanswered (no answer within the time limit, or the query process ended); "
+        "cancelled by the client; failed (unexpected error)."
+    ),
     ["ask", "outcome"],
     registry=REGISTRY,
 )
@@ -174,8 +178,8 @@ BUDGET_PROJECTED = Gauge(
 PLAN_GAP = Gauge(
     "lattice_plan_gap_ratio",
     (
-        "Upper bound of the share of the cost, 0 to 1, that could still be saved beyond the last "
-        "optimised plan of the fleet. NaN before the first such plan."
+        "How much of the cost could still be saved, at most, after the moves of the last optimise query: "
+        "0.05 means at most 5 %. NaN before the first such query."
     ),
     registry=REGISTRY,
 )

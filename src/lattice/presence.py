@@ -1,5 +1,5 @@
 """The last heartbeat of every node and its reported workloads, in memory, for one leadership term; shared by
-the agent sessions of the server and the nodes controller.
+the agent sessions of the server and the controllers.
 
 A new leader has received no heartbeat yet and measures silence from its own election: create one Presence per
 term.
@@ -28,8 +28,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadReport:
-    """The report of a node about one workload; `run` is the number of the start attempt that the report is
-    about."""
+    """The report of a node about one workload; `run` is the number of the run that the report is about."""
 
     uid: str
     state: str
@@ -91,8 +90,8 @@ class _SentAssignments:
 
 
 class PresenceChange(NamedTuple):
-    """A change of a node's state beyond the time of its heartbeat: the node, and the paths of the changed
-    workloads."""
+    """A change of what a node reports or of its connection: the node, and the paths of the changed workloads.
+    A heartbeat that changes only its time is no change."""
 
     node: str
     workloads: tuple[str, ...]
@@ -158,7 +157,8 @@ class Presence:
         self, session: Session, desired_runs: Mapping[str, DesiredRun | None], is_full_list: bool = False
     ) -> int:
         """Record a message of assignments and return its number. `desired_runs` holds the desired run of each
-        workload by path, None for a workload without one. The first message of a connection is the full list.
+        workload by path, or None for a workload that the message drops. The first message of a connection is
+        the full list.
 
         Returns 0 if a later session replaced this session or the node was forgotten: the message will get no
         answer.

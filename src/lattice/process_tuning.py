@@ -27,7 +27,7 @@ def collect_and_freeze() -> None:
 def tune_server() -> None:
     """Reduce the pauses of the garbage collector after the start of a server."""
     gc.set_threshold(SERVER_GC_THRESHOLD)
-    # Permanent objects are not scanned again: every request would wait for the scan.
+    # Exclude the permanent objects from later scans: otherwise requests would wait for the scans.
     collect_and_freeze()
 
 

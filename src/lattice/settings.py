@@ -149,7 +149,7 @@ SETTINGS = (
         "local,docker=local",
         (
             "Providers of machines, each NAME or NAME=ADAPTER. Adapter local runs agents on this "
-            "host; adapter fake starts nothing, so that you bring the machines. By default docker is "
+            "host; adapter fake starts nothing: you start the agents yourself. By default docker is "
             "another name for local: Docker itself is not used."
         ),
     ),
@@ -159,7 +159,7 @@ SETTINGS = (
         15.0,
         (
             "Seconds that an agent of adapter local has to stop, two thirds of them for its "
-            "workloads; then both are killed."
+            "workloads. Then the agent and its workloads are killed."
         ),
     ),
     Setting(

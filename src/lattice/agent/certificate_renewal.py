@@ -39,8 +39,8 @@ class CertificateRenewal:
             await self.clock.sleep(max(1.0, min(wait, MAX_RENEWAL_WAIT_S) * (0.9 + self.rng.random() / 10)))
 
     async def renew(self) -> bool:
-        """Request and save a new certificate; return False, and log the reason, if the server or the disk
-        fails."""
+        """Request and save a new certificate. If the request or the save fails, log the reason and return
+        False."""
         address = self.agent.addresses[0]
         is_expired = self.identity.expires_at <= self.clock.now()
         try:

@@ -52,7 +52,7 @@ class AgentStateStore(Protocol):
     def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None: ...
 
 
-# Key of probes and logs: a restarted instance has a new attempt number and is probed anew.
+# Key of probes and logs: an instance that a later run has restarted is probed anew.
 InstanceAttempt = tuple[InstanceId, int]
 
 
@@ -129,7 +129,7 @@ class Executor:
         """Reconcile at every change and at least once per interval, until cancelled."""
         try:
             while True:
-                # Cleared before the reconcile: a change during the reconcile causes another one.
+                # Cleared before the reconcile: a change during the reconcile causes another reconcile.
                 self._wake.clear()
                 await self.reconcile()
                 with suppress(TimeoutError):
@@ -143,8 +143,8 @@ class Executor:
 
     async def reconcile(self) -> None:
         """Compare instances with assignments, start the actions of the plan, and update the reports."""
-        # The number is read first: an order that arrives during the reconcile is not reflected in the
-        # reports.
+        # The number is read first: `reported_order` must not cover an order that arrives during the
+        # reconcile.
         order = self.order_number
         if not self._is_saved:
             self._save()
@@ -240,8 +240,8 @@ class Executor:
                 await self.runtime.stop(instance_id, self.grace, failure)
 
     async def _check_port_conflicts(self, spec: RunSpec) -> None:
-        """Raise Conflict while another workload, which must stop, still holds a port of the spec; the agent
-        retries the start and does not report a failure."""
+        """Raise Conflict while another workload that must stop still holds a port of the spec. The agent then
+        retries the start and reports no failure."""
         ports = _host_ports(spec)
         live = {instance.id for instance in await self.runtime.list() if instance.is_live}
         for record in self.state_store.state.records:

@@ -16,7 +16,8 @@ from lattice.kinds.join_token import JOIN_PATH, fingerprint, parse_token
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
-# A discovery adds servers up to this number, as many as the server directory lists (MAX_LISTED_SERVERS).
+# A discovery adds the servers that a response lists until it has this many servers. A response lists at most
+# the same number (MAX_LISTED_SERVERS).
 MAX_SERVERS_QUERIED = 8
 ERROR_BY_STATUS: dict[int, type[LatticeError]] = {
     401: UnknownUser,

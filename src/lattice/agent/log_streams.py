@@ -28,8 +28,8 @@ class LogStreams:
         self._streams: dict[int, asyncio.Task[None]] = {}
 
     def handle_request(self, request: pb.LogAsk) -> None:
-        """Start a stream for the request; a request with the id of an open stream replaces or ends the
-        stream."""
+        """Start a stream for the request. A request with the id of an open stream replaces that stream; a
+        request with `end` only ends it."""
         previous = self._streams.pop(request.id, None)
         if previous is not None:
             previous.cancel()
@@ -67,7 +67,7 @@ class LogStreams:
                 await self._send_piece(pb.LogPiece(id=request.id, problem=instance, end=True))
                 return
             text = await self._executor.runtime.logs(instance.id, min(request.tail, MAX_TAIL_LINES))
-            # Read the position right after the text: output that arrives between the two calls is not sent.
+            # Read the position right after the text, because output between the two calls is never sent.
             _, position = await self._executor.runtime.logs_since(instance.id, -1)
             await self._send_text(request.id, text)
             # Follow until the instance has ended and the log is read to its end.

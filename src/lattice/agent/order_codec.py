@@ -1,4 +1,7 @@
-"""Decode the orders of the wire protocol into the assignments of an agent."""
+"""Decode the orders of the wire protocol into the assignments of an agent.
+
+The field `run` of a message becomes the field `attempt` of the assignment: both are the run number.
+"""
 
 from typing import NamedTuple
 
@@ -28,7 +31,7 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
         raise Invalid(
             f"cannot be read: {error}",
             where=message.workload,
-            fix="run the same version of lattice as the server on this node",
+            fix="on this node, run the version of lattice that the server runs",
         ) from error
     return Assignment(
         workload=message.workload,
@@ -51,8 +54,8 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
 
 
 class AssignmentSet(NamedTuple):
-    """The assignments of the node and the failure reports of assignments that the agent cannot decode, by
-    path."""
+    """The assignments of the node, and a failure report for every assignment that the agent cannot decode;
+    both by workload path (namespace/name)."""
 
     assignments: dict[str, Assignment]
     invalid: dict[str, pb.Report]

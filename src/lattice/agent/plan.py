@@ -1,9 +1,9 @@
 """The plan of an agent: compare the assignments with the instances and return the instances to start, stop
 and remove. Pure.
 
-A workload never has two copies (I-19): a start waits until no other live instance bears the name of the
-workload, whether of another revision or of an earlier workload with the same name. Repeated execution and
-planning converges to an empty plan within a few rounds.
+A workload never has two copies (I-19): a start waits until the node has no live instance of another revision
+of the workload, or of an earlier workload with the same name. If the agent executes a plan and plans again,
+the plan is empty after a few rounds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
     term: int = 0  # leadership term of the assignment
     desired: DesiredState = "Running"
-    # The number of retries; a higher number restarts an instance that has ended.
+    # The number of the run, which the server calls `run`; a later run restarts an instance that has ended.
     attempt: int = 0
     containers: dict[str, Container] = {}
     env: dict[str, str] = {}
@@ -53,7 +53,7 @@ Action = Start | Stop | Remove
 
 
 def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> list[Action]:
-    """The actions for the current state, stops first; the order of the input does not matter."""
+    """The actions for the current state, stops and removals first; the order of the input does not matter."""
     assignment_by_path = newest_assignments(assignments)
     ordered = sorted(instances, key=lambda instance: instance.id)
     actions: list[Action] = []
@@ -63,7 +63,7 @@ def plan(assignments: Iterable[Assignment], instances: Iterable[Instance]) -> li
             continue
         if instance.is_live:
             actions.append(Stop(instance.id, reason))
-        # A stopped instance stays recorded: its logs remain readable.
+        # The instance of a stopped workload stays recorded, so that its logs remain readable.
         elif reason != "desired state Stopped":
             actions.append(Remove(instance.id))
     for path, assignment in sorted(assignment_by_path.items()):
@@ -127,7 +127,7 @@ def run_spec(assignment: Assignment, name: str) -> RunSpec:
         container=container,
         attempt=assignment.attempt,
         env=assignment.env,
-        # If several containers have a port of the same name, its number is under `container.port`.
+        # If several containers have a port of the same name, each number is under `container.port`.
         ports={
             port.name: number
             for port in container.ports

@@ -26,7 +26,8 @@ REPORT_BATCH_S = 0.05  # changes within this time share one heartbeat
 FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0
 # A connection that lasted longer resets the reconnect back-off.
 STABLE_CONNECTION_S = 10.0
-# Two machines with the same key push each other out; the rejected machine waits this time (decision 0020).
+# If two machines have the same key, the session of one ends the session of the other. The rejected machine
+# waits this time (decision 0020).
 DENIED_RETRY_DELAY_S = 30.0
 FAILURES_PER_DISCOVERY = 3  # consecutive connect failures before a discovery of servers
 # A larger heartbeat is sent without logs; servers accept twice this size.
@@ -69,7 +70,8 @@ class Agent:
     shares_machine: bool = False
     discover_addresses: Callable[[], Awaitable[list[str]]] | None = None
     on_connected: Callable[[str], None] = lambda address: None
-    # Called when the server has no such node: returns whether the join succeeded; an error means retry later.
+    # Joins again after a server has reported that the node does not exist. Returns whether the join
+    # succeeded; after an error, the agent tries again later.
     rejoin: Callable[[], Awaitable[bool]] | None = None
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
     # Set to reconnect with a new certificate.
@@ -80,8 +82,8 @@ class Agent:
         self._connect_failures = 0  # consecutive
         self._unresponsive_address = ""  # the last address without an answer
         self._ignored_redirects = 0
-        # After the first handshake at most one heartbeat interval: the leader marks a node not ready after a
-        # few missed heartbeats.
+        # The longest delay before a reconnect. After the first handshake it is at most one heartbeat
+        # interval, because the leader marks a node not ready after a few missed heartbeats.
         self._max_reconnect_delay = MAX_RECONNECT_DELAY_S
 
     async def discover_servers(self) -> None:
@@ -94,8 +96,8 @@ class Agent:
                 ]
 
     async def _discover_periodically(self) -> None:
-        """Refresh the server addresses while connected: if the server is lost later, there may be no server
-        to ask."""
+        """Refresh the server addresses periodically: once the connection is lost, there may be no server to
+        ask."""
         while self.discover_addresses is not None:
             await self.clock.sleep(DISCOVERY_INTERVAL_S * (0.5 + self.rng.random() / 2))
             with suppress(LatticeError):
@@ -173,8 +175,8 @@ class Agent:
         return self.removal
 
     async def _handle_denied(self, error: Denied) -> float:
-        """The delay before the next attempt after a rejection; a removed node first tries to join again with
-        the token of its start."""
+        """The delay before the next attempt after a rejection. The agent of a removed node first tries to
+        join again, with the token that it was started with."""
         if not isinstance(error, NodeRemoved):
             return DENIED_RETRY_DELAY_S
         try:
@@ -187,7 +189,7 @@ class Agent:
         return FIRST_RECONNECT_DELAY_S
 
     def _should_ignore_redirect(self, address: str) -> bool:
-        """Whether to ignore a redirect to the address that failed last: the redirecting server will
+        """Whether to ignore a redirect to the address that failed last, because the redirecting server will
         soon learn of a new leader."""
         if (
             not address
@@ -235,8 +237,8 @@ class Agent:
             self.is_connected.set()
             try:
                 await AgentSession(self, connection, welcome).run()
-            # Only a handshake makes the server read the store, so reconnect once: the handshake confirms the
-            # removal.
+            # A server checks the store only during a handshake. So the agent reconnects once, and the
+            # handshake confirms the removal.
             except NodeRemoved as error:
                 log.warning("not connected", address=address, reason=str(error))
             finally:
@@ -266,8 +268,8 @@ class Agent:
         return welcome
 
     async def record_contact(self, since: float) -> None:
-        """Record the last contact for the watchdog; an error such as a full disk must not end the session,
-        and the watchdog then stops strict workloads in time."""
+        """Record the last contact for the watchdog. An error, such as a full disk, must not end the session:
+        without a newer record, the watchdog stops the workloads with `stop_after` in time."""
         try:
             await self.executor.runtime.record_contact(since)
         except OSError as error:
@@ -341,7 +343,8 @@ class AgentSession:
 
     async def _on_heartbeat_ack(self, acknowledged: int) -> None:
         """Record contact as of the send time of the acknowledged heartbeat, the last message that the server
-        is known to have received; the leader counts the silence from a time that is not earlier (I-13)."""
+        is known to have received. The leader measures the silence of the node from the receipt of the
+        heartbeat, which is not earlier (I-13)."""
         sent = self.unanswered_heartbeats.get(acknowledged)
         self.unanswered_heartbeats = {
             number: sent_at for number, sent_at in self.unanswered_heartbeats.items() if number > acknowledged
@@ -405,8 +408,8 @@ class AgentSession:
         await self._send(pb.FromAgent(beat=heartbeat))
 
     async def _send(self, message: pb.FromAgent) -> None:
-        """Send one message; if the server reads nothing for the time of MAX_UNANSWERED_HEARTBEATS, the
-        connection is lost."""
+        """Send one message; raise TimeoutError if the server reads nothing for MAX_UNANSWERED_HEARTBEATS
+        heartbeat intervals."""
         # The heartbeat loop and the log streams share the connection.
         async with self._send_lock:
             await with_timeout(

@@ -21,7 +21,7 @@ class AgentState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = STATE_FORMAT
     # The highest leadership term received; orders of a lower term are rejected.
     term: int = 0
-    wanted: tuple[Assignment, ...] = ()
+    wanted: tuple[Assignment, ...] = ()  # the assignments of the node
     records: tuple[InstanceRecord, ...] = ()
 
 

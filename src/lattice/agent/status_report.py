@@ -14,7 +14,8 @@ MAX_FAILURE_CHARS = 256
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """Observations beyond the instances: probe results, and the last log lines of failed instances."""
+    """What a report needs besides the instances: probe results, and the last log lines of failed
+    instances."""
 
     health: Mapping[InstanceId, Health] = field(default_factory=dict)
     logs: Mapping[InstanceId, str] = field(default_factory=dict)
@@ -54,7 +55,7 @@ def _report(
     if assignment.desired == "Running":
         report = _running(assignment, own, observations)
     else:
-        # A workload that should be stopped reports the number of its last start attempt.
+        # A workload that should be stopped reports the number of its last run.
         run = max((instance.attempt for instance in own.values()), default=0)
         live = [instance for instance in own.values() if instance.is_live]
         report = pb.Report(state=live[0].state, run=run) if live else _ended_report(run, first_failure(own))
@@ -84,7 +85,7 @@ def _running(assignment: Assignment, own: Mapping[str, Instance], observations: 
     ended = {name: instance for name, instance in settled.items() if not instance.is_live}
     if ended:
         return _ended_report(max(instance.attempt for instance in ended.values()), first_failure(ended))
-    # A container is not started yet, or must be restarted for a higher attempt.
+    # A container is not started yet, or must be restarted for a later run.
     if len(settled) < len(assignment.containers):
         return pb.Report(state="Starting", run=assignment.attempt)
     is_up = is_ready = True
@@ -122,7 +123,7 @@ def siblings_to_stop(
             assignment is not None
             and assignment.desired == "Running"
             and _belongs_to(instance, assignment)
-            # Skip an instance that ended in an earlier attempt: it is about to be restarted.
+            # Skip an instance that ended in an earlier run: it is about to be restarted.
             and instance.covers_attempt(assignment.attempt)
         ):
             containers_by_path.setdefault(instance.workload, {})[instance.id.container] = instance

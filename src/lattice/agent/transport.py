@@ -73,8 +73,8 @@ class GrpcTransport:
 async def check_reachable(address: str) -> None:
     """Raise Unavailable unless a server listens at the address.
 
-    A gRPC channel to a closed port keeps retrying in the background, even after its close, and then holds an
-    unused connection; therefore no channel is opened to a closed port.
+    A gRPC channel whose port is closed keeps retrying in the background, even after the channel is closed,
+    and then holds an unused connection. Therefore no channel is opened before a server listens on the port.
     """
     host, _, port = address.rpartition(":")
     try:

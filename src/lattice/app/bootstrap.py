@@ -17,8 +17,8 @@ from lattice.store.protocol import ABSENT, Entry, Put, RevisionConflict
 
 
 async def bootstrap(api: Api) -> CertificateAuthority:
-    """Create missing objects and return the certificate authority; of several concurrent servers the first
-    creates, the others read."""
+    """Create missing objects and return the certificate authority. If several servers start at the same time,
+    the first server creates an object, and the others read it."""
     for name in sorted(PERMANENT_NAMESPACES):
         await _ensure(api, api.catalog.by_id("namespaces"), {"metadata": {"name": name}})
     _, pair = new_authority()

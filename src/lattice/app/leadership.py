@@ -59,8 +59,8 @@ LEASE_KEY = Key(Lease.resource.id, SYSTEM_NAMESPACE, "controllers")
 AGENTS_ADDRESS_ANNOTATION = "lattice.dev/agents"
 API_URL_ANNOTATION = "lattice.dev/api"
 CONTROLLER_RESTART_DELAY_S = 5.0
-# Delay before controllers that returned without an error start again. They return only when they are stopped
-# or fenced; the term normally ends within this time, and the controllers do not start again.
+# Controllers return without an error only when they are stopped or fenced. If the term has not ended after
+# this delay, they are started again; normally the term has ended by then.
 TERM_END_DELAY_S = 1.0
 # The longest time that a new server waits for its first term before it reports that it is ready.
 FIRST_TERM_TIMEOUT_S = 1.0
@@ -198,8 +198,8 @@ class Leadership:
         self.dependencies = replace(self.dependencies, endpoint=self.api_url)
 
     def leading_context(self) -> ControllerContext | None:
-        """The controller context of the current term; None once the lease has expired by this server's
-        clock."""
+        """The controller context while this server leads; None on a server that does not lead, and from the
+        moment when the lease has expired by this server's clock."""
         return self.context if self.context is not None and self.election.term == self.context.term else None
 
     def leader_agents_address(self) -> str | None:
@@ -255,8 +255,8 @@ class Leadership:
         metrics.LEADER.set(0)
         metrics.clear_leader_gauges()
         log.info("no longer leading", role=term.role, term=term.number)
-        # Keep the node table: the scheduler of this server's next term takes over the GPU demand that the
-        # table has learned from placements.
+        # Keep the node table: the scheduler of this server's next term takes over its statistics of GPU
+        # requests (scheduling/table/gpu_demand.py), which take long to collect.
         if self.controller_set is not None:
             self._previous_node_table = self.controller_set.scheduling.table
         # Cleared before the callback: agent sessions must find no leader and close.
@@ -319,11 +319,11 @@ class Leadership:
         )
 
     async def _run_controllers(self, term: Term) -> None:
-        """Run the controllers until the term is over; failed controllers are logged and start again with
-        empty caches."""
+        """Run the controllers until the term is over. After a failure, which is logged, all controllers start
+        again with empty caches."""
         while self.election.term == term:
-            # A new Presence has no heartbeats yet: nodes count as silent from now on, not from heartbeats
-            # that an earlier leader received (I-13).
+            # A new Presence has no heartbeats: the silence of a node is measured from now on, not from a
+            # heartbeat that an earlier leader received (I-13).
             presence = Presence(self.clock)
             self.context = ControllerContext(
                 self.store, self.clock, term, self.rng, presence, self.new_uid, self.freezes_caches
@@ -344,7 +344,8 @@ class Leadership:
         next start.
 
         A fenced write is a write that the store rejected because the term is over: `run` raises Fenced or
-        returns True. The garbage collector returns nothing, also after a fenced write.
+        returns True. The `run` of the garbage collector returns None even after a fenced write; then this
+        method only waits TERM_END_DELAY_S.
         """
         try:
             is_fenced = await run()

@@ -15,7 +15,8 @@ from lattice.server.grpc.control_service import ControlService
 from lattice.server.grpc.listener import AgentListener, Tls
 from lattice.settings import Settings
 
-# A request line or header: long selectors and continue tokens need more than the default.
+# Maximum size of a request line or of a header; long selectors and continue tokens need more than the
+# default.
 MAX_HEADER_BYTES = 64 * 1024
 
 

@@ -13,8 +13,8 @@ from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineSt
 
 @dataclass
 class FakeProvider:
-    """A provider without machines. `on_created` is called for every new machine, so that a test can start an
-    agent.
+    """A provider whose machines are only records. `on_created` is called for every new machine, so that a
+    test can start an agent.
 
     `quota`, `regions` and `outage_reason` inject faults and may change at any time.
     """

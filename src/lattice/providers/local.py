@@ -21,7 +21,7 @@ from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineSt
 
 # Time for an agent to stop its workloads and itself.
 AGENT_STOP_TIMEOUT_S = 15.0
-# Share of AGENT_STOP_TIMEOUT_S that the workloads get to stop; the agent needs the remainder.
+# Share of the stop timeout of an agent that its workloads get to stop; the agent needs the remainder.
 WORKLOAD_STOP_SHARE = 2 / 3
 POLL_INTERVAL_S = 0.05
 MACHINE_FILE, PID_FILE, LOG_FILE, AGENT_DIR = "machine.json", "agent.pid", "agent.log", "agent"
@@ -73,8 +73,8 @@ class LocalProvider:
             machine_dir = self._machine_dir(node)
             if not machine_dir.exists():
                 return
-            # The agent first, because a running agent would start the workloads again; the folder last,
-            # because its state names the workloads.
+            # The agent first, because a running agent would start the workloads again. The folder last,
+            # because the agent's state file in it names the workloads to stop.
             await self._stop(node)
             await self._stop_leftovers(node, machine_dir)
             shutil.rmtree(machine_dir)
@@ -222,8 +222,8 @@ class LocalProvider:
         return True
 
     async def _stop_leftovers(self, node: str, machine_dir: Path) -> None:
-        """Stop workloads that a killed agent left behind: an agent without a server (`--clear`) stops
-        them."""
+        """Stop workloads that a killed agent left behind, with an agent process that needs no server
+        (`--clear`)."""
         # Without a state file the agent has recorded no workload.
         if not (machine_dir / AGENT_DIR / "state.json").exists():
             return

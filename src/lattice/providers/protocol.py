@@ -84,12 +84,14 @@ class Provider(Protocol):
     async def create(self, machine: MachineSpec) -> str:
         """Create the machine of a node and return the provider's id.
 
-        A running machine stays as it is; an ended machine is started again. Raises `ProvisioningFailed`.
+        A running machine stays as it is; an ended machine is started again. Raises `ProvisioningFailed` if
+        the provider does not create the machine.
         """
         ...
 
     async def delete(self, node: str) -> None:
-        """Delete the machine and everything on it; return when it is gone. A missing machine is no error."""
+        """Delete the machine and everything on it; return when the machine is gone. A missing machine is no
+        error."""
         ...
 
     async def list(self) -> Sequence[MachineStatus]:

@@ -1,8 +1,8 @@
-"""Cgroups of instances: find the cgroup hierarchies that the agent may write, create a cgroup per instance,
-and read its limits and usage.
+"""Cgroups of instances: find the cgroup hierarchies that the agent may write, create a cgroup with limits for
+every instance, and read the usage.
 
-In every hierarchy, the agent creates one cgroup LATTICE_CGROUP, its branch, which contains the cgroups of the
-instances.
+In every hierarchy, the agent creates one cgroup named LATTICE_CGROUP, called the branch. The branch contains
+the cgroups of the instances.
 """
 
 import os

@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 
-# Inherited even by a daemonised grandchild.
+# The environment variable with the tag of an instance; even a daemonised grandchild inherits it.
 INSTANCE_ENV_VAR = "LATTICE_INSTANCE"
 
 
@@ -38,12 +38,12 @@ def is_alive(pid: int, start: int) -> bool:
     return start_time(pid) == start
 
 
-def instance_pids(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> set[int]:
+def instance_pids(pid: int, start: int, cgroups: Iterable[str], tag: str = "") -> set[int]:
     """The live processes of an instance: all processes of its cgroups. Without a cgroup, the processes of its
-    session or process group, and the processes that have its mark in the environment."""
+    session or process group, and the processes that have its tag in the environment."""
     folders = [path for path in cgroups if os.path.isdir(path)]
     if not folders:
-        return set(_in_session(pid, start, mark))
+        return set(_in_session(pid, start, tag))
     pids: set[int] = set()
     for path in folders:
         for folder, _, _ in os.walk(path):
@@ -52,7 +52,7 @@ def instance_pids(pid: int, start: int, cgroups: Iterable[str], mark: str = "") 
     return pids
 
 
-def _in_session(pid: int, start: int, mark: str) -> Iterator[int]:
+def _in_session(pid: int, start: int, tag: str) -> Iterator[int]:
     # The kernel does not reuse the number of a session while the session has members. So `pid` still names the
     # session of the instance, unless a live process with this pid started at another time.
     leader_start = start_time(pid)
@@ -63,14 +63,14 @@ def _in_session(pid: int, start: int, mark: str) -> Iterator[int]:
             continue
         # Fields 5 and 6 of proc(5): the process group and the session.
         is_in_session = not is_reused and pid in (int(fields[2]), int(fields[3]))
-        if is_in_session or (mark and _has_instance_env(candidate, mark)):
+        if is_in_session or (tag and _has_instance_env(candidate, tag)):
             yield candidate
 
 
-def _has_instance_env(pid: int, mark: str) -> bool:
+def _has_instance_env(pid: int, tag: str) -> bool:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{INSTANCE_ENV_VAR}={mark}".encode() in file.read().split(b"\0")
+            return f"{INSTANCE_ENV_VAR}={tag}".encode() in file.read().split(b"\0")
     except OSError:
         return False
 
@@ -81,12 +81,12 @@ def send_signal(pids: Iterable[int], number: int) -> None:
             os.kill(pid, number)
 
 
-def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> None:
-    """Send SIGTERM once to the process group, if its leader is still alive, and to every process outside the
-    group."""
+def terminate(pid: int, start: int, cgroups: Iterable[str], tag: str = "") -> None:
+    """Send SIGTERM once to the process group of the instance, if the leader of the group is still alive, and
+    to every process of the instance outside the group."""
     outside_group = [
         member
-        for member in instance_pids(pid, start, cgroups, mark)
+        for member in instance_pids(pid, start, cgroups, tag)
         if (fields := _stat(member)) and int(fields[2]) != pid
     ]
     # Once the leader has ended, its number may belong to another process group.
@@ -96,7 +96,7 @@ def terminate(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> N
     send_signal(outside_group, signal.SIGTERM)
 
 
-def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
+def kill(pid: int, start: int, cgroups: Iterable[str], tag: str = "") -> bool:
     """Send SIGKILL to all processes of an instance until none is left; return False if processes survive all
     rounds."""
     paths = list(cgroups)
@@ -104,11 +104,11 @@ def kill(pid: int, start: int, cgroups: Iterable[str], mark: str = "") -> bool:
         # Atomic, where the kernel supports the file.
         with suppress(OSError), open(f"{path}/cgroup.kill", "w") as file:
             file.write("1")
-    # A group that forks while it is killed needs several rounds.
+    # Processes that fork while they are killed need several rounds.
     for _ in range(50):
-        survivors = instance_pids(pid, start, paths, mark)
+        survivors = instance_pids(pid, start, paths, tag)
         if not survivors:
             return True
         send_signal(survivors, signal.SIGKILL)
         os.sched_yield()
-    return not instance_pids(pid, start, paths, mark)
+    return not instance_pids(pid, start, paths, tag)

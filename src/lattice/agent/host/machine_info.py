@@ -40,10 +40,10 @@ class MachineInfo:
 
 
 def own_addresses(server: str = "") -> list[tuple[str, str]]:
-    """The addresses of the machine: the address used towards the server, as other machines most likely reach
-    it too, and the host name."""
+    """The addresses of the machine: the local address that the kernel uses towards the server, and the host
+    name. Other machines most likely reach this machine at that local address."""
     internal = []
-    # The kernel names the local address that it would use towards the server; no packet is sent.
+    # Connecting a UDP socket makes the kernel choose the local address; no packet is sent.
     with suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(
             server or "127.0.0.1", 9, type=socket.SOCK_DGRAM

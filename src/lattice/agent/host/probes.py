@@ -26,7 +26,7 @@ class ProbeState:
     detail: str = ""
 
     def with_result(self, probe: Probe, result: ProbeResult) -> "ProbeState":
-        """The state after one more result; the state flips only when a threshold is reached."""
+        """The state after one more result; `is_passing` changes only when a threshold is reached."""
         if result.ok:
             counted = replace(self, successes=self.successes + 1, failures=0, detail="")
             return replace(
@@ -115,8 +115,8 @@ async def run_probes(
     run_probe: Callable[[Probe], Awaitable[ProbeResult]],
     on_health: Callable[[Health], None],
 ) -> None:
-    """Run the probes when due and report every change of health, until the container is not alive or no probe
-    is left to run, as after a successful startup probe without the other two."""
+    """Run the probes when due and report every change of health. End when the container is no longer alive,
+    or when no probe remains: a startup probe is not run again after its success."""
     health = tracker.health
     on_health(health)
     while health.alive and (due := tracker.due()):

@@ -1,5 +1,9 @@
 """The protocol of runtimes: start, stop, list, adopt and measure the containers of workloads, with at most
-one copy of a container."""
+one copy of a container.
+
+An instance is one started container of a workload on this node. Its attempt is the number of the run in which
+the container was started (`run` in the wire protocol and on the server).
+"""
 
 import errno
 from collections.abc import Callable, Iterable
@@ -79,7 +83,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a started instance."""
+    """The state of an instance, including an instance that failed to start."""
 
     id: InstanceId
     workload: str
@@ -98,13 +102,14 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         return self.state != "Exited"
 
     def covers_attempt(self, attempt: int) -> bool:
-        """Whether a start in this attempt would change nothing: the instance is live, or has ended in this
-        attempt by itself."""
+        """Whether a start in this attempt would change nothing: the instance is live, or has ended by itself
+        in this attempt or a later attempt."""
         return self.is_live or (self.attempt >= attempt and not self.was_stopped_on_request)
 
 
 class Handle(msgspec.Struct, frozen=True):
-    """The handle that finds an instance again; start time and boot id guard against a reused pid."""
+    """The data with which an agent finds a started instance again; start time and boot id guard against a
+    reused pid."""
 
     pid: int = 0
     start: int = 0  # start of the process in clock ticks after boot, from /proc/<pid>/stat
@@ -150,7 +155,7 @@ class Runtime(Protocol):
     """Starts and stops the instances of one kind of runtime."""
 
     name: str
-    # Called when an instance ended by itself.
+    # Called when an instance has ended by itself; a runtime may also call it after a stop.
     on_exit: Callable[[], None]
 
     async def start(self, spec: RunSpec) -> Instance:
@@ -187,14 +192,15 @@ class Runtime(Protocol):
         ...
 
     async def logs_since(self, instance_id: InstanceId, position: int) -> tuple[str, int]:
-        """The log text after a byte position, and its end position; -1 returns only the current position."""
+        """The log text after a position that an earlier call returned, and the new position. Position -1
+        returns no text, only the current position."""
         ...
 
     async def run_probe(self, instance_id: InstanceId, probe: Probe) -> ProbeResult: ...
 
     async def record_contact(self, since: float) -> None:
         """Record that the agent had contact with the control plane at `since`, in monotonic seconds of the
-        clock; the silence counts from then."""
+        clock; the time without contact counts from then."""
         ...
 
     async def close(self) -> None:

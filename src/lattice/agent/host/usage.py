@@ -39,13 +39,13 @@ class CpuMeter:
         self._last.pop(name, None)
 
 
-def instance_usage(meter: CpuMeter, name: str, handle: Handle, mark: str = "") -> Usage:
+def instance_usage(meter: CpuMeter, name: str, handle: Handle, tag: str = "") -> Usage:
     """CPU and memory usage of an instance, from its cgroups or else from its processes; disk usage is 0.
 
-    `name` identifies the instance in the meter. `mark` is the value of INSTANCE_ENV_VAR in the environment of
-    the instance's processes, by which processes that left the session are found.
+    `name` identifies the instance in the meter. `tag` is the value of INSTANCE_ENV_VAR in the environment of
+    the instance's processes: with the tag, the function finds processes that left the session.
     """
-    pids = instance_pids(handle.pid, handle.start, handle.cgroups, mark)
+    pids = instance_pids(handle.pid, handle.start, handle.cgroups, tag)
     cpu_time, memory = cgroups.cpu_ns(handle.cgroups), cgroups.memory_bytes(handle.cgroups)
     return Usage(
         cpu=meter.milli_cores(name, process_cpu_ns(pids) if cpu_time is None else cpu_time),

@@ -3,10 +3,12 @@ contact with the control plane. The watchdog works even if the agent has died.
 
 Run as `python -m lattice.agent.host.watchdog LISTENING_SOCKET FOLDER`. The agent sends commands to guard and
 release instances over a Unix socket, one line per command, answered with "ok" once the command is in force.
-FOLDER/contact holds the time of the last contact; the watchdog reads the file whenever it wakes up. At the
-deadline all processes of the instance are killed; shortly before, the processes get SIGTERM. Time is measured
-since boot, including suspend. The watchdog exits when no instance is guarded and no agent is connected; on
-SIGTERM it first kills the guarded instances. It imports little of the standard library, to stay small.
+FOLDER/contact holds the time of the last contact; the watchdog reads the file whenever it wakes up. The
+deadline of an instance is `stop_after` seconds after the last contact. At the deadline the watchdog kills all
+processes of the instance; `notice` seconds earlier, it sends them SIGTERM. Time is measured since boot,
+including suspend. The watchdog exits when no instance is guarded and no agent is connected; on SIGTERM it
+first kills the guarded instances. The module imports little of the standard library, so that the process
+stays small.
 """
 
 import os
@@ -60,7 +62,7 @@ class GuardedInstance:
         )
 
     def terminate(self) -> None:
-        """Send SIGTERM shortly before the deadline."""
+        """Send SIGTERM shortly before the deadline, unless a command ends the instance."""
         self.warned = True
         if self.pid:
             self._write_marker()
@@ -80,7 +82,8 @@ class GuardedInstance:
                 os.unlink(self.marker)
 
     def end(self) -> bool:
-        """Kill the instance; return True when no process is left."""
+        """Kill the instance; return True when no process is left, or when the command of the instance has
+        succeeded."""
         self._write_marker()
         if not self.command:
             return instance_processes.kill(self.pid, self.start, self.cgroups, self.id)
@@ -104,8 +107,8 @@ class Watchdog:
         self.clients: dict[int, bytes] = {}
 
     def last_contact(self) -> float:
-        """The time of the last contact, never decreasing; 0 without a contact since boot, so that the silence
-        counts from the boot."""
+        """The time of the last contact in seconds since boot, never decreasing. Without a contact since boot
+        it is 0: the time without contact then counts from the boot."""
         self._last_contact = max(self._last_contact, read_last_contact(self.contact_file, self.boot) or 0.0)
         return self._last_contact
 

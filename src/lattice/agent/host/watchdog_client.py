@@ -1,5 +1,9 @@
-"""The agent's client of the watchdog: start the watchdog when an instance needs a guard, register instances,
-and record contact."""
+"""The agent's client of the watchdog, the process that kills instances which must not run without contact
+with the control plane.
+
+The client starts the watchdog for the first such instance, registers the instances, and records when the
+agent last had contact with the control plane.
+"""
 
 import asyncio
 import os
@@ -19,18 +23,20 @@ from lattice.clock import Clock
 from lattice.errors import Unavailable
 
 WATCHDOG_TIMEOUT_S = 5.0
-# Time from SIGTERM to the deadline, as a fraction of `stop_after`; at most MAX_NOTICE_S.
+# Time from SIGTERM to SIGKILL, as a fraction of `stop_after`; at most MAX_NOTICE_S.
 NOTICE_FRACTION, MAX_NOTICE_S = 0.1, 5.0
 
 
 def termination_notice_s(stop_after: float) -> float:
-    """The seconds between SIGTERM and the deadline of an instance."""
+    """The seconds between SIGTERM and SIGKILL: the watchdog sends SIGKILL to an instance after `stop_after`
+    seconds without contact."""
     return min(MAX_NOTICE_S, stop_after * NOTICE_FRACTION)
 
 
 @dataclass(frozen=True, slots=True)
 class GuardRequest:
-    """A request to guard an instance: a process by pid and start time, or a command that ends it."""
+    """A request to guard an instance. The watchdog ends the instance by killing its processes (`pid` and
+    `start` name the first process) or by running `command`."""
 
     id: str
     stop_after: float
@@ -75,25 +81,27 @@ class WatchdogClient:
     def disconnected_failure(self, stop_after: float | None) -> Failure | None:
         """The reason not to start an instance now, or None.
 
-        If contact was lost for `stop_after` seconds, a replacement may already run elsewhere (I-13). None for
-        `stop_after`: the instance may run without contact for any time.
+        After `stop_after` seconds without contact, a replacement may already run elsewhere (I-13). The agent
+        rejects a start as early as the watchdog would send SIGTERM. None for `stop_after`: the instance may
+        run without contact for any time.
         """
         if stop_after is None:
             return None
         last = read_last_contact(str(self.contact_file), self.boot)
         if last is None:
             return Failure("DISCONNECTED", "no contact with the control plane since this node started")
-        if (silence := seconds_since_boot() - last) < stop_after - termination_notice_s(stop_after):
+        silence, limit = seconds_since_boot() - last, stop_after - termination_notice_s(stop_after)
+        if silence < limit:
             return None
         return Failure(
             "DISCONNECTED",
-            f"no contact with the control plane for {silence:.0f} s; the limit is {stop_after:g} s",
+            f"no contact with the control plane for {silence:.0f} s; the limit for a start is {limit:g} s",
         )
 
     async def record_contact(self, since: float) -> None:
         """Write the time of the last contact, given in monotonic seconds of the clock, for the watchdog."""
         age = max(0.0, self.clock.monotonic() - since)
-        # The time must not go back: an older message may be acknowledged later.
+        # The time must not go back: `since` may be older than the recorded contact.
         latest = max(seconds_since_boot() - age, read_last_contact(str(self.contact_file), self.boot) or 0.0)
         # The rename is atomic: the watchdog never reads a partial file.
         draft = self.folder / ".contact.new"
@@ -101,8 +109,8 @@ class WatchdogClient:
         draft.rename(self.contact_file)
 
     async def guard(self, request: GuardRequest) -> None:
-        """Register an instance with the watchdog, in force on return; raises Unavailable if no watchdog can
-        be reached or started."""
+        """Register an instance with the watchdog, and return once the watchdog guards the instance. Raises
+        Unavailable if no watchdog can be reached or started."""
         self._guarded[request.id] = request
         try:
             await self._request(request.line())
@@ -111,7 +119,7 @@ class WatchdogClient:
             raise
 
     async def release(self, instance_id: str) -> None:
-        """Release an instance; the watchdog exits after the release of the last instance."""
+        """Release an instance. After the last release the client disconnects, and the watchdog exits."""
         if self._guarded.pop(instance_id, None) is None:
             return
         with suppress(Unavailable):

@@ -153,9 +153,9 @@ class ContainerRuntime:
         return [*flags, container.image, *container.args]
 
     async def _register_with_watchdog(self, record: InstanceRecord) -> None:
-        """Register a container with `stop_after` with the watchdog, which stops the container when the agent
-        has had no contact for that time. If the pid of the container is known, the watchdog kills the process
-        directly; otherwise it calls `podman stop`, which is slower."""
+        """If the container has `stop_after`, register it with the watchdog, which stops the container when
+        the agent has had no contact for that time. If the pid of the container is known, the watchdog kills
+        the processes directly; otherwise the watchdog calls `podman stop`, which is slower."""
         spec, handle = record.spec, record.handle
         if spec.stop_after is not None:
             marker = str(self._instance_dir(spec.id) / "ended-by-watchdog")

@@ -20,11 +20,13 @@ class ExitWatch:
 
     def __init__(self, handle: Handle, process: subprocess.Popen[bytes] | None) -> None:
         self.handle = handle
-        # None: adopted; another process received the exit code.
+        # None for an adopted process and for the process of a container. `_reaped` gets the exit code of an
+        # adopted process only if that process is a child of this agent process.
         self.process = process
         self.has_exited = False
         self.is_stopping = False  # the exit was requested
-        # A stop waits for the exit and records the exit itself.
+        # True while a stop in the runtime waits for the exit: the stop then records the exit, and the
+        # callback of `watch` does not.
         self.is_awaited = False
         self.is_oom_killed = False
         self.stop_failure: Failure | None = None
@@ -132,7 +134,7 @@ def _failure(record: InstanceRecord, code: int | None, is_oom_killed: bool, mark
 
 
 def exited_without_agent(record: InstanceRecord, marker: Path) -> Instance:
-    """The exited instance of a process that ended while no agent ran."""
+    """Build the exited instance of a process that ended while no agent ran."""
     failure = _failure(record, None, False, marker)
     if failure is not None and failure.reason == "RUNTIME_ERROR":
         failure = Failure("RUNTIME_ERROR", "exited while no agent ran on this node; the exit code is unknown")

@@ -1,7 +1,7 @@
 """The fake runtime of the simulator: runs no process, follows configured behaviours in virtual time, and
 gives the same results for the same seed.
 
-A fake machine outlives its agent, so that the next agent finds the running instances. Like the watchdog of a
+A fake machine outlives its agent, so the next agent finds the running instances. Like the watchdog of a
 real node, the machine kills processes that have been without contact to the control plane for too long. No
 background task runs: a call computes the events up to the current time, and `history` records the exact start
 and end of every process.
@@ -107,10 +107,10 @@ class FakeMachine:
         return None
 
     def disconnected_failure(self, spec: RunSpec) -> Failure | None:
-        """The failure with which a disconnected node refuses the start of a process; None: the process may
+        """The failure with which a disconnected node rejects the start of a process; None: the process may
         start.
 
-        The node refuses only processes with `stop_after`: the time that they may run without contact.
+        The node rejects only processes with `stop_after`: the time that they may run without contact.
         """
         if spec.stop_after is None:
             return None

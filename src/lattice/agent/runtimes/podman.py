@@ -162,8 +162,8 @@ async def find_podman() -> Podman | str:
 
 
 async def _trial(words: tuple[str, ...]) -> str | None:
-    """Run a missing program in an empty root: if only the program is missing, podman works. Returns the
-    error, or None on success."""
+    """Run a missing program in an empty root: if podman reports only that the program is missing, podman can
+    run containers. Returns the error, or None on success."""
     with tempfile.TemporaryDirectory(prefix="lattice-trial-") as folder:
         flags = ("run", "--rm", "--network=none", *ulimits(), "--rootfs", str(Path(folder)), MISSING_PROGRAM)
         try:
@@ -177,7 +177,11 @@ async def _trial(words: tuple[str, ...]) -> str | None:
 
 
 def exited_container(record: InstanceRecord, state: dict[str, Any], log_text: str, marker: Path) -> Instance:
-    """The exited instance for podman's final state; the state is empty if the container was removed."""
+    """Build the exited instance from the final state that podman reports (empty if the container was
+    removed).
+
+    `marker` is the file that the watchdog writes when the watchdog ends a container.
+    """
     code = int(state["ExitCode"]) if "ExitCode" in state else None
     name = ""
     with suppress(ValueError):

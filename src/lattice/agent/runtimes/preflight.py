@@ -1,5 +1,5 @@
-"""Checks before the start of a process: environment, program and free ports; errors are classified as
-failures."""
+"""Checks before the start of a process (environment, program and free ports), and the failure that stands for
+an error."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ from lattice.agent.host.instance_processes import INSTANCE_ENV_VAR
 from lattice.agent.host.runtime_protocol import DISK_FULL_ERRNOS, Failure, FailureReason, InstanceId, RunSpec
 from lattice.errors import Full, LatticeError
 
-# From the agent's own environment; other variables may hold secrets.
+# Variables that a process gets from the agent's own environment; other variables may hold secrets.
 INHERITED_ENV_VARS = ("PATH", "LANG", "LC_ALL", "TZ")
 STORAGE_ERRNOS = DISK_FULL_ERRNOS | {
     errno.EROFS,
@@ -53,8 +53,9 @@ def tag_of(folder: Path, instance_id: InstanceId) -> str:
 def process_environment(
     spec: RunSpec, folder: Path, inherited: Mapping[str, str], tag: str
 ) -> dict[str, str]:
-    """The environment of a process; later sources override earlier sources: machine, control plane, ports,
-    container. The instance mark is never overridden."""
+    """The environment of a process. Later sources override earlier sources: machine, agent (HOME,
+    LATTICE_WORKLOAD), control plane, ports, container. INSTANCE_ENV_VAR with the tag of the instance comes
+    last, so no source overrides it."""
     machine = {name: inherited[name] for name in INHERITED_ENV_VARS if name in inherited}
     agent_variables = {"HOME": str(folder), "LATTICE_WORKLOAD": spec.workload}
     return (
@@ -97,7 +98,8 @@ def id_failure(instance_id: InstanceId) -> Failure | None:
 
 
 def resolve_program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
-    """The path of the program: found on PATH, or resolved in the working folder for a relative path."""
+    """The path of the program: found on PATH, or resolved in the working folder if the name contains a
+    slash."""
     name = spec.container.command[0]
     if "/" in name:
         path_in_folder = str(folder / name)
@@ -114,8 +116,8 @@ def resolve_program(spec: RunSpec, path: str, folder: Path) -> str | Failure:
 
 
 def port_failure(spec: RunSpec) -> Failure | None:
-    """The failure of a port in use by another program, checked just before the start; the command itself may
-    still lose the port."""
+    """The failure of a port that another program uses, or None. The check runs just before the start; another
+    program may still take the port before the command opens it."""
     for port in spec.container.ports:
         number = spec.ports.get(port.name)
         if number and not _is_free(number, port.protocol == "UDP"):
@@ -141,7 +143,8 @@ def classify_port_failure(failure: Failure, spec: RunSpec) -> Failure:
 def _is_free(number: int, udp: bool) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM if udp else socket.SOCK_STREAM) as probe:
         if not udp:
-            # Closing connections do not occupy the port.
+            # With SO_REUSEADDR, connections that are still closing (TIME_WAIT) do not make the port look
+            # taken.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", number))

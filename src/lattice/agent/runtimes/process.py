@@ -3,7 +3,7 @@ cgroups per instance.
 
 Processes run independently of the agent: a killed agent leaves the processes running, and the next agent
 adopts the processes. Limits are enforced by cgroups v2 or v1. Without writable cgroups, memory is limited by
-RLIMIT_DATA per process and CPU is not limited, as the field `enforced` of the instance states; a grandchild
+RLIMIT_DATA per process and CPU is not limited; the field `enforced` of the instance states this. A grandchild
 that leaves the session and also clears its environment then survives the end of the instance.
 """
 
@@ -162,7 +162,7 @@ class ProcessRuntime:
     async def _record_and_release(
         self, spec: RunSpec, pending: PendingProcess, paths: tuple[str, ...], enforced: dict[str, str]
     ) -> Failure | None:
-        """Record and guard the process, and only then let the command run."""
+        """Record the process and register it with the watchdog, and only then let the command run."""
         pid = pending.process.pid
         handle = Handle(pid, instance_processes.start_time(pid) or 0, instance_processes.boot_id(), paths)
         now = format_timestamp(self.clock.now())
@@ -184,7 +184,8 @@ class ProcessRuntime:
         return None
 
     async def _discard(self, record: InstanceRecord, pending: PendingProcess) -> None:
-        """Kill a process that did not become an instance, with its guard, cgroups and record."""
+        """Kill a process that did not become an instance, and remove its registration with the watchdog, its
+        cgroups and its record."""
         pending.process.kill()
         await asyncio.to_thread(pending.process.wait)
         await self.watchdog.release(self._tag(record.spec.id))
@@ -228,13 +229,14 @@ class ProcessRuntime:
 
     def _save_record(self, record: InstanceRecord) -> None:
         self._records[record.spec.id] = record
-        # On a full disk the stored record stays live; the next agent detects the exit.
+        # On a full disk the stored record still says that the instance is live; the next agent detects the
+        # exit.
         with suppress(LatticeError):
             self.record_store.write_record(record)
 
     async def _clean(self, record: InstanceRecord) -> None:
-        """Release the guard and remove the cgroups; the kernel keeps a cgroup for a moment after the exit of
-        its last process."""
+        """Release the instance from the watchdog and remove the cgroups. The kernel keeps a cgroup for a
+        moment after the exit of its last process."""
         await self.watchdog.release(self._tag(record.spec.id))
         for _ in range(MAX_CLEANUP_ATTEMPTS):
             if cgroups.remove_cgroups(record.handle.cgroups):
@@ -269,7 +271,7 @@ class ProcessRuntime:
         exit_watch.stop_failure = failure
         try:
             instance_processes.terminate(handle.pid, handle.start, handle.cgroups, self._tag(instance_id))
-            # Child processes get the full grace after the exit of their parent.
+            # Child processes get the full grace, even if their parent exits earlier.
             deadline = self.clock.monotonic() + grace
             while (remaining := deadline - self.clock.monotonic()) > 0:
                 if exit_watch.has_exited and not instance_processes.instance_pids(

@@ -1,5 +1,5 @@
-"""Start a process that never runs unrecorded: the launcher waits until the agent releases it; if the release
-never comes, the launcher exits."""
+"""Start a command that never runs unrecorded: a launcher process waits until the agent has recorded the
+process and releases the launcher. Without the release, the launcher exits before the command runs."""
 
 import asyncio
 import errno

@@ -1,5 +1,5 @@
-"""Click types and the `--config` file of server settings; every value is checked where the user wrote the
-value."""
+"""Click types and the `--config` file of the flags of `lattice server`, `up` and `agent`. An error names the
+flag, or the line of the file, in which the user wrote the value."""
 
 import math
 from collections.abc import Callable

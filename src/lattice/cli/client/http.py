@@ -71,8 +71,8 @@ class Client:
         return self.send(Request("GET", path, query or {}, accept=accept)).body
 
     def list_pages(self, path: str, query: Mapping[str, str], accept: str = JSON_MEDIA_TYPE) -> list[Any]:
-        """All pages of a list at one revision; one unpaged request instead if the server compacts that
-        revision meanwhile."""
+        """All pages of a list at one revision. If the server compacts that revision meanwhile, the list is
+        requested again without pages."""
         pages = [self.get(path, query, accept)]
         while token := pages[-1].get("metadata", {}).get("continue"):
             try:
@@ -159,7 +159,8 @@ class Client:
             return connection.getresponse()
         except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError) as e:
             self.close()
-            # A retry is safe only for requests that change nothing when repeated; our patches are server-side applies.
+            # A retry is safe only for requests that change nothing when repeated. Every PATCH of this client
+            # is a server-side apply, which changes nothing when repeated.
             if reused and request.method in ("GET", "PATCH"):
                 return self._send_once(request)
             raise self._unavailable_error(e) from e

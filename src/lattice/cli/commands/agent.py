@@ -304,7 +304,7 @@ async def _serve(
             agent.run(), CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run()
         )
     except NodeRemoved:
-        # The node was removed: forget the membership, so that a new token can join again.
+        # The node was removed: delete the credentials, so that the machine can join again with a new token.
         identity.forget()
         raise
     if options.stop_on_exit:
@@ -335,8 +335,8 @@ async def _run_until_stopped(*running: Any) -> None:
 
 
 def _join_if_needed(identity: "Identity", options: AgentOptions) -> None:
-    """Join with the token unless the machine has joined this control plane: a token is valid once, a joined
-    node needs none."""
+    """Join with the token, unless the machine has joined this control plane already: a token is valid only
+    once, and a machine that has joined needs no token."""
     import time
 
     from lattice.agent.join import join

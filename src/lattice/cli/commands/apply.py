@@ -119,11 +119,11 @@ class Applier:
     connection: Connection
     options: ApplyOptions
     objects: list[tuple[Document, Target]]
-    # With --plan: verdict and object of every manifest; the server has already applied all of them in one
-    # request, after it checked that the outcome matches the plan.
+    # With --plan: outcome (created, configured or unchanged) and object of every manifest. The server has
+    # already applied all manifests in one request, after it checked that the result matches the plan.
     planned: dict[Key, tuple[str, Any]] = field(default_factory=dict)
     results: list[tuple[Target, Any]] = field(default_factory=list)
-    verdict_counts: Counter[str] = field(default_factory=Counter)
+    outcome_counts: Counter[str] = field(default_factory=Counter)
     exit_codes: set[int] = field(default_factory=set)
 
     def run(self) -> int:
@@ -131,15 +131,15 @@ class Applier:
         in_order = sorted(self.objects, key=lambda pair: pair[1].resource.id not in _APPLIED_FIRST)
         for document, target in in_order:
             try:
-                verdict, value = self._apply_object(document, target)
+                outcome, value = self._apply_object(document, target)
             # Without credentials or without a server every further object fails, too.
             except (UnknownUser, Unavailable):
                 raise
             except LatticeError as e:
                 say.error(locate_error(e, document, target))
                 self.exit_codes.add(e.exit_code)
-                verdict, value = "failed", None
-            self.verdict_counts[verdict] += 1
+                outcome, value = "failed", None
+            self.outcome_counts[outcome] += 1
             if value is None:
                 continue
             self.results.append((target, value))
@@ -147,15 +147,15 @@ class Applier:
             if self.options.form.name == "name":
                 click.echo(name)
             elif self.options.form.is_table:
-                click.echo(f"{name} {verdict}{DRY_RUN_SUFFIXES[self.options.dry_run]}")
+                click.echo(f"{name} {outcome}{DRY_RUN_SUFFIXES[self.options.dry_run]}")
         if self.options.form.name in ("json", "yaml") and self.results:
             shown = [value for _, value in self.results]
             if not self.options.show_managed_fields:
                 shown = [render.without_managed_fields(value) for value in shown]
             output.print_raw(output.serialize(output.one_or_list(shown, single=True), self.options.form))
         if len(self.objects) > 1:
-            counts = sorted(self.verdict_counts.items())
-            say.note(", ".join(f"{count} {verdict}" for verdict, count in counts))
+            counts = sorted(self.outcome_counts.items())
+            say.note(", ".join(f"{count} {outcome}" for outcome, count in counts))
         return say.combined_exit_code(self.exit_codes)
 
     def _apply_object(self, document: Document, target: Target) -> tuple[str, Any]:
@@ -194,7 +194,7 @@ class Applier:
 
 
 def validate_locally(document: Document, target: Target) -> None:
-    """Raise the errors, with their lines, that the server would raise without a look at other objects."""
+    """Raise the errors that the server would raise from the manifest alone, with the line of every error."""
     metadata = document.value["metadata"]
     namespace = {"namespace": metadata.get("namespace") or "default"} if target.resource.namespaced else {}
     try:

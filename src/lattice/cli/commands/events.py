@@ -37,7 +37,7 @@ class EventsOptions:
 @click.command(cls=Command)
 @click.option("-A", "--all-namespaces", is_flag=True, help="Events of all namespaces.")
 @click.option("--for", "about", default="", metavar="KIND/NAME", help="Only events of this object.")
-@click.option("-w", "--watch", is_flag=True, help="Then print new events.")
+@click.option("-w", "--watch", is_flag=True, help="Print the events, then every new event.")
 @click.option("--types", default="", metavar="TYPES", help="Only these types: Normal, Warning.")
 @click.option("--no-headers", is_flag=True, help="Do not print column headers.")
 @output.output_option("json", "yaml", help_text="json or yaml.")
@@ -91,7 +91,7 @@ class Events:
                 items += [event for event in page.get("items") or [] if self._matches_types(event)]
             items.sort(key=event_sort_key)
             self._print([e for e in items if _identity(e) not in shown])
-            # After Gone the list comes again: events that were printed are skipped.
+            # After Gone the loop lists the events again: events that were printed are skipped.
             shown.update(map(_identity, items))
             if not self.options.watch:
                 return

@@ -42,7 +42,7 @@ class LogsOptions:
     metavar="N",
     help=f"Number of last lines; -1 for all. Default with --all: {DEFAULT_TAIL_LINES} per replica.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Then print new output.")
+@click.option("-f", "--follow", is_flag=True, help="Print the output, then all new output.")
 @click.option(
     "--all",
     "all_replicas",

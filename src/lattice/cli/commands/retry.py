@@ -31,7 +31,7 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
     codes = set()
     for word in words:
         selection = select_workloads(connection, word)
-        # Of a service only failed replicas are retried; a workload that the user names always is.
+        # Of a service, only failed replicas are retried; a workload that the user names is always retried.
         failed = [
             workload for workload in selection.workloads if not selection.service or has_failed(workload)
         ]

@@ -1,5 +1,5 @@
-"""`lattice sim`: the whole control plane against faults drawn from a seed, in virtual time and in one
-process."""
+"""`lattice sim`: runs the whole control plane in virtual time and in one process, under faults drawn from a
+seed."""
 
 import click
 
@@ -12,7 +12,7 @@ PROGRESS_EVERY_SEEDS = 100
 
 @click.group()
 def sim() -> None:
-    """Run the whole control plane, in virtual time, against faults drawn from seeds, and check the invariants.
+    """Run the whole control plane in virtual time, under faults drawn from seeds, and check the invariants.
 
     \b
     Examples:

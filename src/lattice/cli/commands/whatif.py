@@ -151,8 +151,8 @@ def with_whatif_event(function: Callable[..., Any]) -> Callable[..., Any]:
 def whatif(sources: FleetInputs, event: WhatIfEvent, lose_each_pool: bool, form: output.OutputFormat) -> int:
     """Show moved services, unplaced services and cost after an event.
 
-    Events can be combined. Unlike plan, whatif places replicas again that are lost or no longer allowed where they are.
-    Nothing is changed.
+    Events can be combined. Unlike plan, whatif moves replicas that are lost or that may no longer run where
+    they are. Nothing is changed.
 
     Exit code: 0 if nothing would change, 1 if something would change, 2 if a service would be left unplaced, 3 or more on
     an error.

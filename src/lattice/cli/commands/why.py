@@ -25,9 +25,10 @@ from lattice.cli.output import output_format as output
 def why(sources: FleetInputs, service: str, pool: str, form: output.OutputFormat) -> int:
     """Explain the placement of a service and every rejected pool.
 
-    Lattice decides every replica again as of now, as if the service were new. The output lists the chosen pool and the
-    alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists the reasons, with need,
-    have and missing.
+    Lattice takes the replicas of the service out of the present fleet and places them again, as if the
+    service were new. If replicas are missing, the output may explain only these. The output lists the chosen
+    pool and the alternatives, with every score from 0 to 100 and its weight. For each rejected pool it lists
+    the reasons, with need, have and missing.
 
     \b
     Examples:

@@ -75,20 +75,20 @@ def enforce_plan(
     return {}
 
 
-def _differences(plan: Mapping[str, Any], refused: Conflict, sources: FleetInputs) -> list[str]:
-    """Differences between the plans: from the saved plan, else from the server's record, else the new plan is
-    printed."""
+def _differences(plan: Mapping[str, Any], conflict: Conflict, sources: FleetInputs) -> list[str]:
+    """The differences between the given plan and the new plan: computed from a saved plan, else as the server
+    recorded them. Without such a record, print the new plan and return the causes of the conflict."""
     # A saved plan holds everything to compare; an id alone does not.
     if "services" in plan:
         return plan_differences(plan, run_query(sources, {"ask": "plan"}))
-    differences = [cause.message for cause in refused.causes if cause.reason == PLAN_DIFFERS]
+    differences = [cause.message for cause in conflict.causes if cause.reason == PLAN_DIFFERS]
     if differences:
         return differences
     from lattice.cli.output.plan_tables import plan_lines
 
     lines = plan_lines(run_query(sources, {"ask": "plan"}), TableRenderer())
     say.note("\n".join(["the current plan:", *(f"  {line}".rstrip() for line in lines)]))
-    return [cause.message for cause in refused.causes]
+    return [cause.message for cause in conflict.causes]
 
 
 def _read_plan(word: str) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from lattice.placement.feed.placement_input import KINDS_BY_NAME
 from lattice.server.fleet_queries.query_schema import MANIFEST_FIELD
 
 FLEET_API_PATH = f"/apis/{GROUP}/{VERSION}/fleet"
-# Timeout of an apply that plans first.
+# Timeout in seconds of `lattice apply --plan`, for which the server computes the plan before it writes.
 APPLY_TIMEOUT_S = 300.0
 Manifests = Sequence[tuple[Document, Target]]
 # Kind, namespace, name.
@@ -36,14 +36,14 @@ def query_server(sources: FleetInputs, query: dict[str, Any]) -> dict[str, Any]:
     """Answer of the server to a fleet query."""
     body = {name: value for name, value in query.items() if name != "ask" and value is not None}
     answer = _post_query(sources, query["ask"], body)
-    # The round trip through JSON gives numbers the types that an offline answer has.
+    # Encoded and decoded as JSON, so that numbers have the same Python types as in an offline answer.
     document: dict[str, Any] = msgspec.json.decode(encode(answer))
     return document
 
 
 def apply_planned(sources: FleetInputs, plan_id: str, manager: str) -> dict[Key, tuple[str, Any]]:
-    """Apply all manifests in one request and return the verdict and object by key; the server refuses if the
-    plan's outcome has changed."""
+    """Apply all manifests in one request, and return the outcome (created, configured or unchanged) and the
+    object by key. The server rejects the request if the result would differ from the plan."""
     answer = _post_query(sources, "apply", {"expect": plan_id, "fieldManager": manager})
     if answer["meanwhile"]:
         say.warning(
@@ -83,8 +83,8 @@ def _post_query(sources: FleetInputs, ask: str, body: dict[str, Any]) -> Any:
     context = click.get_current_context(silent=True)
     source = context.get_parameter_source("request_timeout") if context else None
     timeout = sources.connection.timeout
-    # A fleet query may take minutes: unless the user gave a timeout, wait as long as for an apply that plans
-    # first, plus the time limit of the search.
+    # A fleet query may take minutes: unless the user gave a timeout, wait APPLY_TIMEOUT_S, as for
+    # `lattice apply --plan`, plus the time limit of the search.
     if source in (None, click.core.ParameterSource.DEFAULT):
         timeout = max(APPLY_TIMEOUT_S, timeout) + body.get("timeLimitSeconds", 0.0)
     client = Client(sources.connection.server, timeout)

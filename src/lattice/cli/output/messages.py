@@ -80,8 +80,8 @@ def _write_progress(activity: str, done: threading.Event) -> None:
 
 
 class CountProgress:
-    """Progress of a number of items on standard error: one line overwritten on a terminal, else one line after
-    every `lines_every` items, or none at 0."""
+    """Progress of a number of items on standard error: on a terminal one line that is overwritten, else a
+    line after every `lines_every` items (0: no lines)."""
 
     def __init__(self, total: int, items: str, lines_every: int = 0) -> None:
         self._total, self._items, self._lines_every = total, items, lines_every

@@ -326,8 +326,8 @@ def unplaced_table(unplaced: Sequence[JsonObject], renderer: TableRenderer) -> l
 
 
 def blocker_lines(document: JsonObject, service: str, renderer: TableRenderer) -> list[str]:
-    """Blockers of a service: conflicting requirements (dropping any row lets the service fit), and the
-    properties of an offer that would fit."""
+    """Blockers of a service: conflicting requirements (the service fits without the requirements of any one
+    row), and the properties of an offer that would fit."""
     own = f"service/{service.rpartition('/')[2]}"
     rows = []
     for number, parts in enumerate(document["conflicts"]):

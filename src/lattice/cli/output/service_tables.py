@@ -78,7 +78,7 @@ def _ranking_table(document: JsonObject, renderer: TableRenderer, pool: str) -> 
     for step in document["decisions"]:
         last = step["firstReplica"] + step["replicas"] - 1
         number = f"{step['firstReplica']}" if step["replicas"] == 1 else f"{step['firstReplica']}-{last}"
-        # Replica and asked resources stand in the first row of the step only.
+        # Replica and requested resources stand in the first row of the step only.
         labels = [number, step["asked"]]
         for candidate in step["ranked"] if renderer.wide or pool else step["ranked"][:3]:
             scores = {part["plugin"]: f"{part['score']:.1f}" for part in candidate["parts"]}

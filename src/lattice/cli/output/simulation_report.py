@@ -16,8 +16,8 @@ from lattice.scheduling.offline.simulate import SimulationReport, UnschedulableG
 
 # Nodes listed when there are more placements than MAX_ROWS.
 MAX_BUSIEST_NODES = 20
-# Limit of rows for the workloads past MAX_ROWS, one row for each kind of reasons; if there are more kinds, the
-# report only counts these workloads.
+# Groups of unschedulable workloads beyond MAX_ROWS share one row for each combination of kinds of reasons. If
+# there are more combinations than this, the report only counts the workloads of these groups.
 MAX_REASON_KINDS = 5
 # Names of unschedulable workloads with the same reason.
 MAX_NAMES_PER_REASON = 3
@@ -172,15 +172,15 @@ def _explained(report: SimulationReport, wide: bool, columns: int) -> list[str]:
         ]
         for candidate in explanation["ranked"]
     ]
-    refused = [["REJECTED", "WHY"]]
+    rejected = [["REJECTED", "WHY"]]
     shown = list(explanation["refused"].items())
     shown = shown if wide else shown[:MAX_ROWS]
     for name, reasons in shown:
-        refused.append([name, "; ".join(str(Shortfall(**reason)) for reason in reasons)])
+        rejected.append([name, "; ".join(str(Shortfall(**reason)) for reason in reasons)])
     hidden = len(explanation["refused"]) - len(shown)
     lines = _wrap_text(f"{explanation['ask']}: {explanation['summary']}", columns)
     lines += ["", *render.table(rows)] if len(rows) > 1 else []
-    lines += ["", *_wrapped_table(refused, columns)] if len(refused) > 1 else []
+    lines += ["", *_wrapped_table(rejected, columns)] if len(rejected) > 1 else []
     return [*lines, *([f"and {hidden:,} more; -o wide lists all"] if hidden else [])]
 
 
