@@ -66,6 +66,8 @@ async def test_discovery_asks_given_then_named_servers(tmp_path: Path) -> None:
             "the first that it was given is down"
         )
         assert await found(foreign) == [], "its authority is not trusted"
+        unreachable = [f"https://127.0.0.1:{number}" for number in range(1, MAX_SERVERS_QUERIED + 1)]
+        assert await found(",".join([b, *unreachable])) == ["b:7444"], "the given servers exceed the limit"
 
 
 @asynccontextmanager

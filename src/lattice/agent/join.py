@@ -107,9 +107,8 @@ def discover_agent_addresses(identity: Identity, servers: str) -> list[str]:
         with suppress(LatticeError):
             endpoints = _fetch_endpoints(server, _verified_tls(identity.authority))
             addresses.append(endpoints.agents)
-            queried += [address for address in endpoints.servers if address not in queried][
-                : MAX_SERVERS_QUERIED - len(queried)
-            ]
+            new_servers = [address for address in endpoints.servers if address not in queried]
+            queried += new_servers[: max(0, MAX_SERVERS_QUERIED - len(queried))]
     return addresses
 
 

@@ -232,3 +232,16 @@ def test_threshold_out_of_range(wrong):
     (cause,) = q.threshold_problems("spec.budget.alertThreshold", Decimal(wrong))
     assert cause.field == "spec.budget.alertThreshold"
     assert "a fraction above 0 and up to 1, or a percentage up to 100" in cause.message
+
+
+@pytest.mark.parametrize(
+    ("count", "noun", "text"),
+    [
+        (1, "replica", "1 replica"),
+        (0, "node", "0 nodes"),
+        (1, "class", "1 class"),
+        (1200, "class", "1,200 classes"),
+    ],
+)
+def test_counted_noun_has_its_plural(count: int, noun: str, text: str) -> None:
+    assert q.pluralize(count, noun) == text

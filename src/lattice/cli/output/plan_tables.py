@@ -388,9 +388,7 @@ def data_sources(document: JsonObject, renderer: TableRenderer) -> list[str]:
     if prices["unknown"] and renderer.wide:
         lines += [f"no price known: {', '.join(prices['unknown'])}"]
     elif prices["unknown"]:
-        lines += [
-            f"no price known for {pluralize(len(prices['unknown']), 'class')[:-1]}es; -o wide lists them"
-        ]
+        lines += [f"no price known for {pluralize(len(prices['unknown']), 'class')}; -o wide lists them"]
     return [*lines, *_latencies(document.get("latencies", ()), renderer)]
 
 

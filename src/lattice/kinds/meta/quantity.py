@@ -181,8 +181,9 @@ def format_dollars(micros: int, *, signed: bool = False) -> str:
 
 
 def pluralize(count: int, noun: str) -> str:
-    """Return the count with its noun: 1 replica, 2 replicas."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return the count with its noun: 1 replica, 2 replicas, 2 classes."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{'' if count == 1 else plural}"
 
 
 def format_per_hour(micros: int) -> str:
