@@ -22,8 +22,8 @@ class ClusterGroups:
         return group_name(demand.rules.hash, overflow, offer if offer in demand.usable_reserves else "")
 
     def accepting(self, demand: Demand, overflow: str) -> tuple[str, ...]:
-        """The groups of clusters that accept the demand; a service with a reserve may join clusters outside
-        of the reserve too."""
+        """The groups of clusters that accept the demand; a service that may use a reserve may join clusters
+        outside of the reserve too."""
         reserves = demand.usable_reserves
         if "reservation" in demand.ignored_limits:
             reserves = reserves.union(self._table.offers_with_reserve)
