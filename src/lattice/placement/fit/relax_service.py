@@ -29,7 +29,7 @@ from lattice.placement.plugins.rejection_reasons import format_amount
 MAX_TAINTS_OFFERED = 4
 # By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
-# By resource: the field of the class `PlacementResources`.
+# By resource: the attribute of the Python class `PlacementResources`.
 CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
@@ -239,8 +239,8 @@ def _with_container_amount(service: LatticeService, main_container: str, resourc
 def _relax_latency(
     requirement: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
 ) -> ChangeOption:
-    """Return the option to raise the latency limit, up to the latency of the farthest offer that is known; if
-    no offer is beyond the limit, the option removes the limit."""
+    """Return the option to raise the latency limit, up to the farthest offer with a known latency; if no such
+    offer is beyond the limit, the option removes the limit."""
     name, target_rows = (
         requirement.value,
         sorted(set(fleet.replicas.offer_rows(dict(demand.latency_to)[requirement.value]))),
