@@ -351,8 +351,8 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
 
 
 def _first_two(totals: Floats) -> tuple[int, int]:
-    """The indices of the highest and the second highest total; `totals` is overwritten for a moment and
-    restored."""
+    """The indices of the highest and the second highest total; one entry of `totals` is overwritten meanwhile
+    and restored."""
     first = int(totals.argmax())
     best = totals[first]
     if best == REJECTED_TOTAL:

@@ -273,7 +273,8 @@ def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
 
 
 def all_limit_options(candidate: RejectedCandidate) -> list[ChangeOption]:
-    """Return options for all limits of the offer, whether or not the next machine would exceed the limit."""
+    """Return options for the capacity limits of a pool, the cluster limits of a cloud region and all budgets,
+    whether or not the next machine would exceed the limit."""
     options: list[ChangeOption] = []
     if isinstance(candidate.supply_object, LatticePool):
         options += [

@@ -135,8 +135,8 @@ def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
 
 
 def _lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
-    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or,
-    for other resources, one unit.
+    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a whole
+    GPU, a thousandth of a GPU if the request is a share of one, or one unit of another resource.
 
     The request can go to zero, except for cpu and memory, since a replica needs some of both to run.
     """

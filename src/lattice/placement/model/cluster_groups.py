@@ -10,8 +10,8 @@ from lattice.placement.model.offer import NO_LIMIT, OfferTable
 
 
 class ClusterGroups:
-    """The group of a cluster names its rules, its overflow source and its reserve; a demand runs in clusters of
-    accepting groups only."""
+    """The group of a cluster names its rules, its overflow source and its reserve; replicas of a demand run
+    only in clusters of the groups that accept the demand."""
 
     def __init__(self, table: OfferTable, inventory: ClusterInventory) -> None:
         self._table, self._inventory = table, inventory

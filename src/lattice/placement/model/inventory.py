@@ -93,8 +93,8 @@ class MachineTable(Table):
 
 
 class ClusterInventory:
-    """All clusters with their machines. A change also changes the usage of the offer and the ledgers, and
-    records its undo in the journal."""
+    """All clusters with their machines. Every change also updates the usage of the offer and the ledgers; the
+    journal records how to undo it."""
 
     def __init__(self, table: OfferTable, ledgers: OfferLedgers, journal: Journal) -> None:
         self._table, self._ledgers, self._journal = table, ledgers, journal

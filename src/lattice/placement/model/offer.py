@@ -20,7 +20,8 @@ from lattice.placement.model.demand import Demand
 
 # An absent limit; the sum of two absent limits still fits in 64 bits.
 NO_LIMIT = 1 << 61
-# Name of the machine type of a data center that states cores or memory: equal parts of its total capacity.
+# A data center that states its total cores or memory has one machine type with this name, whose size is an
+# equal part of the total for each machine.
 STATIC_MACHINE_TYPE = "static"
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 

@@ -26,8 +26,8 @@ class Assignment:
 
 
 class ReplicaIndex:
-    """All assignments. An assignment also changes the usage of the machine, the cluster and the offer, and
-    records its undo in the journal."""
+    """All assignments. Assigning a replica also changes the usage of the machine, the cluster and the offer;
+    the journal records how to undo it."""
 
     def __init__(self, table: OfferTable, machines: MachineTable, journal: Journal) -> None:
         self._table, self._machines, self._journal = table, machines, journal

@@ -47,7 +47,8 @@ class Proximity:
         for service in ask.demand.neighbours:
             places = frozenset(fleet.replicas.offer_rows(service))
             if places:
-                # Replicas of one service share clusters wherever the service is placed.
+                # Replicas of one service share clusters, so every offer with replicas of the service itself
+                # counts as shared.
                 is_own = service == ask.demand.name
                 shared = places if is_own else _offers_sharing_cluster(ask, fleet, service)
                 # Cached, because the score depends only on the offers with replicas, which are the same for
