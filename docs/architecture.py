@@ -42,12 +42,12 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "placement": Folder(
-        "Choosing pools, clusters and machines for the replicas of services; `queries` is the door for callers.",
+        "Choosing pools, clusters and machines for the replicas of services; `queries` answers queries about them.",
         "",
         VALUES,
     ),
     "placement.inputs": Folder(
-        "Figures that placement is given: price book, price catalog, latencies, ledger arithmetic.",
+        "Figures that placement reads: price book, price catalog, latencies, ledger arithmetic.",
         "kinds kinds.meta",
         VALUES,
     ),
@@ -107,7 +107,7 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "placement.queries": Folder(
-        "plan, why, fit, what-if, cost and optimise as query in, document out: the only door for server and CLI.",
+        "The entry point of server and CLI for plan, why, fit, what-if, cost and optimise: query in, document out.",
         "kinds.meta engine placement.explain placement.fit placement.greedy placement.inputs placement.model placement.optimise placement.plan"
         " placement.plugins placement.plugins.filters placement.status",
         VALUES,

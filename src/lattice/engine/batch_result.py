@@ -19,7 +19,7 @@ class Pick(NamedTuple):
 
     row: int
     total: float
-    # NO_ROW without another feasible row.
+    # NO_ROW if no other row is feasible.
     runner_up: int
     runner_up_total: float
     # The part of the total from the domain score: equal for all rows of a topology domain; 0 without such a
@@ -135,8 +135,9 @@ class BatchResult:
         times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
         places = list(last.values())
         subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
-        # The first reason that rejects a row after its last pick, keyed by the index of the next ask. In
-        # reverse, so that the first reason of a row overwrites later reasons.
+        # Only the last pick of a row can make the row rejected. The key is the index of the next ask, the
+        # first for which the rejection counts. The reasons are read in reverse, so that the first reason of a
+        # row overwrites the later ones.
         newly_rejected: dict[int, Reason] = {}
         for reason, mask in reversed(
             collect_rejections(self.ask, subset, self.shape_cache.plugins.row_filters).items()

@@ -37,7 +37,8 @@ class FrozenExplanation(NamedTuple):
 class Decision:
     """The decision for one ask, valid until the table changes.
 
-    `copy` keeps totals and reasons; `freeze` in explain.py also keeps the explanation.
+    To use a decision longer, take a `copy`, which keeps totals and reasons, or `freeze` it (explain.py),
+    which also keeps the explanation.
     """
 
     ask: Ask
@@ -76,15 +77,16 @@ class Decision:
 
 
 class ActivePlugins:
-    """The plugins of a profile that apply to a shape, by `Reach`: when an answer must be evaluated again."""
+    """The plugins of a profile that apply to a shape, grouped by `Reach`, which tells when the engine
+    evaluates a plugin again."""
 
     __slots__ = ("ask", "domain_score", "profile", "row_filters", "row_scores", "wide_filters", "wide_scores")
 
     def __init__(self, ask: Ask, profile: Profile) -> None:
         self.ask, self.profile = ask, profile
         filters, scores = profile.filters_by_reach, profile.scores_by_reach
-        self.row_filters: Sequence[Filter] = [plugin for plugin in filters["moving"] if plugin.applies(ask)]
-        self.row_scores: WeightedScores = [pair for pair in scores["moving"] if pair[0].applies(ask)]
+        self.row_filters: Sequence[Filter] = [plugin for plugin in filters["row"] if plugin.applies(ask)]
+        self.row_scores: WeightedScores = [pair for pair in scores["row"] if pair[0].applies(ask)]
         self.wide_filters: Sequence[Filter] = [plugin for plugin in filters["wide"] if plugin.applies(ask)]
         self.wide_scores: WeightedScores = [pair for pair in scores["wide"] if pair[0].applies(ask)]
         is_single = len(self.wide_scores) == 1 and hasattr(self.wide_scores[0][0], "domain_scores")
@@ -146,8 +148,8 @@ class FixedCache:
         return totals, reasons
 
     def _update_rows(self, ask: Ask, table: Table, plugins: ActivePlugins, changed: list[int]) -> bool:
-        """Evaluate only the changed rows. False: the reasons differ from the cached reasons, so that every
-        row must be evaluated."""
+        """Evaluate only the changed rows. Return False if the reasons differ from the cached reasons; then
+        every row must be evaluated."""
         subset = table.subset(changed)
         totals, reasons = self._evaluate_fixed(ask, subset, plugins)
         if reasons.keys() != self.reasons.keys():
@@ -167,10 +169,10 @@ def _grow_to(
 
 
 class ShapeCache:
-    """Cached answers of the row plugins for one shape, updated row by row.
+    """Cached answers of the plugins of reach "row" for one shape, updated row by row.
 
-    The totals of fixed plugins are added last everywhere, so that float sums are equal however a total was
-    computed.
+    Everywhere, the totals of fixed plugins are added after the scores of row plugins are summed, so that
+    float sums are equal however a total was computed.
     """
 
     __slots__ = (
@@ -198,8 +200,8 @@ class ShapeCache:
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
             fixed = _fixed_cache_of(ask, table, self.plugins)
-        # The cached masks are valid row by row only if no evaluation of all rows has replaced the fixed
-        # reasons, and no aggregate has changed.
+        # Evaluating only the changed rows is enough if no aggregate has changed and `reasons` still holds the
+        # masks of the fixed cache, which an evaluation of all rows replaces.
         is_incremental = (
             fixed is self.fixed
             and fixed.full_evaluations == self._fixed_evaluations
@@ -219,7 +221,7 @@ class ShapeCache:
         )
 
     def _update_rows(self, ask: Ask, table: Table, changed: list[int]) -> bool:
-        """Evaluate only the changed rows. False: the reasons differ from the cached reasons."""
+        """Evaluate only the changed rows. Return False if the reasons differ from the cached reasons."""
         subset = table.subset(changed)
         totals, reasons = evaluate(ask, subset, self.plugins.row_filters, self.plugins.row_scores)
         if reasons.keys() != self._row_reasons.keys():
@@ -317,8 +319,8 @@ def decide(ask: Ask, table: Table, profile: Profile) -> Decision:
     if plugins.domain_score and not wide_reasons:
         score, weight = plugins.domain_score
         domain_scores = score.domain_scores(ask, table)
-        # Equal to the weighted totals below, with fewer multiplications; mode "wrap" maps code -1 to the last
-        # value.
+        # Equal to the weighted totals below, with fewer multiplications. Mode "wrap" maps code -1, a row in
+        # no domain, to the last value, which is the score of such rows.
         wide = (domain_scores.values() * weight).take(domain_scores.codes, mode="wrap")
         totals = np.add(wide, totals, out=wide)
     elif plugins.wide_scores:
@@ -337,7 +339,7 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
     decides."""
     if not len(totals):
         return NO_ROW, NO_ROW
-    # The first maximum in row order is then also the first in tie order.
+    # If rows are in tie order, the first maximum in row order is also the first in tie order.
     if table.is_in_tie_order:
         return _first_two(totals)
     order = table.rows_by_rank()
@@ -349,8 +351,8 @@ def best_two(table: Table, totals: Floats) -> tuple[int, int]:
 
 
 def _first_two(totals: Floats) -> tuple[int, int]:
-    """The indices of the highest and the second highest total; `totals` is overwritten for a moment and
-    restored."""
+    """The indices of the highest and the second highest total; one entry of `totals` is overwritten meanwhile
+    and restored."""
     first = int(totals.argmax())
     best = totals[first]
     if best == REJECTED_TOTAL:

@@ -1,5 +1,5 @@
-"""Decide many equal asks at once, with the same result as one at a time, by evaluating the next totals of
-many rows together."""
+"""Decide many equal asks at once, with the same result as deciding one at a time, by evaluating the next
+totals of many rows together."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
@@ -145,9 +145,9 @@ def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: flo
     """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
     be picked by `count` asks.
 
-    Rounding can make totals within the margin equal, so that rank decides between the rows. With a margin,
-    all of the `count` picks may therefore fall on rows with the last total: up to `count` such rows, in the
-    order of rank, are kept.
+    Rounding can make totals within the margin equal; rank then decides between the rows. With a margin, all
+    of the `count` picks may therefore fall on rows whose total is the lowest of the best `count` totals. Up
+    to `count` of these rows are kept, in the order of rank.
     """
     if len(rows) <= count:
         return rows
@@ -255,8 +255,8 @@ class _Domains:
             if total != REJECTED_TOTAL:
                 domain.push(total, rank, row)
             changed = self._scores.place(code)
-            # Every domain gets a new bid below, so that all present bids are stale.
             if changed is None:
+                # Every domain gets a new bid below, so all present bids are stale.
                 self._heap.clear()
                 changed = self._domains
             for changed_code in changed:

@@ -1,4 +1,5 @@
-"""Columns and aggregates derived from fixed columns, cached and updated where fixed columns change."""
+"""Columns and aggregates derived from fixed columns (columns that placements never change, see `Table.set`),
+cached and updated where a fixed column changes."""
 
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, Protocol, TypeVar
@@ -7,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Value = TypeVar("Value")
-# Limit of changes in a log; a reader that is further behind evaluates all rows again.
+# Limit of changes in a log. A reader that needs older changes evaluates all rows again.
 MAX_LOGGED_CHANGES = 1 << 16
 # Limit of cached derived columns, and of cached aggregates.
 MAX_CACHED_COLUMNS = 4096
@@ -51,8 +52,8 @@ class DerivableTable(Protocol[TableT_co, SubsetT_co]):
         ...
 
     def fixed_since(self, version: int) -> list[int] | None:
-        """Return the rows that changed in a fixed column after the fixed version; None if the log no longer
-        holds all changes after that version."""
+        """Return the rows that changed in a fixed column after `version`, an earlier `fixed_version`; None if
+        the log no longer holds all changes after that version."""
         ...
 
 

@@ -16,8 +16,8 @@ Scope = Literal["fixed", "row", "domain", "table"]
 
 
 class Ask(Protocol):
-    """A replica or workload to place. `shape` holds every property that plugins read: asks of equal shape get
-    equal answers."""
+    """The resolved needs of one replica or workload in a decision. `shape` holds every property that plugins
+    read: asks of equal shape get equal answers."""
 
     @property
     def name(self) -> str: ...
@@ -45,8 +45,8 @@ class Ask(Protocol):
 
 
 class Reason(Protocol):
-    """The reason of a rejection. A value: equal reasons are the same reason. The text is rendered on
-    demand."""
+    """The reason of a rejection. Reasons compare by value: equal reasons are one reason, and their rows are
+    counted together. The text is rendered on demand."""
 
     @property
     def plugin(self) -> str: ...
@@ -70,7 +70,8 @@ class BulkReason(Reason, Protocol):
 
 
 class Shortfall(NamedTuple):
-    """Need, have and missing amounts as users read them. A tuple, because one explanation holds thousands."""
+    """Need, have and missing amounts as users read them. A tuple, because one explanation holds thousands of
+    shortfalls."""
 
     what: str
     need: str = ""
@@ -78,7 +79,7 @@ class Shortfall(NamedTuple):
     missing: str = ""
 
     def __str__(self) -> str:
-        """The text omits the missing amount where it only repeats the need."""
+        """The text omits a missing amount that only repeats the need, unless `have` is "0"."""
         if not self.need:
             return self.what
         missing = (
@@ -89,7 +90,8 @@ class Shortfall(NamedTuple):
         return f"{self.what}: need {self.need}, have {self.have}{missing}"
 
 
-# Reason -> rejected rows. For one ask the set of reasons is the same whichever rows are evaluated.
+# Reason -> rejected rows. For one ask and one state of the table, every subset of rows gives the same set of
+# reasons; a mask may be all False.
 Rejections = Mapping[Reason, Flags]
 
 
@@ -145,22 +147,23 @@ class DomainScores(Protocol):
 
 
 class DomainScorePlugin(Score, Protocol):
-    """A score of wide reach with one value per domain, so that equal asks can be decided in batches."""
+    """A score of wide reach with one value per domain. Equal asks can be decided in batches with such a
+    score."""
 
     def domain_scores(self, ask: Ask, table: Table) -> DomainScores: ...
 
 
 WeightedScores = Sequence[tuple[Score, np.float32]]
-# When an answer is evaluated again. fixed: when a fixed column of the row changes; moving: when the row
-# changes; wide: for every decision.
-Reach = Literal["fixed", "moving", "wide"]
-REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "moving", "domain": "wide", "table": "wide"}
+# When the engine evaluates an answer of a plugin again. fixed: when a fixed column of the row changes; row:
+# when the row changes; wide: for every decision.
+Reach = Literal["fixed", "row", "wide"]
+REACH_BY_SCOPE: Mapping[Scope, Reach] = {"fixed": "fixed", "row": "row", "domain": "wide", "table": "wide"}
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Plugins with their weights. Compared by identity: caches are keyed by profile, so that a profile must
-    be built once and reused."""
+    """Plugins with their weights. Profiles compare by identity and are keys of caches, so build a profile
+    once and reuse it."""
 
     name: str
     filters: tuple[Filter, ...]

@@ -29,7 +29,8 @@ FIRST_LINES = 8
 # the resources without capacity and allocation share it.
 EMPTY_LINE = 0
 LINE_ARRAYS = ("_total", "_allocated", "_free", "_inverse", "_share")
-# Buffers in rotation: a score needs a few at a time.
+# Buffers are handed out in rotation. A score uses only a few at a time, so none is reused while the score
+# runs.
 FLOAT_BUFFER_COUNT = 12
 
 
@@ -89,11 +90,11 @@ class Rows(Protocol):
 
 
 class Table:
-    """All candidates. Rows are appended, and reused after removal; a change of a candidate changes only its
-    row.
+    """All candidates, one per row. A new candidate takes the row of a removed candidate, or a row at the end;
+    a change of a candidate changes only its row.
 
-    Allocations are exact integers; shares for scoring are 32-bit floats derived from the integers, equal
-    whatever the order of allocations.
+    Allocations are exact integers; shares for scoring are 32-bit floats derived from the integers, so the
+    order of allocations does not change them.
     """
 
     def __init__(self, resources: Sequence[str] = (), seed: int = 0) -> None:
@@ -103,11 +104,12 @@ class Table:
         self.names: list[str] = []
         self.row_of: dict[str, int] = {}
         self.count = 0
-        # True: rows are sorted by rank, which breaks ties, so the first row with the best total is chosen.
+        # True while the rows are sorted by rank. Rank breaks ties, so the first row with the best total is
+        # then the choice.
         self.is_in_tie_order = True
         self._tie_order = TieOrder()
         self._changes = ChangeLog()
-        # Added and removed rows, and rows with a change in a column from which values are derived.
+        # Rows that were added, removed or resized, or that changed in a fixed column (see `set`).
         self._fixed_changes = ChangeLog()
         self._free_rows: list[int] = []
         self._capacity = FIRST_CAPACITY
@@ -180,8 +182,8 @@ class Table:
     def memo(self, key: Hashable, make: Callable[["Table"], NDArray[Any]]) -> NDArray[Any]:
         """Return an array computed from fixed columns, computed again when a fixed column changes.
 
-        Do not use it in plugins whose answers are cached by row: the engine does not evaluate a row again
-        when the array changes.
+        Plugins whose answers are cached row by row must not call `memo`: the engine does not evaluate a row
+        again when the array changes.
         """
         entry = self._memos.get(key)
         if entry is None or entry[0] != self.fixed_version:
@@ -216,8 +218,8 @@ class Table:
         return self.resource_index[name]
 
     def _line_of(self, resource: int) -> int:
-        """The line of the resource for writing. Lines of resources without capacity and allocation are given
-        to other resources."""
+        """Return the line of the resource for writing. When the arrays are full, lines of resources without
+        capacity and allocation are given to other resources."""
         if self._line_by_resource[resource] != EMPTY_LINE:
             return self._line_by_resource[resource]
         # Lines are reclaimed only when the arrays are full: the search reads every line.
@@ -239,7 +241,10 @@ class Table:
         return line
 
     def add_column(self, name: str, dtype: Any, fill: Any = 0) -> None:
-        """Add a column; `fill` is the value of every row until set, also of rows added later."""
+        """Add a column; `fill` is the value of every row until set, also of rows appended later.
+
+        A row that a new candidate reuses keeps the values of the removed candidate until they are set.
+        """
         if name not in self._columns:
             self._columns[name] = np.full(self._capacity, fill, dtype)
             self._fill_values[name] = fill
@@ -264,7 +269,8 @@ class Table:
         self._columns["alive"][row] = True
         self._columns["rank"][row] = rank = tie_rank(self.seed, name)
         self._allocated[:, row] = 0
-        # A removed row has the rank of the row before, so that comparing with the neighbours is enough.
+        # A removed row has the rank of the row before it, so it is enough to compare the new rank with the
+        # neighbours.
         ranks = self._columns["rank"]
         self.is_in_tie_order = (
             self.is_in_tie_order
@@ -351,8 +357,8 @@ class Table:
         self.touch_fixed(row)
 
     def set(self, row: int, column: str, value: Any, *, fixed: bool = True) -> None:
-        """Set a value of a column; `fixed` tells whether the column is a fixed column, from which other
-        values may be derived."""
+        """Set a value of a column. `fixed` is True for a fixed column: placements never change it, so other
+        values may be derived from it and cached."""
         self._columns[column][row] = value
         if fixed:
             self.touch_fixed(row)
@@ -422,13 +428,14 @@ class Table:
         return self._changes.since(version)
 
     def fixed_since(self, version: int) -> list[int] | None:
-        """Return the rows that changed in a fixed column after the fixed version; None if the log no longer
-        holds all changes after that version."""
+        """Return the rows that changed in a fixed column after `version`, an earlier `fixed_version`; None if
+        the log no longer holds all changes after that version."""
         return self._fixed_changes.since(version)
 
 
 def as_floats(amounts: Integers) -> Floats:
-    """Convert with two roundings, as np.float32(int) does: equal to the last bit, also beyond 2^53."""
+    """Convert with two roundings, as np.float32(int) does, so both results are equal to the last bit, also
+    beyond 2^53."""
     converted: Floats = amounts.astype(np.float64).astype(np.float32)
     return converted
 

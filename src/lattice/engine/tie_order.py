@@ -19,8 +19,7 @@ def tie_rank(seed: int, name: str) -> int:
 
 
 class TieOrder:
-    """All rows by rank. Removed rows stay included: their totals are -inf, so that no decision chooses
-    them."""
+    """All rows by rank. Removed rows stay included: their totals are -inf, so no decision chooses them."""
 
     def __init__(self) -> None:
         self._rows: Rowids = np.empty(0, np.intp)

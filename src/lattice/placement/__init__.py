@@ -1,4 +1,4 @@
-"""Choosing pools, clusters and machines for the replicas of services; `queries` is the door for callers.
+"""Choosing pools, clusters and machines for the replicas of services; `queries` answers queries about them.
 
 Imported by: nothing.
 May import: errors.

@@ -216,7 +216,7 @@ PLACES = [Place("us-east", "aws", "us-east-1"), Place("dc", "vsphere", "here", "
     ("lines", "where", "what"),
     [
         pytest.param("", "rtt.csv", "is empty", id="nothing in it"),
-        pytest.param("from,to,ms\n", "rtt.csv", "has no round trips, only their heads", id="only heads"),
+        pytest.param("from,to,ms\n", "rtt.csv", "has a header, but no round trips", id="only a header"),
         pytest.param(
             "from,to,ms\nus-east,hall,3\nus-esat,hall,3\n",
             "rtt.csv line 3",

@@ -28,7 +28,7 @@ API_VERSION = f"{GROUP}/{VERSION}"
 
 @dataclass(frozen=True, slots=True)
 class RequiredInfrastructure:
-    """`place_count` new places, all with these properties.
+    """`place_count` new places (regions or data centers), all with these properties.
 
     One place is in every region of `regions`; other places are outside `excluded_regions`. With `place_count`
     0 no new place helps.

@@ -45,7 +45,8 @@ MAX_BLOCKERS_PER_SET = 6
 MAX_STARTING_SETS = 6
 # Limit of offers named in one sentence.
 MAX_NAMED_OFFERS = 3
-# A minimal set of blockers: the service fits without the set, but not with any blocker of the set.
+# A minimal set of blockers: the service fits if the whole set is dropped, but not if any blocker of the set
+# is kept.
 BlockerSet = tuple[Blocker, ...]
 
 
@@ -347,7 +348,8 @@ def _grow_until_feasible(checker: FeasibilityChecker, start: frozenset[Blocker])
 def minimal_subset(
     blockers: frozenset[Blocker], is_enough: Callable[[Iterable[Blocker]], bool], order: tuple[Blocker, ...]
 ) -> frozenset[Blocker]:
-    """Return a smallest subset that suffices on its own; no blocker of the subset can be left out."""
+    """Return a subset that suffices on its own and of which no blocker can be left out; of a small set, the
+    smallest such subset."""
     remaining = [blocker for blocker in order if blocker in blockers]
     for blocker in list(remaining):
         fewer = [candidate for candidate in remaining if candidate is not blocker]

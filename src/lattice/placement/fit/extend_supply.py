@@ -1,5 +1,5 @@
-"""Change options of the platform that extend an offer: properties, machine types, capacity, budget or
-overflow."""
+"""Options for changes by the platform team that extend an offer: its properties, machine types, capacity,
+budget or overflow."""
 
 from collections.abc import Mapping
 from decimal import Decimal
@@ -31,7 +31,7 @@ from lattice.placement.plugins.filters.capacity import InsufficientCapacity
 from lattice.placement.plugins.filters.overflow import OverflowClosed, offer_utilisation
 from lattice.placement.plugins.rejection_reasons import MissingProperty, format_amount
 
-# By kind of requirement: the field in manifests, and the field of the class.
+# By kind of requirement: the field in manifests, and the attribute of the Python class.
 PROPERTY_FIELDS = {
     "compliance": ("compliance", "compliance"),
     "capability": ("capabilities", "capabilities"),
@@ -200,7 +200,8 @@ def _fitting_class(candidate: RejectedCandidate) -> str:
 
 
 def _new_class(candidate: RejectedCandidate) -> ChangeOption:
-    """Return the option to define a node class of exactly one replica; its price is unknown."""
+    """Return the option to define a node class that has exactly the size of one replica; the price of the
+    class is unknown."""
     name, provider = f"{candidate.demand.name.rpartition('/')[2]}-machine", candidate.offer.place.provider
     node_class = machine_class(required_for(candidate.demand, None, candidate.fleet), name, provider)
     size = " and ".join(

@@ -1,4 +1,9 @@
-"""Search for the smallest changes, by team or platform, that make a service fit, with their costs."""
+"""Search for the smallest changes, by team or platform, that make a service fit, with their costs.
+
+A change option has a strength, for example how far it raises a limit; tuning finds the weakest strengths that
+suffice. The upper bound (greedy/upper_bound.py) proves cheaply that a service does not fit. A waiting service
+is another service that lacks replicas.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +53,7 @@ MAX_FOLLOWED = 6
 MAX_PLATFORM_TRIALS = 8
 MAX_PLATFORM_FOLLOWED = 2
 
+# Options that are tried together.
 OptionSet = tuple[ChangeOption, ...]
 RankedT = TypeVar("RankedT")
 
@@ -65,7 +71,7 @@ class Suggestion:
     services_ahead: tuple[str, ...] = ()
     # False: the services ahead use the capacity that this service needs.
     is_enough: bool = True
-    # Micro-dollars per hour that the service costs then; None: not computed.
+    # Micro-dollars per hour that the service costs after the edits; None: not computed.
     service_rate: int | None = None
     # Steps by which limits are raised or requirements lowered; breaks ties between equal costs.
     extent: int = 0
@@ -473,8 +479,7 @@ def _tune(trial: ServiceTrial, candidate: OptionSet) -> TunedSuggestion | None:
         if option.max_strength > 1:
             hint = result.strengths[measured.index(position)] if position in measured else 0
             edit_set = edit_set.with_strength(position, _weakest(trial, edit_set, position, hint))
-    # With less of one option, waiting services may use less capacity, so that less of another option
-    # suffices.
+    # With less of one option, waiting services may use less capacity, so less of another option suffices.
     while weaker := next((candidate for candidate in edit_set.weaker() if trial.run(candidate.edits)), None):
         position = next(
             index for index, strength in enumerate(edit_set.strengths) if strength != weaker.strengths[index]

@@ -37,7 +37,7 @@ def _missing_by_row(failure: PlacementFailure) -> list[tuple[int, ...]]:
             case LatencyExceeded(requirement=requirement, service=service):
                 rtt_ms = fleet.ms_to_nearest(sorted(set(fleet.replicas.offer_rows(service))))
                 columns.append(np.maximum(0, rtt_ms - requirement.amount))
-            # How far the largest machine of every offer is too small.
+            # By how much the largest machine of every offer is too small.
             case ReplicaTooLarge(demand=demand):
                 catalog = fleet.quotes.catalog
                 for resource, amount in demand.effective_needs.items():

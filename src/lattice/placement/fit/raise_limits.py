@@ -1,5 +1,4 @@
-"""Change options of the platform that raise limits of an offer: capacity limits, budgets and unknown
-prices."""
+"""Options for changes by the platform team that raise limits of an offer or state unknown prices."""
 
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -91,7 +90,7 @@ def _needed(candidate: RejectedCandidate, name: str, count: int) -> int:
     return min(needed, default=0)
 
 
-# By resource: the field of the class, the field in manifests, the unit.
+# By resource: the attribute of the Python class, the field in manifests, the unit.
 _POOL_LIMITS = {
     "nodes": ("max_nodes", "maxNodes", 1),
     "cpu": ("max_cores", "maxCores", MILLI),
@@ -274,7 +273,8 @@ def _more_gpus(candidate: RejectedCandidate) -> Iterator[ChangeOption]:
 
 
 def all_limit_options(candidate: RejectedCandidate) -> list[ChangeOption]:
-    """Return options for all limits of the offer, whether or not the next machine would exceed the limit."""
+    """Return options for the capacity limits of a pool, the cluster limits of a cloud region and all budgets,
+    whether or not the next machine would exceed the limit."""
     options: list[ChangeOption] = []
     if isinstance(candidate.supply_object, LatticePool):
         options += [

@@ -29,7 +29,7 @@ from lattice.placement.plugins.rejection_reasons import format_amount
 MAX_TAINTS_OFFERED = 4
 # By resource: the field in manifests.
 MANIFEST_FIELDS = {"cpu": "cores", "memory": "memoryGi", "storage": "storageGi", "gpu": "gpu"}
-# By resource: the field of the class `PlacementResources`.
+# By resource: the attribute of the Python class `PlacementResources`.
 CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", "gpu": "gpu"}
 
 
@@ -135,8 +135,8 @@ def _excluding(words: Sequence[str], value: str) -> tuple[str, ...]:
 
 
 def _lower_request(service: LatticeService, resource: str, amount: int) -> ChangeOption | None:
-    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a GPU or,
-    for other resources, one unit.
+    """Return the option to lower the request of one replica, in steps of a milli-core, a mebibyte, a whole
+    GPU, a thousandth of a GPU if the request is a share of one, or one unit of another resource.
 
     The request can go to zero, except for cpu and memory, since a replica needs some of both to run.
     """
@@ -239,8 +239,8 @@ def _with_container_amount(service: LatticeService, main_container: str, resourc
 def _relax_latency(
     requirement: Requirement, demand: Demand, service: LatticeService, fleet: Fleet
 ) -> ChangeOption:
-    """Return the option to raise the latency limit, up to the latency of the farthest offer that is known; if
-    no offer is beyond the limit, the option removes the limit."""
+    """Return the option to raise the latency limit, up to the farthest offer with a known latency; if no such
+    offer is beyond the limit, the option removes the limit."""
     name, target_rows = (
         requirement.value,
         sorted(set(fleet.replicas.offer_rows(dict(demand.latency_to)[requirement.value]))),

@@ -44,7 +44,8 @@ class StagedDecision:
     placements: dict[str, Placement] = field(default_factory=dict)
     stages: list[CommitStage] = field(default_factory=list)
     remediations: dict[str, list[Remediation]] = field(default_factory=dict)
-    # Clusters that keep all machines for now.
+    # Clusters that keep all machines for now, because the replicas that run there differ from the placed
+    # replicas.
     unsettled_clusters: set[str] = field(default_factory=set)
     # Node groups where a new machine is paid for before the replaced machine is gone.
     paid_in_advance: frozenset[NodeGroupKey] = frozenset()

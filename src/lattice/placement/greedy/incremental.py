@@ -45,7 +45,8 @@ def _is_price_only(demand: Demand, fleet: Fleet) -> bool:
 class PriceOrder:
     """The offers of one decision ordered by the cost of a replica, without a run of the plugins.
 
-    The order is valid as long as the fleet changes only in offers that were chosen and have no machine left.
+    The order is valid as long as the fleet changes only in offers that were chosen and that can add no
+    further machine.
     """
 
     def __init__(self, ask: ReplicaAsk, fleet: Fleet, decision: Decision) -> None:
@@ -75,8 +76,8 @@ class PriceOrder:
         if has_free_capacity:
             cheapest = int(self._rate_per_replica.min())
             self._rate_per_replica[row] = 0
-            # If the difference is smaller, the scores may be equal and the tie order decides, so compute the
-            # scores then.
+            # With a smaller difference the scores may be equal, and the tie order decides; the scores are
+            # then computed below.
             if cheapest > self._max_rate >> SCORE_PRECISION_BITS:
                 return row
         else:
@@ -130,8 +131,8 @@ class IncrementalPlacer:
         self._price_order: PriceOrder | None = None
 
     def decide(self, ask: ReplicaAsk) -> Decision:
-        """Choose an offer for the replica; reuse the previous decision, then the price order, before all
-        plugins run."""
+        """Choose an offer for the replica: reuse the previous decision if it still holds, else use the price
+        order, else run all plugins."""
         # A replica that is tied to regions is always decided anew.
         if self._current_offer and not ask.region and not ask.excluded_regions:
             reusable = (
@@ -188,7 +189,8 @@ class IncrementalPlacer:
             )
 
     def _is_reusable(self, decision: Decision) -> bool:
-        """Report whether the decision depends on replicas in the offer only through their free capacity."""
+        """Report whether the replicas in the chosen offer affect the decision only through the free capacity
+        of its machines."""
         row = decision.chosen
         if (
             self.demand.spread
@@ -224,7 +226,9 @@ class IncrementalPlacer:
         if assignment is None:
             assignment = self._provision(filler) or filler.assign(below_threshold=False)
         if assignment is None:
-            raise LookupError(f"{self.fleet.offers[filler.row].name} has no room for {self.demand.name}")
+            raise LookupError(
+                f"{self.fleet.offers[filler.row].name} has no free capacity for {self.demand.name}"
+            )
         return assignment
 
     @property
@@ -253,7 +257,7 @@ class IncrementalPlacer:
         if self._next_type is None:
             # The decision for an offer without free capacity counted on the next machine type.
             self._reusable_decisions.pop(False, None)
-        # The new machine changes more than the cost of the next machine in the offer.
+        # In these cases the new machine changes more than the cost of the next machine in the offer.
         affects_other_offers = (
             self._weighs_free_capacity
             or self._last_ask.overflow_source

@@ -19,14 +19,15 @@ MachineEntry = tuple[int, int, int, str, int]
 
 
 def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
-    """Assign one replica inside the offer; raises LookupError if the offer has no free capacity.
+    """Assign one replica inside the offer; raises LookupError if the offer has no free capacity and can add
+    no machine.
 
     This is the reference: every call searches all machines of the offer. `OfferFiller` is the fast path for
     many replicas of one service; `test_batch_placement_equals_single_in_random_worlds` proves both equal.
     """
     machine = _choose_machine(ask, fleet, row)
     if machine is None:
-        raise LookupError(f"{fleet.offers[row].name} has no room for {ask.name}")
+        raise LookupError(f"{fleet.offers[row].name} has no free capacity for {ask.name}")
     return fleet.assign_replica(ask.demand, machine)
 
 

@@ -39,12 +39,13 @@ class OrphanedState:
     @staticmethod
     def of(replicas: OrphanedReplicas, clusters: tuple[LatticeCluster, ...], world: World) -> "OrphanedState":
         """Compute the rates of the clusters and the shares of the services."""
-        # The ledgers price the machines, else the classes; owned infrastructure costs nothing.
+        # A machine costs what a ledger pays for it, or the price of its node class if no ledger pays for it.
+        # Owned infrastructure costs nothing.
         ledger_prices = LedgerPrices.of(world.objects.values(), world.supply.node_classes)
         cluster_rates, offer_rates = dict[str, int](), Counter[str]()
         for cluster in clusters:
             name, spec, rate = cluster.metadata.name, cluster.spec, 0
-            # In a data center the pool and the infrastructure have the same name.
+            # The cluster of a data center has the same name as pool and as infrastructure, and costs nothing.
             if spec.pool != spec.infrastructure:
                 for node_class, count in spec.nodes.items():
                     for _ in range(count):
@@ -136,8 +137,8 @@ def orphaned_replicas(
     for name, service in world.services.items():
         remaining, placements = world.demands[name].replicas - fleet.replicas.count(name), []
         for placement in service.status.placements:
-            # The cluster object exists, and the fleet lacks the cluster: its pool was deleted or its offer
-            # withdrawn.
+            # The cluster object exists, but the fleet lacks the cluster: its pool was deleted or its offer
+            # was withdrawn.
             is_orphaned = (
                 placement.cluster not in fleet.clusters
                 and (LatticeCluster.resource.kind, "", placement.cluster) in world.objects

@@ -25,8 +25,8 @@ UNCAPPED_RATE = 1 << 60
 
 @dataclass(slots=True)
 class Placement:
-    """The assignments of one service, with the decisions to explain; the last decision is the failed one if a
-    replica fits no offer."""
+    """The assignments of one service, with the decisions kept for explanations. If a replica fits no offer,
+    the decision that failed is the last."""
 
     demand: Demand
     assignments: list[Assignment] = field(default_factory=list)
@@ -38,15 +38,15 @@ class Placement:
 
     @property
     def is_short_of_capacity(self) -> bool:
-        """Report whether the failed replica was allowed in all regions: then it lacked capacity, and no rule
-        over all replicas failed."""
+        """Report whether the failed replica was allowed in all regions. If so, capacity was missing, and no
+        rule over all replicas failed."""
         ask = self.failed_ask
         return ask is not None and not ask.region and not ask.excluded_regions
 
     @property
     def is_complete(self) -> bool:
-        """Report whether all desired replicas have an assignment; conflicting requirements do not change the
-        result."""
+        """Report whether all desired replicas have an assignment, which is possible even if requirements
+        conflict."""
         return not self.missing
 
 
@@ -158,7 +158,7 @@ def missing_replica_asks(
     """
     while missing := max(0, demand.replicas - fleet.replicas.count(demand.name)):
         if on_largest_types:
-            # Round up to a number with few digits: one quote then serves many replicas.
+            # Round up to a multiple of a power of two, so that one quote serves many replicas.
             step = 1 << max(0, missing.bit_length() - 4)
             capacity_target = -(-missing // step) * step
         else:
@@ -190,7 +190,7 @@ def violated_rules(
 ) -> list[str]:
     """List the rules over all replicas that a distribution with `counts` replicas by offer row violates.
 
-    `counted_offers` marks empty offers that count for the skew.
+    `counted_offers` marks offers whose domains count for the skew even without a replica.
     """
     used_offers = [fleet.offers[row] for row, count in counts.items() if count]
     broken = [

@@ -92,7 +92,7 @@ class PlanRounds:
 
 
 def place_all(demands: Iterable[Demand], fleet: Fleet, *, keep_decisions: int = 0) -> dict[str, Placement]:
-    """Place all services as a plan does; return the placements of services with missing replicas."""
+    """Place all services as a plan does; return a placement for every service that had missing replicas."""
     return place_in_rounds(demands, fleet, PlanRounds(fleet), keep_decisions)
 
 
@@ -255,8 +255,8 @@ def place_group(group: Sequence[Demand], fleet: Fleet, *, keep_decisions: int = 
         with fleet.attempt() as attempt:
             placements = _place_group_from(group, offer, fleet, keep_decisions)
             is_complete = all(placement.is_complete for placement in placements)
-            # A service of a cycle was placed without its latency limit: the whole group must keep every
-            # limit.
+            # A service of a cycle may have been placed without its latency limit, so every limit of the group
+            # is checked again here.
             attempt.succeeded = is_complete and not any(
                 misplaced_assignments(demand, fleet) for demand in group
             )
@@ -306,8 +306,8 @@ def misplaced_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
 
 
 def find_stale_placement(demand: Demand, fleet: Fleet) -> StalePlacement | None:
-    """Return the replicas and rules that violate the current requirements, or None if all replicas may
-    stay."""
+    """Return the replicas that violate the current requirements, and the reasons with the violated rules;
+    None if all replicas may stay."""
     misplaced = misplaced_assignments(demand, fleet)
     broken_rules = [demand.rule_conflict] if demand.rule_conflict else _violated_rules(demand, fleet)
     if not misplaced and not (broken_rules and fleet.assignments.get(demand.name)):
@@ -331,8 +331,8 @@ def find_stale_placement(demand: Demand, fleet: Fleet) -> StalePlacement | None:
 def _violated_rules(demand: Demand, fleet: Fleet) -> list[str]:
     """List the violated rules over all replicas.
 
-    An offer in a new region does not make an existing spread uneven; a spread with all replicas in one of
-    several domains is uneven.
+    A domain without replicas counts only if all replicas are in one domain, so an offer in a new region does
+    not make an existing spread over several domains uneven.
     """
     counts = fleet.replicas.by_offer(demand.name)
     broken = violated_rules(demand, fleet, counts)

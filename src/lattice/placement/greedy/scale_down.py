@@ -52,8 +52,8 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
 
 
 def _dependants_out_of_range(demand: Demand, fleet: Fleet, counts: Mapping[int, int], row: int) -> int:
-    """Count the replicas of dependants that lose their latency limit if the service loses its last replica in
-    offer `row`."""
+    """Count the replicas of dependants that would exceed their latency limit if the service lost its last
+    replica in offer `row`."""
     dependants = fleet.dependants.get(demand.name)
     remaining_rows = [counted_row for counted_row, count in counts.items() if count and counted_row != row]
     # With another replica in the same offer, no latency changes.

@@ -52,7 +52,7 @@ def max_additional_on_cheapest(demand: Demand, fleet: Fleet) -> int:
         replicas_on_type = np.where(
             type_ids == UNSET, 0, _per_machine(demand, fleet)[type_ids, np.arange(table.count)]
         )
-        # An offer with one machine left gets the cheapest type, so its replicas are bounded by that type.
+        # The last machine that an offer can add has the cheapest type, so that type bounds the replicas.
         is_last = table.free(table.resource_index["nodes"]) == 1
         # An offer with an idle machine is excepted: once that machine is removed, the offer can add more than
         # one machine.

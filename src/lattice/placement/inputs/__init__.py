@@ -1,4 +1,4 @@
-"""Figures that placement is given: price book, price catalog, latencies, ledger arithmetic.
+"""Figures that placement reads: price book, price catalog, latencies, ledger arithmetic.
 
 Imported by: cli.fleet controllers.automation controllers.services placement.feed placement.fit
 placement.model placement.queries placement.status server.fleet_queries server.live sim.planted_bugs

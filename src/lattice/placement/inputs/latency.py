@@ -295,7 +295,7 @@ def validate_latency_csv(text: str, source: str, offered: Iterable[Place]) -> No
     lines = list(read_csv(text, source, _COLUMNS))
     if not lines:
         raise Invalid(
-            "has no round trips, only their heads",
+            "has a header, but no round trips",
             where=source,
             fix="give one on each line, such as us-east,eu-west,85",
         )

@@ -45,8 +45,8 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """Machines of one cluster, and the accounts of all budgets that pay for the machines: of a region, a
-    cloud, an overflow."""
+    """Machines of one cluster, and the accounts of all budgets that pay for the machines, such as those of a
+    region, its cloud and an overflow."""
 
     accounts: tuple[Account, ...]
     cluster: str
@@ -73,8 +73,8 @@ class BudgetStatus:
 
 @dataclass(frozen=True, slots=True)
 class BudgetApproval:
-    """A budget may commit the rate. `is_over_soft_limit` states that the soft limit is exceeded, with this
-    commitment or even without it."""
+    """The answer that a budget may commit the rate. `is_over_soft_limit` states that the soft limit is
+    exceeded, with this commitment or even without it."""
 
     ledger: str
     resulting_status: BudgetStatus
@@ -83,8 +83,8 @@ class BudgetApproval:
 
 @dataclass(frozen=True, slots=True)
 class BudgetRejection:
-    """A hard budget may not commit the rate. `need` and `have` are micro-dollars per hour, `limit` and
-    `raise_by` per month."""
+    """The answer that a hard budget may not commit the rate. `need` and `have` are micro-dollars per hour,
+    `limit` and `raise_by` are micro-dollars per month."""
 
     ledger: str
     need: int
@@ -281,8 +281,8 @@ def required_limit(ledger: LatticeLedger, added_rate: int, now: datetime) -> int
     """The smallest limit, in micro-dollars per month, that allows `added_rate` per hour."""
     spent, remaining_us, committed = _month_to_date(ledger, now)
     return max(
-        # The division rounds up: the limit must cover the spending to the last part.
         (committed + added_rate) * HOURS_PER_MONTH,
+        # The division rounds up: the limit must cover the spending to the last part.
         -(-(spent + (committed + added_rate) * remaining_us) // MICROSECONDS_PER_HOUR),
     )
 

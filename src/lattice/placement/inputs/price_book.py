@@ -23,8 +23,8 @@ MAX_SCALE_MILLIONTHS = 1000 * MICRO
 _CLOUDS = ("aws", "gcp", "azure")
 _LATTICE_COLUMNS = ("region", "instance_type", "usd_per_hour")
 _SKYPILOT_COLUMNS = ("region", "instancetype", "price")
-# SkyPilot lists these GCP machines without the accelerators that always come with the machine: an a2-highgpu-1g at
-# a fifth of its price.
+# SkyPilot lists these GCP machines without the accelerators that always come with them; for example, it lists
+# an a2-highgpu-1g at a fifth of its price.
 _UNDERPRICED_GCP_TYPE = re.compile(r"(a|g|ct)\d\w*-")
 
 # Plain digits only: Decimal would accept signs, NaN and infinity too.
@@ -54,8 +54,8 @@ class PriceBook:
         return _builtin()
 
     def with_csv(self, text: str, source: str, as_of: str = "", provider: str = "") -> "PriceBook":
-        """The price book with the rows of the file on top; `provider` serves files that do not name a
-        provider."""
+        """The price book with the rows of the file added; a row replaces an earlier price of the same
+        machine. `provider` is the provider of rows that name none."""
         prices = dict(self.prices)
         for key, amount in _parse_prices(text, source, provider).items():
             prices[key] = Price(amount, source, as_of)
@@ -213,7 +213,8 @@ def _is_skypilot_machine(row: CsvRow, provider: str) -> bool:
 
 
 def _price_micros(row: CsvRow, column: str) -> int:
-    # Catalogs may print more digits than a manifest may state: rounded before the conversion rejects the digits.
+    # Catalogs may print more digits than the conversion to micro-dollars accepts, so the price is rounded
+    # first.
     price = row.number(column, MAX_PLAIN_NUMBER).quantize(Decimal("1e-6"), rounding=ROUND_HALF_UP)
     return dollars_to_micros(price)
 

@@ -15,7 +15,8 @@ class Site(NamedTuple):
 def site_of(provider: str, region: str) -> Site | None:
     """The site of a region by the table of its provider, or None.
 
-    The region of a provider without a table, as of a data center, is looked up in the tables of all clouds.
+    If the provider has no table, for example the provider of a data center, the region is looked up in the
+    tables of all clouds.
     """
     sites = _sites()
     cloud_name, name = provider.lower(), region.lower()

@@ -10,8 +10,8 @@ from lattice.placement.model.offer import NO_LIMIT, OfferTable
 
 
 class ClusterGroups:
-    """The group of a cluster names its rules, its overflow source and its reserve; a demand runs in clusters of
-    accepting groups only."""
+    """The group of a cluster names its rules, its overflow source and its reserve; replicas of a demand run
+    only in clusters of the groups that accept the demand."""
 
     def __init__(self, table: OfferTable, inventory: ClusterInventory) -> None:
         self._table, self._inventory = table, inventory
@@ -22,8 +22,8 @@ class ClusterGroups:
         return group_name(demand.rules.hash, overflow, offer if offer in demand.usable_reserves else "")
 
     def accepting(self, demand: Demand, overflow: str) -> tuple[str, ...]:
-        """The groups of clusters that accept the demand; a service with a reserve may join clusters outside
-        of the reserve too."""
+        """The groups of clusters that accept the demand; a service that may use a reserve may join clusters
+        outside of the reserve too."""
         reserves = demand.usable_reserves
         if "reservation" in demand.ignored_limits:
             reserves = reserves.union(self._table.offers_with_reserve)

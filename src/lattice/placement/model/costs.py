@@ -40,7 +40,7 @@ class BilledMachine:
 
 @dataclass(frozen=True, slots=True)
 class CostAllocation:
-    """Micro-dollars per hour: workloads + overhead = pools = total; services sum up the workloads of a
+    """Micro-dollars per hour: workloads + overhead = pools = total; `services` sums the workloads of each
     service."""
 
     total: int
@@ -120,9 +120,9 @@ def paid_machines(ledgers: Iterable[LatticeLedger]) -> dict[str, Counter[NodeGro
 def charges_due(
     fleet: Fleet, cluster: Cluster, desired: Mapping[str, int], paid: PaidMachines
 ) -> list[Charge]:
-    """Charges for the desired machines of a cluster that a budget does not pay yet.
+    """Charges for the desired machines of a cluster that a ledger does not pay for yet.
 
-    A ledger pays for a machine until the machine is deleted, so a new machine in place of a leaving machine
+    A ledger pays for a machine until the machine is deleted, so a machine that replaces a machine in deletion
     costs nothing more.
     """
     prices = {machine_type.name: machine_type.rate for machine_type in fleet.offers[cluster.offer_row].types}
@@ -193,7 +193,8 @@ def _shares(fleet: Fleet, service: str) -> Iterator[tuple[int, int]]:
 
 
 def billed_machines(fleet: Fleet, rows: set[int]) -> list[BilledMachine]:
-    """The machines of the rows with a workload for every replica, numbered on the machine."""
+    """The machines of the rows, each with one workload per replica; replicas of a service are numbered per
+    machine."""
     billed = []
     for row in sorted(rows, key=lambda row: fleet.machines.names[row]):
         kind, cluster = fleet.machines.machine_type[row], fleet.machines.cluster[row]

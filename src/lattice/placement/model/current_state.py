@@ -1,4 +1,5 @@
-"""The current clusters, machines and replicas of stored objects, added to a trial fleet."""
+"""Read the current clusters, machines and replicas from stored objects and add them to a trial fleet
+(model/fleet.py)."""
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +26,8 @@ from lattice.placement.model.replica_index import Assignment
 from lattice.placement.model.supply import NodeClasses, as_owned, of_kind, static_account
 
 OVERFLOW_LABEL = "lattice.dev/overflow-of"
-# Prefix of a bare workload (a workload without a service) where the fleet names services.
+# Prefix of the name under which the fleet lists a bare workload (a workload without a service) among
+# services.
 BARE_WORKLOAD_PREFIX = "workload/"
 # A node class, and the allocatable resources that nodes of the class report; empty before a node reports.
 ReportedSize = tuple[str, Mapping[str, int]]
@@ -162,8 +164,8 @@ def restore_cluster_numbers(fleet: Fleet, objects: Iterable[Kind], layout: Plann
     """Skip the cluster numbers that were used before, so that no number is used twice, even if clusters or
     the pool were deleted.
 
-    The ledger of a pool, region or data center outlives the object. A ledger that was written before ledgers
-    stored the number may have a lower number than the status of the pool; the higher number counts.
+    The ledger of a pool, region or data center outlives the object. A ledger from before ledgers stored the
+    number of the last cluster may have a lower number than the status of the pool; the higher number counts.
     """
     offer_of_ledger = {
         offer.budgets[-1] if offer.budgets else static_account(offer.name).ledger_name: offer.name
@@ -193,8 +195,8 @@ def add_cluster(
     """Add a stored cluster with its nodes and its expected machines to the fleet; a cluster of a deleted
     offer is left out.
 
-    `is_reserved` says whether every occupant may use the reserve; None: the cluster is empty and its label
-    decides.
+    `is_reserved` says whether every replica in the cluster may use the reserved machines of the offer; False
+    with a bare workload. None: nothing occupies the cluster, and its label decides.
     """
     spec = stored.spec
     if spec.pool not in fleet.table.row_of:
@@ -228,7 +230,7 @@ def add_cluster(
 def _add_expected_machines(
     fleet: Fleet, cluster: Cluster, name: str, count: int, present: CurrentState
 ) -> None:
-    """Add machines that do not exist yet, under the names of the planned layout, where planned."""
+    """Add machines that do not exist yet; a machine that the planned layout names gets that name."""
     planned = [machine for machine, kind in present.layout.machines.get(cluster.name, ()) if kind == name]
     free = [machine for machine in planned if machine not in fleet.machines.row_of][:count]
     rows, is_offered = _add_machines_of_class(
@@ -269,8 +271,8 @@ def _add_machines_of_class(
 ) -> tuple[list[int], bool]:
     """Add machines of one class; the second value says whether the offer still has the class.
 
-    Without the class in the offer, the price may differ from machine to machine. The caller closes such
-    machines until a node reports a size.
+    If the offer no longer has the class, the price may differ from machine to machine. The caller marks such
+    machines as closed, so that no new replica is assigned, until a node reports a size.
     """
     (name, size), offer = reported, fleet.offers[cluster.offer_row]
     offered = next((machine_type for machine_type in offer.types if machine_type.name == name), None)
@@ -329,7 +331,8 @@ class ReplicaAssigner:
         if assignments is not None:
             self._bound_assignments += assignments
             return
-        # An offer counts GPUs in total: the GPU model of a replica depends on the replicas assigned before.
+        # Some offer counts GPUs in total. The GPU model that a replica gets then depends on the replicas
+        # assigned before it, so replicas are assigned one by one.
         for machine in bound_rows:
             self.fleet.assign_replica(demand, machine)
 

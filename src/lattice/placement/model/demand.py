@@ -283,8 +283,8 @@ class ReplicaAsk:
 
 
 def group_name(rules: str, overflow: str, reserve: str) -> str:
-    """The name of a cluster group: clusters with equal rules, for the overflow of one data center or on the
-    reserve of one offer, if any."""
+    """The name of a cluster group, `RULES/OVERFLOW/RESERVE`: the hash of the cluster rules, the data center
+    whose overflow the clusters take, and the offer whose reserve they use; the last two may be empty."""
     return f"{rules}/{overflow}/{reserve}"
 
 
@@ -438,8 +438,8 @@ def _called_services(service: LatticeService) -> dict[str, str]:
 
 
 def latency_targets(service: LatticeService) -> dict[str, str]:
-    """The services that latencies are measured to: the dependency of that name, else the service of that
-    name."""
+    """By name in `latency` of the service: the service to which the latency is measured. This is the
+    dependency of that name, or without one, the service of that name."""
     namespace = service.metadata.namespace or DEFAULT_NAMESPACE
     dependencies: Mapping[str, str] = {
         name: f"{dependency.namespace or namespace}/{dependency.id or name}"

@@ -1,5 +1,5 @@
-"""The trial fleet: offers with usage and money, clusters, machines and replicas, where every change can be
-undone."""
+"""The trial fleet: the mutable model of offers, clusters, machines, replicas and ledgers on which placement
+tries changes and undoes them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -19,7 +19,8 @@ from lattice.placement.model.replica_quotes import Quotes
 
 
 class FleetTable(OfferTable):
-    """The offers as placement plugins see the offers: through the table plugins reach the fleet."""
+    """The table of offers that the engine passes to placement plugins; through `fleet`, plugins read the rest
+    of the trial fleet."""
 
     def __init__(self, fleet: "Fleet", offers: Iterable[Offer]) -> None:
         super().__init__(offers)
@@ -27,11 +28,11 @@ class FleetTable(OfferTable):
 
 
 class Fleet:
-    """The parts of a trial fleet. Inside `what_if` or `attempt` one journal records how to undo every change of
-    every part.
+    """The parts of a trial fleet.
 
-    `offers`, `machines`, `clusters` and `assignments` are the containers of the parts, for readers; only the
-    parts change the containers.
+    Inside `what_if` or `attempt` one journal records how to undo every change of clusters, machines, replicas
+    and lost offers. `offers`, `machines`, `clusters` and `assignments` are containers that the parts own and
+    change; all other code only reads them.
     """
 
     def __init__(
@@ -51,7 +52,8 @@ class Fleet:
             self.table, self.ledgers, self.inventory, self.groups, MachineCatalog(self.table.offers)
         )
         self.latencies = latencies
-        # By service: the services that must be near, with the largest round trip in milliseconds.
+        # By service: the services that must run near it, each with the largest round trip in milliseconds
+        # that it allows.
         self.dependants = dependants or {}
         self.offers = self.table.offers
         self.machines, self.clusters = self.inventory.machines, self.inventory.clusters
@@ -81,8 +83,8 @@ class Fleet:
             self.quotes = quotes
 
     def replace_supply(self, offers: Iterable[Offer], budgets: Iterable[Budget]) -> None:
-        """Replace offers and budgets of the same names, outside of the journal, for offers whose machine types
-        stay as they are."""
+        """Replace offers and budgets of the same names, outside of the journal. The machine types of the
+        offers must stay as they are, since cached quotes depend on them."""
         affected: set[int] = set()
         for offer in offers:
             affected |= self.table.replace(offer)

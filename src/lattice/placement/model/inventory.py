@@ -20,15 +20,15 @@ class Cluster:
 
     name: str
     offer_row: int
-    # Key of the services that may share the cluster: a hash of the rules, of the data center whose overflow
-    # the cluster takes, and of the offer whose reserve it uses.
+    # Key of the services that may share the cluster, see `group_name`: the hash of the rules, the data center
+    # whose overflow the cluster takes, and the offer whose reserve the cluster uses.
     group: str
     min_nodes: int
     max_nodes: int
     # Above this utilisation, in millionths, the cluster gets another machine before it is filled further.
     packing_threshold: int
     overflow_source: str = ""
-    # The cluster is on the reserve of the offer: only services that may use the reserve are in the cluster.
+    # The cluster uses the reserve of the offer: only services that may use the reserve are in the cluster.
     is_reserved: bool = False
     machines: list[int] = field(default_factory=list)
     used: dict[str, int] = field(default_factory=lambda: {"cpu": 0, "memory": 0})
@@ -56,13 +56,14 @@ class MachineTable(Table):
         super().__init__(("cpu", "memory", "storage", "gpu"))
         self.add_column("offer", np.int32)
         self.add_column("group", np.int32)
-        # The node is not ready, cordoned or draining: no new replica is assigned.
+        # No new replica is assigned to the machine, for example because its node is not ready, cordoned or
+        # draining, or because its size is unknown.
         self.add_column("closed", np.bool_)
         self.cluster: dict[int, Cluster] = {}
         self.machine_type: dict[int, MachineType] = {}
         # By machine: replicas by service.
         self.replica_counts: dict[int, Counter[str]] = {}
-        # Cluster groups as numbers, for the column.
+        # The number of every cluster group, for the column "group".
         self.group_ids: dict[str, int] = {}
 
     def init_rows(self, rows: Sequence[int], cluster: Cluster, kind: MachineType) -> None:
@@ -77,8 +78,8 @@ class MachineTable(Table):
             self.touch(row)
 
     def rank(self, service: str, row: int) -> tuple[int, int, int, str]:
-        """The sort key of a machine, the best for a replica first: few replicas of the service, then little free
-        capacity."""
+        """The sort key of a machine; the lowest key is the best machine for a replica: few replicas of the
+        service, then little free capacity."""
         free_cpu, free_memory = int(self.free(0)[row]), int(self.free(1)[row])
         return self.replica_counts[row][service], free_cpu, free_memory, self.names[row]
 
@@ -92,8 +93,8 @@ class MachineTable(Table):
 
 
 class ClusterInventory:
-    """All clusters with their machines. A change also changes the usage of the offer and the ledgers, and
-    records its undo in the journal."""
+    """All clusters with their machines. Every change also updates the usage of the offer and the ledgers; the
+    journal records how to undo it."""
 
     def __init__(self, table: OfferTable, ledgers: OfferLedgers, journal: Journal) -> None:
         self._table, self._ledgers, self._journal = table, ledgers, journal

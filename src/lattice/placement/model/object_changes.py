@@ -1,5 +1,5 @@
-"""One proposed change to one object: the sentence for users, the rewritten object, and the strength of the
-change."""
+"""One proposed change to one object: the sentence for users and the rewritten object; and options for
+changes, some of adjustable strength."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -47,7 +47,8 @@ class ObjectChange:
 
 @dataclass(frozen=True)
 class ChangeOption:
-    """A change with a strength from 1 to `max_strength`; most changes have a single strength."""
+    """A change of adjustable size: strength 1 is the smallest change (for example a limit raised by one
+    machine), `max_strength` the largest. Most changes have a single strength."""
 
     name: tuple[str, ...]  # identity: options of equal names are equal
     build: Callable[[int], ObjectChange] = field(compare=False, repr=False)
@@ -108,7 +109,8 @@ def _value_at(kind: Kind, path: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class RejectedCandidate:
-    """An offer and the object behind the offer, at the moment when the engine rejected a replica."""
+    """An offer that the engine rejected for a replica, the object behind the offer, and the world and fleet
+    of that moment."""
 
     world: World
     fleet: Fleet

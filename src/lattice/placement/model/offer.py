@@ -1,5 +1,5 @@
-"""Offers, the machine types, prices and limits of one pool, cloud region or data center, and the table of all
-offers."""
+"""Offers and their table. An offer holds the machine types, prices and limits of one pool, cloud region or
+data center."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,8 @@ from lattice.placement.model.demand import Demand
 
 # An absent limit; the sum of two absent limits still fits in 64 bits.
 NO_LIMIT = 1 << 61
-# Name of the machine type of a data center that states cores or memory: equal parts of its total capacity.
+# A data center that states its total cores or memory has one machine type with this name, whose size is an
+# equal part of the total for each machine.
 STATIC_MACHINE_TYPE = "static"
 OFFER_RESOURCES = ("nodes", "cpu", "memory", "clusters")
 
@@ -32,7 +33,8 @@ class MachineType:
     name: str
     # Milli-cores, bytes, milli-GPUs and counts, by resource.
     size: Mapping[str, int]
-    # Micro-dollars per hour that decisions and budgets count with; 0 for owned machines.
+    # Micro-dollars per hour that decisions and budgets count with; 0 for owned machines and for an unknown
+    # price.
     rate: int
     # None: unknown.
     price: Price | None = None
@@ -166,7 +168,7 @@ class OfferTable(Table):
         self.offers[row] = offer
         self.resize(offer.name, _totals(offer))
         self.nodes_per_cluster[row] = offer.limits.nodes_per_cluster
-        # The cached masks would still describe the previous offer.
+        # The cached masks still describe the previous offer.
         for holds, mask in self.masks.values():
             mask[row] = holds(offer)
         # Only static offers have a reserve or an overflow. The replacement of any other offer can only change
@@ -189,8 +191,8 @@ class OfferTable(Table):
                 self.touch(row)
 
     def gpu_resource_for(self, demand: Demand, row: int) -> str:
-        """The resource of the offer that counts the GPUs of a replica: that of the required model, else that
-        of the model with the most GPUs left.
+        """The resource of the offer that counts the GPUs of a replica: the resource of the required model, or
+        without a required model, of the model with the most GPUs left.
 
         An empty string means that no model has enough GPUs left.
         """

@@ -23,7 +23,7 @@ class OfferLedgers:
         self._table = table
         self.budgets = dict(budgets)
         self.committed: Counter[str] = Counter()  # by ledger
-        # Machines that run already without a known price, by the ledger that pays for the machines.
+        # The number of existing machines without a known price, by the ledger that pays for them.
         self.unpriced_machines: Counter[str] = Counter()
         self._offers_by_ledger: dict[str, list[int]] = {}
         for row, offer in enumerate(table.offers):
@@ -52,7 +52,7 @@ class OfferLedgers:
         return (*own, overflow_account(overflow).ledger_name) if overflow else own
 
     def has_limit(self, row: int, overflow: str = "") -> bool:
-        """Whether a ledger of the offer has a limit, hard or soft, so that machines need a price."""
+        """Whether a ledger of the offer has a limit, hard or soft; machines then need a known price."""
         return any(
             self.budgets[ledger].limit is not None
             for ledger in self.paying_for(row, overflow)
@@ -64,8 +64,8 @@ class OfferLedgers:
         return len(self._offers_by_ledger.get(ledger, ())) > 1
 
     def unpriced_ledger(self, row: int, overflow: str = "") -> str:
-        """A hard budget of the offer that already pays for machines of unknown price, so that its headroom is
-        unknown; "" if none."""
+        """The name of a hard budget of the offer that already pays for machines of unknown price, which makes
+        its headroom unknown; "" if there is none."""
         for ledger in self.paying_for(row, overflow):
             if self.unpriced_machines[ledger] and self.commit_cap(ledger) < NO_LIMIT:
                 return ledger

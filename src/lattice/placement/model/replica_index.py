@@ -26,8 +26,8 @@ class Assignment:
 
 
 class ReplicaIndex:
-    """All assignments. An assignment also changes the usage of the machine, the cluster and the offer, and
-    records its undo in the journal."""
+    """All assignments. Assigning a replica also changes the usage of the machine, the cluster and the offer;
+    the journal records how to undo it."""
 
     def __init__(self, table: OfferTable, machines: MachineTable, journal: Journal) -> None:
         self._table, self._machines, self._journal = table, machines, journal
@@ -55,8 +55,8 @@ class ReplicaIndex:
         return self._by_cluster.get(service, ())
 
     def assign_replica(self, demand: Demand, machine: int) -> Assignment:
-        """Assign one replica to the machine, counting GPUs against the offer where the offer counts GPUs in
-        total."""
+        """Assign one replica to the machine; if the offer counts GPUs in total, count the GPUs of the replica
+        against the offer."""
         row, needs = self._machines.cluster[machine].offer_row, demand.effective_needs
         has_gpu_limit = needs.get("gpu") and self._table.offers[row].limits.gpus
         gpu_resource = self._table.gpu_resource_for(demand, row) if has_gpu_limit else ""

@@ -133,7 +133,8 @@ class Quotes:
         best: Integers = np.full(len(rows), NO_LIMIT, np.int64)
         bought, type_id = best, np.zeros(len(rows), np.intp)
         if len(total):
-            # The cheapest type: the lowest total, then the lowest rate of one machine, then the first by name.
+            # The cheapest type: the lowest total, then the lowest rate of one machine, then the first in the
+            # catalog.
             type_id = np.where(total == total.min(axis=0), rate, NO_LIMIT).argmin(axis=0)
             columns = np.arange(len(rows))
             best, bought = total[type_id, columns], rate[type_id, columns] * count
@@ -350,7 +351,7 @@ class Quotes:
         return np.array([self._ledgers.headroom(row, ask.overflow_source) for row in rows.tolist()], np.int64)
 
     def _has_machine_constraints(self, demand: Demand) -> bool:
-        """Whether the demand constrains a machine by more than free capacity."""
+        """Whether more than free capacity decides which machines fit the demand."""
         special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
         return bool(special or self.catalog.has_taints or self._table.offers_with_reserve)
 

@@ -96,7 +96,7 @@ class World:
     latency_source: str = ""
     # None: money already spent this month is not counted.
     now: datetime | None = None
-    # Assignments of planned services, kept from one plan to the next.
+    # The planned machines and the assignments of replicas to them, kept from one plan to the next.
     layout: PlannedLayout = EMPTY_LAYOUT
     # Providers with an adapter on this server; None: every provider, as planning on files assumes.
     adapters: frozenset[str] | None = None
@@ -157,8 +157,8 @@ class World:
     ) -> None:
         """Take over the derived values of an earlier world that the changes since then do not affect.
 
-        `changed` holds the present objects of the kinds with changed objects; `redeclared` names the kinds of
-        which an object was created, deleted, or changed in more than its status.
+        `changed` maps every kind of which an object changed to all present objects of that kind; `redeclared`
+        names the kinds of which an object was created, deleted, or changed in more than its status.
         """
         # A world is frozen: cached properties live in `__dict__`, and can be handed over there.
         derived, previously_derived = self.__dict__, previous.__dict__
@@ -179,7 +179,8 @@ class World:
 
     @cached_property
     def _demand_cache(self) -> dict[tuple[object, ...], tuple[object, Demand]]:
-        """Demands by the inputs that resolved them; shared with every world derived from this world.
+        """Demands by the inputs from which they were resolved; shared with every world derived from this
+        world.
 
         The cached value holds the inputs as well: a key contains `id()` of objects, so the objects must stay
         alive.
@@ -216,7 +217,7 @@ class World:
 
     @cached_property
     def supply(self) -> Supply:
-        """The supply with the spending of the month, where the time is known."""
+        """The supply with the spending of the month counted, if the time is known."""
         supply = self.declared_supply
         now = self.now
         if now is None:
@@ -252,8 +253,8 @@ class World:
 
     @cached_property
     def _dependants(self) -> dict[str, list[tuple[str, int]]]:
-        """By service: the services that must be near to the service, each with the largest round trip in
-        milliseconds."""
+        """By service: the services that must run near it, each with the largest round trip in milliseconds
+        that it allows."""
         dependants: dict[str, list[tuple[str, int]]] = {}
         for demand in self.demands.values():
             targets = dict(demand.latency_to)

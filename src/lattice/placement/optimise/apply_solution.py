@@ -39,8 +39,8 @@ def apply_solution(state: FleetState, targets: Targets, deadline: Deadline) -> F
     """Return the state after the targets are applied, computed on a fleet of its own.
 
     A service for which the targets would break a rule that the optimiser does not model stays in place, and
-    so do the services that it must be near. If rules are broken after the deadline, or without a target to
-    withdraw, the state is returned unchanged.
+    so do the services that it must be near. If rules are still broken when the deadline is over, or if no
+    remaining target belongs to a service that must stay in place, the state is returned unchanged.
     """
     world, remaining = state.resulting_world(), dict(targets)
     demands = world.demands
@@ -169,7 +169,8 @@ def _ask_for_offer(demand: Demand, fleet: Fleet, row: int) -> ReplicaAsk | None:
 
 
 def _violations(demand: Demand, fleet: Fleet) -> Counter[str]:
-    """Count missing and misplaced replicas, and the distance from every rule over all replicas."""
+    """Count missing and misplaced replicas, and by how much the service breaks every rule over all its
+    replicas (required regions, number of regions, spread)."""
     counts = fleet.replicas.by_offer(demand.name)
     offers = [fleet.offers[row] for row in counts]
     counted = Counter(
@@ -204,6 +205,7 @@ def _machines(fleet: Fleet, service: str) -> Counter[str]:
 def count_unpriced(state: FleetState) -> int:
     """Return the number of machines without a known price.
 
-    Their cost is not counted, so that an optimisation must not add any to save money.
+    Their cost is not counted. An optimisation must add no such machine, because the addition would look like
+    a saving.
     """
     return sum(1 for machine_type in state.fleet.machines.machine_type.values() if not machine_type.is_priced)

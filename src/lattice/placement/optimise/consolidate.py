@@ -95,7 +95,7 @@ class _Consolidation:
                 key=lambda demand: (-demand.needs.get("cpu", 0), -demand.needs.get("memory", 0), demand.name)
             )
             for demand in moving:
-                # Other machines in use, of clusters below their utilisation threshold.
+                # Other machines in use, in clusters below their packing threshold.
                 targets: list[int] = []
                 for cluster in self.clusters:
                     if cluster.is_below_threshold:

@@ -1,10 +1,10 @@
 """The fleet as a placement problem for the optimiser. The problem forbids no move that is really possible, so
-that its bound holds for the fleet.
+its bound holds for the fleet.
 
 A model is a node class of one offer in clusters of equal rules, because services share machines only under
-equal rules. Machines that differ from the present offer are models of their own, as many as exist: machines
-of a class or at a price that the offer no longer has, of a size other than listed, without a known price,
-closed, overcommitted, or with workloads that belong to no service.
+equal rules. Machines that differ from the present offer get models of their own, limited to the existing
+machines. They have a class or a price that the offer no longer has, a size other than listed, or no known
+price; or they are closed, overcommitted, or run workloads that belong to no service.
 """
 
 from collections import Counter
@@ -217,8 +217,8 @@ def useful_types(
     offer: Offer, resources: tuple[str, ...], present_names: Iterable[str] = ()
 ) -> list[MachineType]:
     """Return the classes that have machines, and the classes that no other class dominates. A class dominates
-    another class if labels, taints and GPU model are equal, and if it is as large in every resource and not
-    more expensive.
+    another class if labels, taints and GPU model are equal, and if it is at least as large in every resource
+    and not more expensive.
 
     If cores or memory of the offer are limited, a smaller machine leaves more for further machines, so every
     priced class is returned.
@@ -348,8 +348,9 @@ def _load(view: _FleetView, demand: Demand, allowed: Mapping[str, Flags], move_c
 def _allowed_offers(demand: Demand, fleet: Fleet) -> Flags:
     """Offers with replicas of the service, and offers that may take replicas.
 
-    If an eligible data center has an overflow rule, cloud offers may take replicas only if such a data center
-    overflows to them. While a service that must be near is not placed, no further offer may take replicas.
+    If an eligible data center has an overflow rule, rented offers may take replicas only if such a data
+    center overflows to them. While a service to which the latency is limited is not placed, no further offer
+    may take replicas.
     """
     is_waiting = any(
         target != demand.name and target not in fleet.assignments for _, target in demand.latency_to

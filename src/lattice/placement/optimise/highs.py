@@ -31,8 +31,8 @@ class SolverUnavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SolverResult:
-    """Values by column, empty without a solution; `bound` holds for every solution, None if the matrix has no
-    solution."""
+    """Values by column, empty if the solver found no solution; `bound` is a lower bound of the cost of every
+    solution, None if the matrix has no solution."""
 
     values: Mapping[Column, float]
     bound: int | None

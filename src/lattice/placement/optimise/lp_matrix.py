@@ -49,8 +49,8 @@ class Matrix:
 
 
 def build_matrix(index: ProblemIndex, allow_unplaced: bool = False) -> Matrix:
-    """Build the matrix of the cheapest solution; with `allow_unplaced` of the solution with the fewest
-    unplaced replicas at any cost."""
+    """Build the matrix whose optimum is the cheapest solution; with `allow_unplaced`, the optimum is the
+    solution with the fewest unplaced replicas, at any cost."""
     use = _ModelUse(index)
     matrix = Matrix()
     for name, load in index.loads.items():

@@ -11,12 +11,13 @@ from typing import Literal
 
 from lattice.errors import Invalid
 
-# A limit of this size or more does not limit.
+# A limit of this size or more counts as no limit.
 SOLVER_NO_LIMIT = 1 << 60
 
-# How far the solution is proven. "optimal": the cost is within the requested gap of the bound. "packed": the
-# solver has finished, but packing onto whole machines costs more than its bound, so that a cheaper solution
-# may exist or not. "time limit": the solver was stopped. "greedy": the solver did not take part.
+# How well the solution is proven to be the cheapest. "optimal": the cost is within the requested gap of the
+# bound. "packed": the solver has finished, but packing onto whole machines costs more than its bound, so a
+# cheaper solution may or may not exist. "time limit": the solver was stopped. "greedy": the solver did not
+# take part.
 SolverStatus = Literal["optimal", "packed", "time limit", "greedy"]
 
 

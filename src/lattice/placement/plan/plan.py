@@ -479,8 +479,8 @@ def _budget_changes(before: FleetState, after: FleetState) -> Iterable[BudgetCha
 
 
 def _misplaced_services(before: FleetState, after: FleetState) -> Iterable[MisplacedService]:
-    """Yield services that are misplaced for other reasons than before the change, with the placements of a
-    new placement, or None if the replicas do not fit."""
+    """Yield services that are misplaced for other reasons than before the change. Their destination is where
+    a new placement would put the replicas, or None if the replicas do not fit."""
     fleet = after.fleet
     for name, demand in after.world.demands.items():
         reasons, previous_demand = _misplacement_reasons(demand, after), before.world.demands.get(name)

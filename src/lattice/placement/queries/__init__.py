@@ -1,4 +1,4 @@
-"""plan, why, fit, what-if, cost and optimise as query in, document out: the only door for server and CLI.
+"""The entry point of server and CLI for plan, why, fit, what-if, cost and optimise: query in, document out.
 
 Imported by: cli.fleet server.fleet_queries.
 May import: errors kinds.meta engine placement.explain placement.fit placement.greedy placement.inputs

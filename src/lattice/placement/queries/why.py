@@ -42,9 +42,11 @@ class UnplacedReplicas:
 
 @contextmanager
 def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedReplicas | None]:
-    """Yield the incomplete placement of the service, or None if the service is placed.
+    """Yield the incomplete placement of the service, or None if the service is placed or would fit in a new
+    placement.
 
-    Inside the context the fleet is without replicas that may not stay where they are.
+    If the replicas violate the present requirements, the fleet is without all replicas of the service inside
+    the context.
     """
     fleet, demand = state.fleet, state.orphaned.subtract_orphans(state.world.demands[service])
     if service in state.unplaced:
@@ -57,7 +59,7 @@ def unplaced_replicas(state: FleetState, service: str) -> Iterator[UnplacedRepli
         # The saving of withdrawn replicas is subtracted from the cost of suggestions.
         paid = sum(run_rate(fleet).values())
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
-        # The inner scope undoes the attempt: the caller sees the fleet with the replicas withdrawn.
+        # The inner scope undoes the attempt, so the caller sees the fleet without the replicas.
         with fleet.what_if():
             placement = place(demand, fleet)
         yield (
@@ -167,8 +169,8 @@ def explain_service(
     """Explain the placement: withdraw the replicas of the service and place them again in the otherwise
     unchanged fleet.
 
-    The fleet is restored. For a service with missing replicas that a full placement would fit, only the
-    missing replicas are explained.
+    The fleet is restored. If replicas are missing although all replicas would fit in a new placement, only
+    the missing replicas are explained.
     """
     fleet, demand = state.fleet, state.world.demands[service]
     settled_counts = dict(state.replica_counts.get(service, {}))
@@ -178,7 +180,8 @@ def explain_service(
         remove_assignments(fleet, list(fleet.assignments.get(service, ())))
         placement, desired = _place_anew(demand, fleet)
         if verdict is None or not placement.is_complete:
-            # The replicas run on machines that placement would not choose again.
+            # The replicas of a placed service stay where they run if a new placement would not fit all of
+            # them.
             is_kept = verdict is None and not placement.is_complete
             return PlacementExplanation(
                 demand, current, settled_counts if is_kept else desired, *_replay(placement, fleet), verdict

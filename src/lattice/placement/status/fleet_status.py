@@ -128,7 +128,8 @@ def decision_of(result: PlacementResult, fleet: Fleet) -> SchedulerDecision:
         and not last.fits
         and any(isinstance(reason, OverflowClosed) for reason in last.reasons)
     ):
-        # The reasons of overflow targets count, not the reason that the overflow was closed at first.
+        # List why the overflow targets reject the replica; the reason "overflow is closed" held only until
+        # the overflow opened.
         with at_failure(placement.demand, fleet) as failure:
             return _decision(result, fleet, failure.decision if failure else last)
     return _decision(result, fleet, last)
@@ -426,8 +427,8 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
 def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
     """Return the service status with the health that its replicas report.
 
-    Placements and the scheduler decision stay, since another controller writes these fields; that controller
-    also sets transition times.
+    Placements and the scheduler decision stay, since another controller writes these fields; the caller sets
+    the transition times of the conditions.
     """
     available = ready = 0
     failed: list[LatticeWorkload] = []

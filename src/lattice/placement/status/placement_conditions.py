@@ -41,7 +41,8 @@ class PlacementStatus:
 def decide_with_verdict(
     placement: Placement, fleet: Fleet, services: Services, fleet_digest: str
 ) -> SchedulerDecision:
-    """Return the scheduler decision of the placement, with a verdict if replicas are missing."""
+    """Return the decision of placement for the field `schedulerDecision`, with a verdict if replicas are
+    missing."""
     if placement.is_complete:
         return decision_of(PlacementResult(placement, fleet_digest=fleet_digest), fleet)
     verdict = judge(placement, fleet, services)

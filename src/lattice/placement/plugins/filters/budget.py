@@ -78,8 +78,8 @@ def min_purchase_rate(ask: ReplicaAsk, fleet: Fleet, row: int) -> int:
 
 @dataclass(frozen=True, eq=False)
 class UnknownPrice:
-    """A budget applies, and the price is unknown of every feasible type, or of machines that the budget pays
-    for already."""
+    """A budget applies, and only an unknown price prevents the purchase: the price of a feasible machine
+    type, or of machines that the budget already pays for."""
 
     ask: ReplicaAsk
     plugin: str = "Budget"

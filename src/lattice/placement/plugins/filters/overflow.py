@@ -1,5 +1,5 @@
-"""Overflow: while an eligible data center is below its trigger, cloud offers are closed; from the trigger on,
-only the overflow target is open."""
+"""Overflow: an eligible data center with an overflow rule closes all rented offers (pools and cloud regions).
+Its overflow target opens once its trigger is reached and no data center can take the replica."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,7 +15,7 @@ from lattice.placement.plugins.rejection_reasons import fleet_of, offer_mask
 
 @dataclass(frozen=True, slots=True)
 class OverflowClosed:
-    """The overflow rule of a data center closes the cloud offers for the replica."""
+    """The overflow rule of a data center closes the rented offers for the replica."""
 
     static: str
     # Utilisation counts the reserved machines too.
@@ -87,11 +87,11 @@ def _percent(millionths: int) -> str:
 
 
 def offer_utilisation(fleet: Fleet, row: int, *, includes_reserve: bool = True) -> int:
-    """Millionths of cores or memory that replicas request, the larger of the two; without stated cores and
-    memory, of machines.
+    """The utilisation of a data center in millionths: the larger of the shares of cores and memory that
+    replicas request; without stated cores and memory, the share of machines with replicas.
 
-    With `includes_reserve` the reserved machines count; otherwise only the unreserved part. An offer without
-    machines is full.
+    With `includes_reserve` the reserved machines count; otherwise only the unreserved part counts. An offer
+    without machines is full.
     """
     offer = fleet.offers[row]
     nodes = offer.limits.nodes - (0 if includes_reserve else offer.reserved_nodes)
@@ -144,11 +144,11 @@ def overflow_sources(ask: ReplicaAsk, fleet: Fleet) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Overflow:
-    """Filter plugin: rejects cloud offers while a data center is preferred, and offers that are not the
-    overflow target."""
+    """Filter plugin: rejects rented offers while an eligible data center has an overflow rule; for a replica
+    that overflows, rejects every offer outside of the overflow target."""
 
     name: ClassVar[str] = "Overflow"
-    # The utilisation of one data center decides over every cloud offer.
+    # The utilisation of one data center decides about every rented offer.
     scope: ClassVar[Scope] = "table"
 
     def applies(self, ask: ReplicaAsk) -> bool:

@@ -29,8 +29,9 @@ class Cost:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """1 for the cheapest offer that accepts the replica, almost 0 for the most expensive, 0 where the
-        offer is lost, its price is unknown or it accepts no replica."""
+        """1 for the cheapest offer that accepts the replica, almost 0 for the most expensive (without
+        `cheapest_first` the other way round); 0 where the offer is lost, its price is unknown or it accepts
+        no replica."""
         rates, is_lost = fleet_of(rows).quotes.quote_for(ask).rate_per_replica, rows.column("lost")
         score = cost_scores(rates, is_lost)
         if self.cheapest_first:

@@ -25,7 +25,8 @@ class LeastAllocated:
         return True
 
     def score(self, ask: ReplicaAsk, rows: Rows) -> Floats:
-        """The smallest free share of machines, cores and memory; an offer without limits is entirely free."""
+        """The smallest free share of machines, cores and memory, or without `least_allocated_first` 1 minus
+        that share; an offer without limits is entirely free."""
         free = np.ones(rows.count, np.float32)
         for resource in ("nodes", "cpu", "memory"):
             resource_row = rows.table.resource_index[resource]

@@ -47,10 +47,12 @@ class Proximity:
         for service in ask.demand.neighbours:
             places = frozenset(fleet.replicas.offer_rows(service))
             if places:
-                # Replicas of one service share clusters wherever the service is placed.
+                # Replicas of one service share clusters, so every offer with replicas of the service itself
+                # counts as shared.
                 is_own = service == ask.demand.name
                 shared = places if is_own else _offers_sharing_cluster(ask, fleet, service)
-                # Cached: the score depends on the offers of the replicas only, and many asks share them.
+                # Cached, because the score depends only on the offers with replicas, which are the same for
+                # many asks.
                 key = ("near", places, shared)
                 scores = fleet.table.scores.get(key)
                 if scores is None:
