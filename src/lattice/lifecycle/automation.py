@@ -103,7 +103,7 @@ def evaluate_rule(
 
 
 def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
-    """Seconds of the object's cooldown that remain after its last firing."""
+    """Return the seconds until the cooldown ends; `last` is the timestamp of the last firing."""
     return (parse_timestamp(last) + cooldown - now).total_seconds()
 
 
