@@ -1,9 +1,10 @@
 """Evaluate automation rules and carry out their actions: events, webhooks, retries and desired states, once
 each time an object crosses the rule's threshold.
 
-The state of a rule and its writes are one commit; the webhook queue calls webhooks after the commit, so that
-an unreachable URL blocks no rule. If the server dies between the commit and the call, the status of the rule
-and an event show the firing, and no other server repeats the call: a call can be lost, but never silently.
+The controller commits the status of a rule together with the writes of its actions. The webhook queue calls
+webhooks after the commit, so an unreachable URL blocks no rule. If the server dies between the commit and the
+call, the status of the rule and an event show the firing, and no other server repeats the call: a call can be
+lost, but never silently.
 """
 
 from collections.abc import Iterator
