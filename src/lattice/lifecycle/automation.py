@@ -71,7 +71,7 @@ def evaluate_rule(
 ) -> RuleDecision:
     """Decide which of the measured objects the rule fires for at the time `now`.
 
-    `written` is `now` as the status stores timestamps. `unmeasured` holds objects that exist without a
+    `written` is `now` in the format of stored timestamps. `unmeasured` holds objects that exist without a
     measurement: a recorded crossing of such an object stays recorded. A suspended rule fires for no object,
     but records crossings.
     """

@@ -14,8 +14,8 @@ from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
 from lattice.kinds.node import NOT_JOINED, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
 
-# Float rounding tolerance: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be slightly
-# less.
+# Tolerance for the rounding of floats: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be
+# slightly less than the exact product.
 SHARE_TOLERANCE = 1e-9
 
 
@@ -55,8 +55,8 @@ class NodeTimeouts:
         """Return the seconds of silence, by the leader's clock, after which the node has certainly killed its
         copies; the node counts `stop_after` by its own clock (I-13).
 
-        The node counts from the time at which it sent the last heartbeat that a leader answered; the leader
-        counts from the time at which it received that heartbeat, which is never earlier. The node's clock may
+        The node counts from the time at which it sent the last heartbeat that a leader answered. The leader
+        counts from the time at which the heartbeat arrived, which is never earlier. The node's clock may
         run slow and the leader's clock fast, both by `clock_error`; hence the square. With 90 s: (90 + 10) ·
         1.05² = 110.25 s.
         """

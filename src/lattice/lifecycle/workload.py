@@ -60,7 +60,7 @@ def desired_state(workload: LatticeWorkload) -> DesiredState:
 
 
 class Action(StrEnum):
-    """The next action of the workload controller for a workload; stored in the workload status."""
+    """The next action of the workload controller for a workload; the status stores the last action."""
 
     ASSIGN = "Assign"  # as a decision: wait for the scheduler; as the stored action: the scheduler has bound
     APPLY = "Apply"
@@ -118,7 +118,7 @@ class GracePeriods:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The agent's report of the workload; Missing if the node does not have the workload."""
+    """The agent's report of the workload; the state is Missing if the node does not have the workload."""
 
     state: ReportedState = "Missing"
     revision: str = ""
@@ -510,7 +510,7 @@ def _failures(retry: Retry) -> str:
     return pluralize(retry.attempts or 0, "failure")
 
 
-# The agent has no assignment: the workload was just bound, or must leave.
+# After these actions the agent has no assignment: the workload was just bound, or must leave the node.
 NO_RUN_ACTIONS = frozenset(
     {"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE}
 )

@@ -110,7 +110,8 @@ class AutomationController:
                 for firing in part.firings:
                     writes += self._writes(rule, firing)
                 revision = await self.context.commit(writes)
-                # After the commit: a webhook is called at most once per firing.
+                # After the commit: if the commit fails, the next reconcile decides the firing again, and the
+                # webhook must not be called for both.
                 self._enqueue_webhooks(rule, part)
                 # The next part must expect the revision that this commit wrote.
                 entry, status = Entry(entry.key, put.value, revision), next_status

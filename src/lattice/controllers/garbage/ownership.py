@@ -114,8 +114,8 @@ class OwnerResolver:
 
 
 class OwnershipDecision(NamedTuple):
-    """The decision about an object: `remove` if no owner is left, `is_awaited` if an owner waits for the
-    deletion.
+    """The decision about an object: `remove` if no owner keeps the object, `is_awaited` if an owner in
+    foreground deletion waits for the removal.
 
     `stale_owners` are the uids of owner references to drop.
     """
@@ -169,7 +169,8 @@ def _blocks(dependent: GarbageObject, owner: GarbageObject) -> bool:
 def _is_waiting_for(
     first: GarbageObject, last: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]
 ) -> bool:
-    """Whether `last` blocks `first`, directly or through a chain of objects in foreground deletion."""
+    """Whether `first` waits for `last`: `last` blocks the deletion of `first`, directly or through a chain of
+    objects in foreground deletion."""
     # Owner references may form a cycle: every object is visited once.
     visited, stack = {first.key}, [first]
     while stack:

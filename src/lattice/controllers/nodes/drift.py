@@ -98,7 +98,8 @@ class DriftController:
         for path, report in heartbeat.workloads.items():
             stored = self._workloads.get(path)
             binding = stored.status.binding if stored else None
-            # The workload is bound and its assignment is on its way, or it is unassigned and not stopped yet.
+            # The workload is bound to this node and its assignment is on the way to the agent, or the
+            # workload is no longer assigned and the agent has not confirmed that yet.
             is_in_transition = (binding is not None and binding.node == name) or (
                 presence.was_sent(name, path) and not presence.has_applied(name, path, None)
             )

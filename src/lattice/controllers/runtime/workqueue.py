@@ -59,7 +59,7 @@ class WorkQueue:
     """The keys of one controller, with priorities and back-off.
 
     A key is reconciled at most once at a time. A key that is woken during its reconcile becomes ready when
-    the reconcile ends.
+    the reconcile has succeeded; after a failure the key backs off first, unless the wake-up is urgent.
     """
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:

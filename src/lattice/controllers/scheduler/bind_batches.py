@@ -170,8 +170,8 @@ class BatchBinder:
                 self.reservations.in_flight -= reservation_ids
 
     async def _bind_in_halves(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
-        """Bind in two smaller commits after the store rejected a commit as too large. A gang or a single
-        workload cannot be split, and fails."""
+        """Bind in two smaller commits after the store rejected a commit as too large. A batch with a gang, or
+        of a single workload, is not split and fails."""
         # A gang is bound in one commit or not at all (I-15).
         if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
             log.warning("binding exceeds the commit size limit", workload=batch[0].ask.name, of=len(batch))

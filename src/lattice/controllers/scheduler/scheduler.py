@@ -38,7 +38,7 @@ BATCH_SIZE = 396
 MAX_BATCHES_PER_RECONCILE = 50
 # Limit of batches that are written at the same time.
 MAX_BATCHES_IN_FLIGHT = 3
-# The poll interval of reservations whose attempt has ended.
+# The interval at which stored reservations are checked for a binding attempt that has ended.
 ORPHANED_RESERVATION_POLL_S = 1.0
 
 

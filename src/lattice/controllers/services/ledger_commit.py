@@ -53,7 +53,7 @@ _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 @dataclass(frozen=True, slots=True)
 class Payment:
     """The writes of one decision and their charges; `releases` are the charges of machines that are confirmed
-    to be gone."""
+    to be gone or were never created."""
 
     writes: Sequence[Write]
     charges: Sequence[Charge] = ()

@@ -1,4 +1,5 @@
-"""Update the status of supply objects (pools, infrastructure and clusters): usage, cost and conditions.
+"""Update the status of supply objects (pools, infrastructure, node classes and clusters): usage, cost and
+conditions.
 
 One reconcile updates every object; the interval between reconciles limits the load of a busy fleet.
 """
