@@ -182,7 +182,7 @@ MAP: dict[str, Folder] = {
         "the store (every write fenced), the clock, a background thread",
     ),
     "controllers.services": Folder(
-        "A service becomes placements, ledger entries, clusters, machines, replicas and agreements; status follows.",
+        "Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.",
         "kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
         " controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
@@ -199,7 +199,7 @@ MAP: dict[str, Folder] = {
         "the store through controllers.runtime.context, heartbeats",
     ),
     "controllers.garbage": Folder(
-        "Owner references, namespaces, time to live of events and join tokens.",
+        "Delete dependents of deleted owners, content of deleted namespaces, expired events and join tokens.",
         "kinds kinds.meta clock metrics store controllers.runtime",
         "the store through controllers.runtime.context",
     ),

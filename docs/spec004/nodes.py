@@ -26,7 +26,7 @@ NODE_MANAGER = (
         (
             "controllers/nodes/node_health.py",
             "delay_s = self.timeouts.heartbeat_interval / 2",
-            "delay_s = verdict.requeue_after or self.concurrency.resync_s",
+            "delay_s = readiness.requeue_after or self.concurrency.resync_s",
         ),
     ),
     Row(

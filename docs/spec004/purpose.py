@@ -34,7 +34,7 @@ PURPOSE = (
         f"{NODES}::test_node_is_ready_on_heartbeat_and_lost_after_40_seconds",
         (
             "controllers/nodes/node_health.py",
-            "and is_draining(node) else verdict.state",
+            "and is_draining(node) else readiness.state",
             'and is_draining(node) else "Ready"',
         ),
     ),

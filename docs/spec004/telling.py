@@ -41,7 +41,7 @@ EVENTS = (
     ),
     Row(
         "NodeLost",
-        "lifecycle.node_health:NodeVerdict",
+        "lifecycle.node_health:NodeReadiness",
         "controllers/nodes/test_node_health.py::test_node_is_ready_on_heartbeat_and_lost_after_40_seconds",
         ("lifecycle/node_health.py", 'event = "NodeLost" if node.is_ready else ""', 'event = ""'),
     ),

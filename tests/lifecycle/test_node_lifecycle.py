@@ -89,8 +89,8 @@ def zone_of(silent: int, total: int, silence: float = 150.0, zone: str = "z") ->
     ],
 )
 def test_evaluate_node(node: NodeObservation, state: str, event: str, again: float | None) -> None:
-    verdict = evaluate_node(node)
-    assert (verdict.state, verdict.event, verdict.requeue_after) == (state, event, again)
+    readiness = evaluate_node(node)
+    assert (readiness.state, readiness.event, readiness.requeue_after) == (state, event, again)
 
 
 def test_node_timeouts_are_configurable() -> None:

@@ -1,5 +1,5 @@
-"""Build the controllers of one term and connect their wake-ups, from the controller context and the
-dependencies."""
+"""Build the controllers of one term from the controller context and the dependencies, and connect the
+wake-ups between controllers."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -71,8 +71,8 @@ class ControllerDependencies:
 class ControllerSet:
     """All controllers of one term, with the wake-ups between controllers.
 
-    `previous_table` is the node table of an earlier term of this server, with the learned GPU demand of the
-    workloads.
+    `previous_table` is the node table of an earlier term of this server. The scheduler takes over the
+    statistics of GPU requests that this table has learned (scheduling/table/gpu_demand.py).
     """
 
     def __init__(
@@ -148,7 +148,7 @@ class ControllerSet:
             presence_task.cancel()
 
     def stop(self) -> None:
-        """Stop every loop: running reconciles end, no reconcile starts."""
+        """Stop every loop: no reconcile starts any more, and running reconciles get a short time to end."""
         for loop in self.loops:
             loop.stop()
 
@@ -183,7 +183,7 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
 
 
 def grace_periods(settings: Settings) -> GracePeriods:
-    # Failures are forgotten after twice the longest back-off of running time.
+    # Failures are forgotten once the workload has run for twice the longest back-off.
     retry = RetryPolicy(
         settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest
     )

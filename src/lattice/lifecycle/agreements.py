@@ -176,7 +176,7 @@ def environment(agreements: Sequence[LatticeAgreement]) -> dict[str, str]:
     active = [agreement for agreement in agreements if agreement.status.active and agreement.status.endpoints]
     for agreement in sorted(active, key=lambda item: (bool(item.spec.callee.namespace), item.metadata.name)):
         callee = agreement.spec.callee
-        # ORDER_API, and ORDER_API_SHOP for a callee of the namespace shop.
+        # ORDER_API for a callee of the caller's namespace, ORDER_API_SHOP for a callee of namespace shop.
         prefix = _NON_ENV_CHARS.sub("_", f"{callee.name} {callee.namespace}".strip().upper())
         # The callees order-api and order.api share a prefix: the later callee gets a digest behind its
         # prefix.

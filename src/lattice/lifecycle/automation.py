@@ -71,7 +71,7 @@ def evaluate_rule(
 ) -> RuleDecision:
     """Decide which of the measured objects the rule fires for at the time `now`.
 
-    `written` is `now` as the status stores timestamps. `unmeasured` holds objects that exist without a
+    `written` is `now` in the format of stored timestamps. `unmeasured` holds objects that exist without a
     measurement: a recorded crossing of such an object stays recorded. A suspended rule fires for no object,
     but records crossings.
     """
@@ -103,7 +103,7 @@ def evaluate_rule(
 
 
 def _cooldown_left(last: str, cooldown: timedelta, now: datetime) -> float:
-    """Seconds of the object's cooldown that remain after its last firing."""
+    """Return the seconds until the cooldown ends; `last` is the timestamp of the last firing."""
     return (parse_timestamp(last) + cooldown - now).total_seconds()
 
 

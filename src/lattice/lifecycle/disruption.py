@@ -43,7 +43,7 @@ def service_availability(
         eviction = evictions.eviction_of(replica)
         if not eviction.is_active:
             available += is_available(replica)
-        # A replica that does not run has an eviction that is withdrawn if the replica recovers. This eviction
+        # The eviction of a replica that does not run is withdrawn if the replica recovers. Such an eviction
         # disrupts nothing, and counts only once the stop of the replica is ordered.
         elif not eviction.is_withdrawn_if_available:
             evicting_count += 1
@@ -82,8 +82,8 @@ class DisruptionBudget(dict[str, int]):
     """Remaining disruptions by service path: looked up from `source` on first use, then counted down by the
     scheduler until cleared.
 
-    `source` returns None for a service without a limit; such a service is not contained. A budget without
-    entries is still true, because further services can be looked up.
+    `source` returns None for a service without a limit; such a service is not contained. An empty budget is
+    truthy, because further services can be looked up.
     """
 
     def __init__(self, source: Callable[[str], int | None]) -> None:

@@ -65,7 +65,7 @@ class DrainPlan:
     blocked: Mapping[str, str]
     # Services that need a surge replica before the drain can evict one of their replicas.
     surge_services: tuple[str, ...]
-    # A surge replica exists and is unschedulable.
+    # No node accepts a replica of one of the surge services.
     is_surge_unschedulable: bool = False
 
     @property
@@ -126,8 +126,9 @@ def taint_ages(node: LatticeNode, times: Mapping[str, str], now: datetime) -> di
 
 def node_workload(workload: LatticeWorkload, eviction: Eviction = NOT_EVICTING) -> NodeWorkload:
     """Return the workload as the drain planner sees it."""
-    # Every reconcile decides two kinds of evictions again: those by a taint, which may be removed, and those
-    # of a replica that is not available, which may recover.
+    # Two kinds of evictions are not final, and every reconcile decides them again: an eviction by a taint,
+    # because the taint may be removed, and the eviction of a replica that is not available, because the
+    # replica may recover.
     is_final = eviction.cause is not EvictionCause.NO_EXECUTE_TAINT and not eviction.is_withdrawn_if_available
     return NodeWorkload(
         path_of(workload),
@@ -140,8 +141,8 @@ def node_workload(workload: LatticeWorkload, eviction: Eviction = NOT_EVICTING) 
 
 
 def max_toleration_seconds(tolerations: Iterable[Toleration], taint: Taint) -> float | None:
-    """Seconds that a NoExecute taint is tolerated, by the longest matching toleration; 0 without a match,
-    None without a limit."""
+    """Return the seconds for which the longest matching toleration tolerates the taint: 0 if no toleration
+    matches, None if a matching toleration has no limit."""
     limits = [toleration.toleration_seconds for toleration in tolerations if toleration.tolerates(taint)]
     if None in limits:
         return None
@@ -227,8 +228,8 @@ def node_evictions(
 ) -> dict[str, DecidedEviction]:
     """Return the eviction of every workload that must leave the node now, by path.
 
-    A workload that a drain has begun to evict stays evicted while the drain lasts. The drain lets a replica
-    that is not available stay if it recovers, unless a NoExecute taint evicts the replica now (I-24).
+    A workload that a drain has begun to evict stays evicted while the drain lasts. If a replica that was not
+    available recovers, the drain lets the replica stay, unless a NoExecute taint evicts it now (I-24).
     """
     evictions = {}
     if drain is not None:

@@ -28,10 +28,10 @@ class ReportedWorkload:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One difference for one workload.
+    """One difference between the assignment and the report of one workload.
 
-    The agent stops an orphan: the workload was replaced or deleted, or belongs to no assignment. The workload
-    controller repairs drift of the other types.
+    An orphan is a reported workload that was replaced or deleted, or that is not assigned to the node. The
+    agent stops an orphan; the workload controller repairs drift of the other types.
     """
 
     workload: str

@@ -2,14 +2,14 @@
 
     NotEvicting -> Planned -> Requested -> Stopping -> Released
 
-- Planned: the scheduler chose the workload as a victim of preemption and has not stored the choice. The choice
-  is withdrawn if its preemptor is gone.
-- Requested: the workload must leave. The workload controller orders the stop, except on a silent node: a
-  workload that fails over is released at once.
+- Planned: the scheduler chose the workload as a victim of preemption and has not stored the choice. If the
+  preemptor is gone, the victim is spared: the scheduler withdraws the choice.
+- Requested: the workload must leave. The workload controller orders the stop. On a silent node there is no
+  stop order: the controller releases a workload that fails over at once.
 - Stopping: the order to stop is stored, and a copy may still run on the node. If no cause is known (the
   cause ended, or a new leader has not decided yet), the state stays Stopping.
-- Released: the workload is no longer bound, and the scheduler may bind it again. A workload
-  whose node was removed is released without an eviction.
+- Released: the workload is no longer bound, and the scheduler may bind it again. A workload whose node was
+  removed becomes Released without an eviction.
 
 If the cause ends before the stop is ordered, or the victim is spared, Planned and Requested return to
 NotEvicting.
@@ -78,14 +78,14 @@ class Eviction:
 
     state: EvictionState = EvictionState.NOT_EVICTING
     cause: EvictionCause | None = None
-    # Empty if no cause requires the workload to leave: not evicting, planned, or stopping without a cause.
+    # Empty if no known cause requires the stop: not evicting, planned, or stopping without a known cause.
     reason: str = ""
     # The decision is not final: a replica that becomes available stays.
     is_withdrawn_if_available: bool = False
 
     @property
     def is_active(self) -> bool:
-        """Whether the workload leaves its node or is about to, so that it does not count as available."""
+        """Whether the workload leaves its node or is about to, and therefore does not count as available."""
         return self.state in ACTIVE_STATES
 
 
@@ -110,7 +110,7 @@ def derive_eviction(
 ) -> Eviction:
     """Return the eviction of the workload, from its stored state and the decisions about it.
 
-    Without decisions the result depends on the store alone, so that every leader derives the same.
+    Without decisions the result depends on the store alone, so every leader derives the same result.
     `is_reported_ready`: the node reports the workload as ready, which may not be stored yet.
     """
     status = workload.status
@@ -152,11 +152,11 @@ def derive_eviction(
 
 @dataclass(slots=True)
 class DecidedEvictions:
-    """The evictions that this leader has decided, stored or not: one object for all controllers of a term.
+    """The evictions that this leader has decided, stored or not. All controllers of a term share one object.
 
     The eviction controller decides for a node as a whole (drain, taints). The scheduler adds the victims of
-    preemption one by one; the record of a victim lasts until it has left its node, because its resources
-    count as free for its preemptor while it still runs.
+    preemption one by one. The record of a victim lasts until the victim has left its node: while the victim
+    still runs, its resources already count as free for the preemptor.
     """
 
     # By node and path of the workload. A node without an entry has neither a drain nor a NoExecute taint.

@@ -20,8 +20,8 @@ class ClusterNode:
     node_class: str
     has_joined: bool = False
     is_ready: bool = False
-    # Workloads bound to the node; on a node that is not ready only workloads that do not fail over are
-    # counted.
+    # Workloads on the node. On a node that is not ready, only workloads that fail over count: the others
+    # would wait for the silent agent without a time limit.
     workloads: int = 0
     is_decommissioned: bool = False
 
@@ -36,7 +36,7 @@ class ClusterMachines:
     running: Collection[str] = ()
     # Machines that the provider has, running or not.
     provider_machines: Collection[str] = ()
-    # Machines that the ledgers pay for, by node class; None where no ledger counts machines.
+    # Machines that the ledgers pay for, by node class; None: no ledger counts the machines of the cluster.
     paid_counts: Mapping[str, int] | None = None
     # Names of nodes of this and of other clusters.
     used_names: Container[str] = ()
@@ -48,11 +48,12 @@ class MachineSteps:
 
     # Node name and node class, where neither the node nor the machine exists.
     create: tuple[tuple[str, str], ...] = ()
-    # The node exists, but its machine is absent or has ended.
+    # Nodes that stay, and whose machine has ended or was never created.
     start: tuple[str, ...] = ()
     # Nodes above the desired count: the scheduler binds no workload to them, and their workloads are evicted.
     decommission: tuple[str, ...] = ()
-    # Decommissioned nodes without workloads, and nodes whose machines are gone or have ended.
+    # Decommissioned nodes that are empty or whose machine has ended, and joined nodes without a machine that
+    # are not ready.
     remove: tuple[str, ...] = ()
     # Machines without a node.
     orphaned: tuple[str, ...] = ()
@@ -83,8 +84,8 @@ def plan_machines(cluster: str, state: ClusterMachines) -> MachineSteps:
     create: list[tuple[str, str]] = []
     for node_class in sorted({*state.desired, *(node.node_class for node in staying)}):
         nodes = [node for node in staying if node.node_class == node_class]
-        # The cheapest loss first: a node that never joined, then a node that is not ready, then the node with
-        # the fewest workloads.
+        # Decommission the cheapest loss first: a node that never joined, then a node that is not ready, then
+        # the node with the fewest workloads.
         nodes.sort(key=lambda node: (node.has_joined, node.is_ready, node.workloads, node.name))
         missing = state.desired.get(node_class, 0) - len(nodes)
         decommission.update(node.name for node in nodes[: max(0, -missing)])
@@ -124,7 +125,8 @@ def fails_over(workload: LatticeWorkload) -> bool:
 
 
 def _creatable_count(node_class: str, state: ClusterMachines) -> int:
-    """The number of machines that the ledgers pay for and that do not exist yet.
+    """The number of machines that the ledgers pay for and that do not exist yet; the desired count if no
+    ledger counts the machines.
 
     A decommissioned machine is paid for until it is gone; no other machine may use its payment earlier
     (I-22).
@@ -139,8 +141,8 @@ def machines_to_refund(remove: Collection[str], state: ClusterMachines) -> froze
     """Return the removed machines whose payment ends. For the other removed machines the ledgers keep paying,
     and the replacements use that payment.
 
-    `remove` holds machines that the provider has confirmed to be gone. The ledgers keep paying for the
-    desired count of a class (I-22).
+    `remove` holds the machines of the remove step. The caller must end a payment only after the provider has
+    confirmed that the machine is gone. The ledgers keep paying for the desired count of a class (I-22).
     """
     staying = Counter(node.node_class for node in state.nodes if node.name not in remove)
     refunds: list[str] = []

@@ -1,4 +1,4 @@
-"""Health of nodes by heartbeat, and the nodes whose silence lets workloads fail over.
+"""Decide the health of nodes from their heartbeats, and from which silent nodes workloads may fail over.
 
 The leader measures silence by its monotonic clock, from the last heartbeat or from its election, whichever
 came later.
@@ -14,8 +14,8 @@ from lattice.kinds.container import REPLACE_AFTER_MS, Disconnect
 from lattice.kinds.node import NOT_JOINED, NodeUsage
 from lattice.kinds.workload import LatticeWorkload
 
-# Float rounding tolerance: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be slightly
-# less.
+# Tolerance for the rounding of floats: 0.55 * 100 is slightly more than 55, and 0.55 of another total may be
+# slightly less than the exact product.
 SHARE_TOLERANCE = 1e-9
 
 
@@ -52,11 +52,11 @@ class NodeTimeouts:
         return 1 / self.evictions_per_second if self.evictions_per_second > 0 else inf
 
     def certain_after(self, stop_after: float) -> float:
-        """Silence, on the leader's clock, after which a node that counts `stop_after` on its own clock has
-        surely killed its copies (I-13).
+        """Return the seconds of silence, by the leader's clock, after which the node has certainly killed its
+        copies; the node counts `stop_after` by its own clock (I-13).
 
-        The node counts from the time at which it sent the last heartbeat that a leader answered; the leader
-        counts from the time at which it received that heartbeat, which is never earlier. The node's clock may
+        The node counts from the time at which it sent the last heartbeat that a leader answered. The leader
+        counts from the time at which the heartbeat arrived, which is never earlier. The node's clock may
         run slow and the leader's clock fast, both by `clock_error`; hence the square. With 90 s: (90 + 10) ·
         1.05² = 110.25 s.
         """
@@ -72,7 +72,7 @@ class NodeObservation:
 
     name: str
     zone: str
-    # Seconds.
+    # Seconds since the last heartbeat, or since the election of the leader if that was later.
     heartbeat_age: float
     is_ready: bool
     has_joined: bool = True
@@ -85,11 +85,11 @@ class NodeObservation:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeVerdict:
-    """The readiness of a node.
+class NodeReadiness:
+    """The readiness of a node, with its reason.
 
     `event` is set only when the state changes: NodeLost, NodeReady, NodeQuarantined. `requeue_after` is the
-    number of seconds after which time alone can change the verdict.
+    number of seconds after which the passage of time alone can change the readiness.
     """
 
     state: Literal["Ready", "NotReady", "Joining"]
@@ -99,29 +99,30 @@ class NodeVerdict:
     requeue_after: float | None = None
 
 
-def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOUTS) -> NodeVerdict:
+def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOUTS) -> NodeReadiness:
     """Decide from heartbeats and quarantine whether the node is ready."""
     if node.quarantine:
-        return NodeVerdict(
+        return NodeReadiness(
             "NotReady",
             "Quarantined",
             node.quarantine,
             "" if node.is_quarantine_recorded else "NodeQuarantined",
         )
     if not node.has_joined:
-        return NodeVerdict("Joining", NOT_JOINED, "No agent has joined yet")
-    # A new leader has received no heartbeat yet: the stored state stands.
+        return NodeReadiness("Joining", NOT_JOINED, "No agent has joined yet")
+    # This leader has received no heartbeat of the node yet, and the stored condition is not ready: the node
+    # stays not ready.
     was_lost = not node.is_heard_by_leader and not node.is_ready
     if was_lost or node.heartbeat_age >= timeouts.not_ready_after:
         event = "NodeLost" if node.is_ready else ""
-        return NodeVerdict(
+        return NodeReadiness(
             "NotReady",
             "HeartbeatMissed",
             f"No heartbeat for {timeouts.not_ready_after:g} s",
             event,
         )
     event = "" if node.is_ready else "NodeReady"
-    return NodeVerdict(
+    return NodeReadiness(
         "Ready",
         "Heartbeat",
         "The agent sends heartbeats",
@@ -132,8 +133,8 @@ def evaluate_node(node: NodeObservation, timeouts: NodeTimeouts = DEFAULT_TIMEOU
 
 @dataclass(frozen=True, slots=True)
 class ZoneOutage:
-    """Most nodes of a zone are silent. No workload of the zone fails over, because a cut between leader and
-    zone is more likely than the death of so many nodes."""
+    """A zone in which most nodes are silent. No workload of the zone fails over, because a network fault
+    between leader and zone is more likely than the loss of so many nodes."""
 
     zone: str
     silent: int
@@ -171,7 +172,7 @@ def zone_outages(
 class EvictionRateLimiter:
     """State that one leader keeps in memory between evictions of silent nodes.
 
-    `next_at` holds, by zone, the time of the monotonic clock from which the zone may lose another node.
+    `next_at` holds, by zone, the monotonic time from which workloads of one more silent node may fail over.
     """
 
     evicted_nodes: frozenset[str] = frozenset()
@@ -180,11 +181,10 @@ class EvictionRateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class SilentNodeEvictions:
-    """Silent nodes whose workloads may fail over, as the disconnect policy of a workload allows, and the
-    reasons that block failover for other nodes.
+    """Silent nodes whose workloads may fail over, and the reasons that block failover for other nodes.
 
-    The result concerns nodes. `decide_failover` derives from it whether one workload is evicted with the
-    cause NodeLost.
+    The result concerns nodes. `decide_failover` also reads the disconnect policy of a workload, and decides
+    whether this workload is evicted with the cause NodeLost.
     """
 
     rate_limiter: EvictionRateLimiter
@@ -205,8 +205,8 @@ def evict_silent_nodes(
 ) -> SilentNodeEvictions:
     """Select the silent nodes whose workloads may fail over at the monotonic time `now`.
 
-    The longest silent nodes come first, limited by the eviction rate of their zone; none in a zone outage. A
-    node with a fresh heartbeat is no longer evicted.
+    The nodes that have been silent longest come first, within the eviction rate of their zone. In a zone
+    outage no node is selected. A node that sends heartbeats again is no longer selected.
     """
     outages = zone_outages(nodes, timeouts)
     overdue = {
@@ -278,7 +278,7 @@ def decide_failover(
 ) -> Failover:
     """Decide whether the workload may start on another node while its node is silent.
 
-    Under the policy `stop` the silence must also last until the node has surely killed its copy (I-13).
+    Under the policy `stop` the silence must also last until the node has certainly killed its copy (I-13).
     """
     required_silence = timeouts.replace_after
     if disconnect.policy == "stop":
@@ -311,12 +311,12 @@ def is_usage_change_significant(
     previous: NodeUsage | None, now: NodeUsage, capacity: Mapping[str, int], age: float
 ) -> bool:
     """Whether the usage differs enough from the stored usage to be written; `age` is the number of seconds
-    since this server wrote it."""
+    since this server wrote the stored usage."""
     if previous is None:
         return True
     if age < USAGE_WRITE_INTERVAL_S:
         return False
-    # Without a known capacity the larger of the two amounts stands for the capacity.
+    # If the capacity is unknown, the change is compared with the larger of the two amounts.
     for old, new, size in (
         (previous.cpu, now.cpu, capacity.get("cpu")),
         (previous.memory, now.memory, capacity.get("memory")),

@@ -21,9 +21,11 @@ class ReplicaObservation:
 
     # Replicas that are unschedulable for longer than the timeout, by service and node group.
     unschedulable: Mapping[str, Counter[NodeGroupKey]] = field(default_factory=dict)
-    # Services of which some replica was created with other machine needs than the template has now.
+    # Services whose template needs other machines than some replica was created for. A service without
+    # replicas is included if it has changed since it was placed.
     updated_services: frozenset[str] = frozenset()
-    # Clusters in which bound replicas differ from placed replicas.
+    # Clusters in which bound replicas differ from placed replicas, a replica terminates, or the service of a
+    # replica is gone.
     unsettled_clusters: frozenset[str] = frozenset()
     joined_nodes: Counter[NodeGroupKey] = field(default_factory=Counter)
     # Node groups that get no new node, whatever their desired count, because a ledger does not pay for more
@@ -57,7 +59,8 @@ def observe_replicas(
     """Observe the replicas of all services; `paid` holds the machines that each ledger pays for."""
     joined = Counter(_node_group(node) for node in nodes if has_joined(node))
     live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
-    # A replica that waits for a node of such a group is about to be bound, and needs no further node.
+    # Node groups in which a node became ready a moment ago: a replica that waits in such a group is about to
+    # be bound, and needs no further node.
     newly_ready = {_node_group(node) for node in nodes if _is_newly_ready(node, timeout)}
     owned: dict[str, list[LatticeWorkload]] = {}
     unsettled: set[str] = set()
@@ -100,8 +103,8 @@ def observe_replicas(
 def _blocked_node_groups(
     nodes: Iterable[LatticeNode], paid: Iterable[Counter[NodeGroupKey]]
 ) -> frozenset[NodeGroupKey]:
-    """Node groups that get no new node: some ledger pays for no more machines than exist, and no node of
-    the group has yet to join.
+    """Node groups that get no new node: some ledger pays for no more machines than exist, and every node of
+    the group has joined or is being deleted.
 
     The ledger pays for a terminating machine until the machine is gone.
     """
@@ -156,15 +159,18 @@ def not_ready_message(node: LatticeNode) -> str:
 
 
 def is_existing(node: LatticeNode) -> bool:
-    """Whether the node is not being deleted and no condition says that its agent has yet to join."""
+    """Whether the node is not being deleted and does not wait for its agent to join.
+
+    Unlike in `has_joined`, a node without a Ready condition counts.
+    """
     ready = find_condition(node.status.conditions, READY_CONDITION)
     is_awaited = ready is not None and ready.reason == NOT_JOINED
     return not node.metadata.deletion_timestamp and not is_awaited
 
 
 def _is_newly_ready(node: LatticeNode, timeout: SchedulingTimeout) -> bool:
-    """Whether the node became ready within the timeout: a waiting replica is about to be bound to the
-    node."""
+    """Whether the node became ready more recently than the timeout: a waiting replica is about to be bound to
+    the node."""
     ready = find_condition(node.status.conditions, READY_CONDITION)
     if ready is None or ready.status != "True" or not ready.last_transition_time:
         return False

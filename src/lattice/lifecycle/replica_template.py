@@ -1,4 +1,7 @@
-"""Workload templates of a service: the spec, name, labels and slot of a replica."""
+"""Build the workloads of a service: the spec, name, labels and slot of a replica.
+
+The slot is the number of the replica in its service, from 0; the name of the workload ends with the slot.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -18,8 +21,8 @@ from lattice.kinds.workload import (
     compute_revision,
 )
 
-# Placement spreads replicas over these keys when it chooses clusters; the scheduler sees the nodes of one
-# cluster only.
+# Placement spreads replicas over these keys when it chooses clusters. The scheduler cannot: it binds a
+# replica only to a node of the cluster that placement has chosen.
 FLEET_TOPOLOGY_KEYS = ("region", "provider", "pool", "cluster")
 # Resources that a service counts in thousandths.
 MILLI_RESOURCES = ("cpu", "gpu")
@@ -46,7 +49,7 @@ def workload_template(service: LatticeService) -> WorkloadSpec:
     """Return the spec that the replicas of the service share, before a node group and a slot are chosen."""
     spec = service.spec
     requests: Quantities = {}
-    # Where containers state requests of their own, the workload states none.
+    # If a container states requests of its own, the workload states none.
     if not any(
         container.resources and container.resources.requests for container in spec.containers.values()
     ):

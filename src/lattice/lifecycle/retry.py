@@ -1,7 +1,7 @@
 """Retry and back-off of failed workloads.
 
-The decisions depend only on the stored retry state and the current time, so that a restart of the server
-forgets no failure.
+The decisions depend only on the stored retry state and the current time, so a restart of the server forgets
+no failure.
 """
 
 from collections.abc import Mapping
@@ -37,7 +37,8 @@ DEFAULT_RETRY_POLICY = RetryPolicy()
 
 
 def next_run(previous: Retry | None, revision: str, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
-    """Return a fresh retry state for the next run: for a new revision, another node or a manual retry."""
+    """Return a retry state without failures for the next run: after a new revision, a stop, a move to another
+    node or a manual retry."""
     run = (previous.run or 0) if previous else 0
     return Retry(attempts=0, max=policy.max_attempts, revision=revision, run=run + 1)
 
@@ -45,8 +46,8 @@ def next_run(previous: Retry | None, revision: str, policy: RetryPolicy = DEFAUL
 def count_failure(previous: Retry, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
     """Return the retry state after one more failure.
 
-    The run number grows with the count. A second report of the same failed run therefore does not match, and
-    is not counted twice.
+    Every counted failure also raises the run number. A second report of the failed run then names an earlier
+    run, and the failure is not counted twice.
     """
     attempts = (previous.attempts or 0) + 1
     is_last = attempts >= policy.max_attempts

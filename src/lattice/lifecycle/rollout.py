@@ -175,7 +175,7 @@ def _removal_order(removable: Sequence[Replica], live: Sequence[Replica]) -> lis
     heapq.heapify(queue)
     while queue:
         counted, slot, name, replica = heapq.heappop(queue)
-        # The count in the heap is stale: a replica of the same node was taken since it was pushed.
+        # The count in the heap is stale: a replica of the same node was taken after the count was pushed.
         if -counted != replicas_by_node[replica.node]:
             heapq.heappush(queue, (-replicas_by_node[replica.node], slot, name, replica))
             continue
@@ -186,8 +186,8 @@ def _removal_order(removable: Sequence[Replica], live: Sequence[Replica]) -> lis
 
 
 def _removable(ordered: Sequence[Replica], total: int, live: Sequence[Replica]) -> tuple[str, ...]:
-    """Return the names of replicas that stop now: at least `total` replicas stay ready; a replica that is not
-    ready always stops."""
+    """Return which of the `ordered` replicas stop now: every replica that is not ready, and ready replicas as
+    long as `total` replicas stay ready."""
     ready = sum(replica.is_ready for replica in live)
     stopping = []
     for replica in ordered:
@@ -204,8 +204,9 @@ def _node_groups_to_start(
 ) -> tuple[NodeGroupKey, ...]:
     """Return the node groups in which replicas start now.
 
-    Replicas that are missing up to `total` start at once. A surge replica starts only while no replica stops
-    and every other replica is ready; unschedulable replicas do not delay the surge (I-32).
+    While fewer than `total` replicas stay, missing replicas start at once, up to `total`. A surge replica
+    starts only while no replica stops and every other replica is ready. Unschedulable replicas do not delay
+    the surge (I-32).
     """
     groups: list[NodeGroupKey] = []
     for group in sorted(missing):

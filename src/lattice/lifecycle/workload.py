@@ -1,9 +1,10 @@
-"""The lifecycle decision for one workload, from the desired state, the agent's report, the last action and the
-time.
+"""The lifecycle decision for one workload, from the desired state, the agent's report, the last action and
+the time.
 
-Two numbers prevent that an action takes effect twice: a revision names what runs, and a run names one start
-of the revision. An agent starts a run once; the next run follows an ended run only after the failure was
-counted.
+Two identifiers keep an action from taking effect twice. The revision, here a digest of the template and not
+the revision of a commit, names what runs. The run number names one start of the revision. An agent starts a
+run once. A run that ended by itself is followed by the next run only after its end is stored in the retry
+state.
 """
 
 from dataclasses import dataclass, field
@@ -59,14 +60,14 @@ def desired_state(workload: LatticeWorkload) -> DesiredState:
 
 
 class Action(StrEnum):
-    """The next action of the workload controller for a workload; stored in the workload status."""
+    """The next action of the workload controller for a workload; the status stores the last action."""
 
-    ASSIGN = "Assign"  # wait for the scheduler
+    ASSIGN = "Assign"  # as a decision: wait for the scheduler; as the stored action: the scheduler has bound
     APPLY = "Apply"
     RECREATE = "Recreate"
     APPLY_STOPPED = "ApplyStopped"
     DELETE = "Delete"
-    FINALIZE_DELETE = "FinalizeDelete"  # remove the record
+    FINALIZE_DELETE = "FinalizeDelete"  # remove the object
     RESCHEDULE = "Reschedule"  # unbind, and schedule again
     RELEASE = "Release"  # unbind only
     RETRY = "Retry"  # a user asks for a retry
@@ -80,9 +81,10 @@ class Action(StrEnum):
 
 # After these actions the agent has an order to start the run.
 START_ACTIONS = frozenset({Action.APPLY, Action.RECREATE, Action.FORGIVE})
-# While a workload waits by one of these actions, its status shows the reason and follows every change of the
-# reason.
+# While the decision for a workload is one of these actions, the status shows the reason and follows every
+# change of the reason.
 AWAIT_ACTIONS = frozenset({Action.AWAIT_FAILOVER, Action.AWAIT_NODE})
+# A decision with one of these actions is stored only if it changes the retry state.
 UNSTORED_ACTIONS = frozenset(
     {Action.ASSIGN, Action.BACKOFF_WAIT, Action.AWAIT_FAILOVER, Action.AWAIT_NODE, Action.NO_ACTION}
 )
@@ -116,7 +118,7 @@ class GracePeriods:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The agent's report of the workload; Missing if the node does not have the workload."""
+    """The agent's report of the workload; the state is Missing if the node does not have the workload."""
 
     state: ReportedState = "Missing"
     revision: str = ""
@@ -154,7 +156,7 @@ class WorkloadInput:
     eviction_reason: str = ""
     # Why the node is silent, and what the workload waits for.
     node_reason: str = ""
-    # Why the workload leaves its silent node; empty while it waits for the node.
+    # Why the workload leaves its silent node; empty while the workload waits for the node.
     failover_reason: str = ""
 
     def age(self, time: datetime | None) -> float:
@@ -216,11 +218,13 @@ def decide_manual_retry(
 ) -> Decision:
     """Decide the answer to a user's request for a retry: start at once with all attempts available.
 
-    A workload that has not failed stays as it is.
+    A workload that has not failed, or that should not run, stays as it is.
     """
     retry = _current_retry(inputs, grace_periods)
     if inputs.desired != "Running" or not retry.attempts:
-        return Decision(Action.NO_ACTION, "No retry: the workload has not failed")
+        return Decision(
+            Action.NO_ACTION, "No retry: the workload has not failed, or its desired state is not Running"
+        )
     if inputs.report.state == "Running" and _reports_run(inputs, retry):
         return Decision(Action.FORGIVE, "Running; failure count reset", _reset_attempts(retry, grace_periods))
     return Decision(
@@ -231,7 +235,7 @@ def decide_manual_retry(
 
 
 def _decide_deleted(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decision:
-    """Keep the record until no node can run the workload any more (I-13)."""
+    """Keep the object until no node can run the workload any more (I-13)."""
     if inputs.node in ("None", "Gone"):
         return Decision(Action.FINALIZE_DELETE, "Deleted: no node runs the workload")
     if inputs.node != "Ready":
@@ -319,8 +323,8 @@ def _decide_running(inputs: WorkloadInput, grace_periods: GracePeriods) -> Decis
         return _order_once(inputs, Action.APPLY_STOPPED, reason, grace_periods.stop)
     if is_spent:
         return Decision(Action.NO_ACTION, PERMANENT_FAILURE)
-    # A run that the agent reports was ordered, even if the last action is no start. After a stop order, the
-    # run must be ordered anew.
+    # If the agent reports the run, the run was ordered, even if the last action is not a start. After a stop
+    # order, the run must be ordered again.
     last_action = inputs.last_action.action
     was_ordered = last_action in START_ACTIONS or (
         _reports_run(inputs, retry) and last_action != Action.APPLY_STOPPED
@@ -356,7 +360,7 @@ def _decide_evicted(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
 
 
 def _decide_start(inputs: WorkloadInput, retry: Retry, grace_periods: GracePeriods) -> Decision:
-    """Start the run for which the agent has no order yet, after its back-off."""
+    """Order the start of a run that the agent has no order for yet, after the back-off."""
     report, was_stopped = inputs.report, inputs.last_action.action == Action.APPLY_STOPPED
     if wait := backoff_remaining(retry, inputs.now, grace_periods.retry):
         return Decision(
@@ -481,8 +485,8 @@ def _reports_run(inputs: WorkloadInput, retry: Retry) -> bool:
 
 
 def _is_down(inputs: WorkloadInput) -> bool:
-    """Whether the agent reports, with knowledge of the last order, that no copy of the workload runs or is
-    about to start."""
+    """Whether the agent has received the last order and reports that no copy of the workload runs or is about
+    to start."""
     report = inputs.report
     may_start = inputs.last_action.action in START_ACTIONS and (
         inputs.retry is None or report.run != inputs.retry.run
@@ -491,7 +495,7 @@ def _is_down(inputs: WorkloadInput) -> bool:
 
 
 def _order_once(inputs: WorkloadInput, action: Action, reason: str, grace: float) -> Decision:
-    """Give the order, or wait within the grace period if the order was given already."""
+    """Give the order; if it was given already, wait, and give it again after the grace period."""
     remaining = grace - inputs.age(inputs.last_action.at) if inputs.last_action.action == action else 0.0
     return _wait_within_grace(remaining, f"{reason}; stop order sent") or Decision(
         action, reason, requeue_after=grace
@@ -506,7 +510,7 @@ def _failures(retry: Retry) -> str:
     return pluralize(retry.attempts or 0, "failure")
 
 
-# The agent has no assignment: the workload was just bound, or must leave.
+# After these actions the agent has no assignment: the workload was just bound, or must leave the node.
 NO_RUN_ACTIONS = frozenset(
     {"", Action.ASSIGN, Action.DELETE, Action.FINALIZE_DELETE, Action.RESCHEDULE, Action.RELEASE}
 )
@@ -515,9 +519,9 @@ NO_RUN_ACTIONS = frozenset(
 def desired_run(workload: LatticeWorkload) -> DesiredRun | None:
     """Return the run that the agent is ordered to have; None: the agent must not have the workload.
 
-    A failed workload in back-off stays on its node as stopped, so that its log remains available. The first
-    run of a new revision has the next run number, which the next reconcile stores as well: the agent starts
-    the run only once, whether the agent or the controller sees the revision first.
+    A failed workload in back-off stays on its node as stopped, so that its log remains available. The agent
+    may receive a new revision of the spec before the controller has reconciled it. The order then already has
+    the next run number. The controller later stores the same number, so the agent starts this run only once.
     """
     spec, status = workload.spec, workload.status
     if status.binding is None or status.last_action in NO_RUN_ACTIONS:

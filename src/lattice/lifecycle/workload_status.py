@@ -1,5 +1,5 @@
-"""The input of a workload decision, built from record and observation, and the workload status after the
-decision."""
+"""Build the input of a workload decision from the stored workload and the observation, and the status of the
+workload after the decision."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -36,7 +36,7 @@ UNBINDING_ACTIONS = RELEASING_ACTIONS | {Action.FINALIZE_DELETE}
 
 @dataclass(frozen=True, slots=True)
 class WorkloadObservation:
-    """What the leader knows of a workload besides the stored record."""
+    """What the leader knows of a workload besides the stored object."""
 
     node: BoundNodeState
     # False: the node counts as silent only because this leader has not received its whole report yet.
@@ -151,7 +151,7 @@ def _observed_status(
     status = replace(previous, ready=is_ready if is_readiness_known else None)
     if observation.node == "Ready":
         # The policy of an older revision is unknown here: the recorded policy stays until the agent reports
-        # the current revision.
+        # the current revision, or no revision at all.
         is_current = observation.report.revision == workload.spec.effective_revision
         strict = (
             workload.spec.disconnect.policy == "stop"
@@ -170,7 +170,7 @@ def _in_state(status: WorkloadStatus, state: ActualState, now: datetime) -> Work
 
 
 def _actual_state(workload: LatticeWorkload, observation: WorkloadObservation) -> ActualState:
-    """The state to show: reported by the agent, or derived from the record where no report counts."""
+    """The state to show: reported by the agent, or derived from the stored status where no report counts."""
     status = workload.status
     if not observation.is_node_heard:
         return status.actual_state

@@ -7,7 +7,7 @@ import pytest
 from lattice.controllers.garbage.ownership import (
     GarbageObject,
     Owner,
-    OwnershipVerdict,
+    OwnershipDecision,
     is_blocked,
     judge_ownership,
 )
@@ -28,67 +28,67 @@ LEAVING = {"finalizers": (FOREGROUND_FINALIZER,), "dying": True}
 
 
 @pytest.mark.parametrize(
-    ("owners", "present", "verdict"),
+    ("owners", "present", "decision"),
     [
-        pytest.param([], [], OwnershipVerdict(), id="an object without owners stays"),
+        pytest.param([], [], OwnershipDecision(), id="an object without owners stays"),
         pytest.param(
-            [owner("x")], [item("x")], OwnershipVerdict(), id="an object whose owner is there stays"
+            [owner("x")], [item("x")], OwnershipDecision(), id="an object whose owner is there stays"
         ),
         pytest.param(
             [owner("x")],
             [],
-            OwnershipVerdict(remove=True),
+            OwnershipDecision(remove=True),
             id="an object whose only owner is gone is deleted",
         ),
         pytest.param(
             [owner("x", uid="older")],
             [item("x")],
-            OwnershipVerdict(remove=True),
+            OwnershipDecision(remove=True),
             id="a recreated owner is another owner",
         ),
         pytest.param(
             [owner("x"), owner("y")],
             [item("x")],
-            OwnershipVerdict(stale_owners=frozenset({"uid-y"})),
+            OwnershipDecision(stale_owners=frozenset({"uid-y"})),
             id="one present owner is enough, the missing one is removed",
         ),
-        pytest.param([STRANGER], [], OwnershipVerdict(), id="owners of unknown kinds are left alone"),
+        pytest.param([STRANGER], [], OwnershipDecision(), id="owners of unknown kinds are left alone"),
         pytest.param(
             [STRANGER, owner("y")],
             [],
-            OwnershipVerdict(stale_owners=frozenset({"uid-y"})),
+            OwnershipDecision(stale_owners=frozenset({"uid-y"})),
             id="an owner of unknown kind keeps the object",
         ),
         pytest.param(
             [owner("x")],
             [item("x", **LEAVING)],
-            OwnershipVerdict(remove=True, is_awaited=True),
+            OwnershipDecision(remove=True, is_awaited=True),
             id="an owner in foreground deletion counts as gone",
         ),
         pytest.param(
             [owner("x")],
             [item("x", dying=True, finalizers=("a/b",))],
-            OwnershipVerdict(),
+            OwnershipDecision(),
             id="an owner held by others is still there",
         ),
         pytest.param(
             [owner("x")],
             [item("x", dying=True, finalizers=(ORPHAN_FINALIZER,))],
-            OwnershipVerdict(),
+            OwnershipDecision(),
             id="an owner that orphans is still there",
         ),
     ],
 )
 def test_owner_references_decide_collection(
-    owners: list[Owner], present: list[GarbageObject], verdict: OwnershipVerdict
+    owners: list[Owner], present: list[GarbageObject], decision: OwnershipDecision
 ) -> None:
-    assert judge_ownership(item("me", *owners), {each.key: each for each in present}.get) == verdict
+    assert judge_ownership(item("me", *owners), {each.key: each for each in present}.get) == decision
 
 
 def test_terminating_object_is_not_collected_again() -> None:
     assert (
         judge_ownership(item("me", owner("x"), dying=True, finalizers=("a/b",)), lambda _: None)
-        == OwnershipVerdict()
+        == OwnershipDecision()
     )
 
 

@@ -1,9 +1,10 @@
 """Evaluate automation rules and carry out their actions: events, webhooks, retries and desired states, once
 each time an object crosses the rule's threshold.
 
-The state of a rule and its writes are one commit; the webhook queue calls webhooks after the commit, so that
-an unreachable URL blocks no rule. If the server dies between the commit and the call, the status of the rule
-and an event show the firing, and no other server repeats the call: a call can be lost, but never silently.
+The controller commits the status of a rule together with the writes of its actions. The webhook queue calls
+webhooks after the commit, so an unreachable URL blocks no rule. If the server dies between the commit and the
+call, the status of the rule and an event show the firing, and no other server repeats the call: a call can be
+lost, but never silently.
 """
 
 from collections.abc import Iterator
@@ -109,7 +110,8 @@ class AutomationController:
                 for firing in part.firings:
                     writes += self._writes(rule, firing)
                 revision = await self.context.commit(writes)
-                # After the commit: a webhook is called at most once per firing.
+                # After the commit: if the commit fails, the next reconcile decides the firing again, and the
+                # webhook must not be called for both.
                 self._enqueue_webhooks(rule, part)
                 # The next part must expect the revision that this commit wrote.
                 entry, status = Entry(entry.key, put.value, revision), next_status

@@ -53,7 +53,8 @@ def address_problem(text: str, allowed: Sequence[Network] = ()) -> str:
 
 
 def _embedded_ipv4(address: Address) -> Address:
-    """The IPv4 address inside an IPv6 address, because the embedded address is the real destination."""
+    """Return the IPv4 address that an IPv6 address embeds, because it is the real destination; otherwise the
+    address itself."""
     if isinstance(address, ipaddress.IPv4Address):
         return address
     if address in NAT64_NETWORK:
@@ -62,8 +63,8 @@ def _embedded_ipv4(address: Address) -> Address:
 
 
 class _Resolver(AbstractResolver):
-    """Resolves host names and denies private addresses, so that no later lookup can change the
-    destination."""
+    """Resolves host names and denies private addresses. The connection uses the checked address, so no later
+    lookup can change the destination."""
 
     def __init__(self, allowed: Sequence[Network]) -> None:
         self._allowed = allowed

@@ -1,4 +1,4 @@
-"""Owner references, namespaces, time to live of events and join tokens.
+"""Delete dependents of deleted owners, content of deleted namespaces, expired events and join tokens.
 
 Imported by: app controllers controllers.services.
 May import: errors kinds kinds.meta clock metrics store controllers.runtime.

@@ -48,8 +48,8 @@ class GarbageCollector:
     """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces; a key is
     the string of a store key.
 
-    The caches only decide which keys to reconcile; every decision reads the store. Events are not cached: an
-    event has no owner and no dependents.
+    The caches determine which keys to reconcile and which dependents an owner has; the object and its owners
+    are read from the store. Events are not cached: an event has no owner and no dependents.
     """
 
     store: Store
@@ -133,8 +133,8 @@ class GarbageCollector:
         return list(map(str, keys))
 
     def _needs_reconcile(self, item: GarbageObject) -> bool:
-        """Whether the caches suggest that the object is garbage. For ordinary changes the answer is no, so
-        that they cost no read of the store."""
+        """Whether the caches suggest that the collector must act on the object. For ordinary changes the
+        answer is no, so they cost no read of the store."""
         if item.is_terminating:
             return item.is_orphaning or item.is_foreground_deleting or item.key.resource == NAMESPACE_RESOURCE
         return any(judge_ownership(item, self._cached))
@@ -157,8 +157,8 @@ class GarbageCollector:
         return dependents
 
     async def reconcile_batch(self, keys: Sequence[str]) -> Mapping[str, Requeue | Conflict]:
-        """Decide about every object with fresh owners from the store and commit the writes in batches; return
-        the blocked namespaces and the keys in conflict."""
+        """Read every object and its owners from the store, decide about the object, and commit the writes in
+        batches; return the namespaces that are not empty and the keys in conflict."""
         entries = await self._read(list(map(Key.parse, keys)))
         items = [(entry, self._owner_resolver.parse(entry)) for entry in entries]
         owner_keys: set[Key] = set()
@@ -210,18 +210,18 @@ class GarbageCollector:
     def _decide_owned(
         self, entry: Entry, item: GarbageObject, owners: dict[Key, GarbageObject]
     ) -> GarbageWrite | None:
-        verdict = judge_ownership(item, owners.get)
+        decision = judge_ownership(item, owners.get)
         resource = self._owner_resolver.resources[item.key.resource]
-        if verdict.stale_owners:
-            return _garbage_write(without_owners(resource, entry, verdict.stale_owners), "owner")
-        if not verdict.remove:
+        if decision.stale_owners:
+            return _garbage_write(without_owners(resource, entry, decision.stale_owners), "owner")
+        if not decision.remove:
             return None
         # An owner in foreground deletion waits for its whole tree of dependents, so the dependents of this
         # object are deleted before the object.
-        finalizers = (FOREGROUND_FINALIZER,) if verdict.is_awaited and self._dependents(item.uid) else ()
+        finalizers = (FOREGROUND_FINALIZER,) if decision.is_awaited and self._dependents(item.uid) else ()
         return _garbage_write(
             deletion_write(resource, entry, format_timestamp(self.clock.now()), finalizers),
-            "foreground" if verdict.is_awaited else "owner",
+            "foreground" if decision.is_awaited else "owner",
         )
 
     async def _orphan_dependents(self, entry: Entry, item: GarbageObject) -> GarbageWrite | None:

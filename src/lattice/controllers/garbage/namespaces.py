@@ -73,8 +73,8 @@ def _condition(reason: str, message: str = "") -> Object:
 class NamespaceCleaner:
     """Empties namespaces; the content is listed from the store, not from a cache.
 
-    The commit that creates an object checks that its namespace is not marked, so no object appears after the
-    last list.
+    The commit that creates an object checks that its namespace is not marked for deletion, so no object
+    appears after the last list.
     """
 
     store: Store
@@ -84,8 +84,8 @@ class NamespaceCleaner:
     resources: Sequence[Resource]
 
     async def empty(self, namespace: Entry) -> Write | None:
-        """Delete the content of the namespace; return the deletion of an empty namespace, or a status with
-        the remaining content."""
+        """Delete the content of the namespace. Return the write that deletes the namespace if it is empty;
+        otherwise the write of a status with the remaining content, or None if the status is unchanged."""
         remaining = RemainingContent()
         for resource in self.resources:
             after, has_more = "", True

@@ -113,9 +113,9 @@ class OwnerResolver:
         )
 
 
-class OwnershipVerdict(NamedTuple):
-    """The decision about an object: `remove` if no owner is left, `is_awaited` if an owner waits for the
-    deletion.
+class OwnershipDecision(NamedTuple):
+    """The decision about an object: `remove` if no owner keeps the object, `is_awaited` if an owner in
+    foreground deletion waits for the removal.
 
     `stale_owners` are the uids of owner references to drop.
     """
@@ -126,10 +126,10 @@ class OwnershipVerdict(NamedTuple):
 
 
 ObjectLookup = Callable[[Key], GarbageObject | None]
-KEEP = OwnershipVerdict()
+KEEP = OwnershipDecision()
 
 
-def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict:
+def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipDecision:
     """Decide about an object from the state of its owners; an owner in foreground deletion does not keep its
     dependents alive."""
     if item.is_terminating or not item.owners:
@@ -149,8 +149,8 @@ def judge_ownership(item: GarbageObject, find: ObjectLookup) -> OwnershipVerdict
             (leaving if current.is_foreground_deleting else holding).add(owner.uid)
     # One owner is enough to keep the object; references to other owners are dropped.
     if holding:
-        return OwnershipVerdict(stale_owners=frozenset((leaving | missing) - holding))
-    return OwnershipVerdict(remove=True, is_awaited=bool(leaving))
+        return OwnershipDecision(stale_owners=frozenset((leaving | missing) - holding))
+    return OwnershipDecision(remove=True, is_awaited=bool(leaving))
 
 
 def is_blocked(item: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]) -> bool:
@@ -169,7 +169,8 @@ def _blocks(dependent: GarbageObject, owner: GarbageObject) -> bool:
 def _is_waiting_for(
     first: GarbageObject, last: GarbageObject, dependents: Callable[[str], Sequence[GarbageObject]]
 ) -> bool:
-    """Whether `last` blocks `first`, directly or through a chain of objects in foreground deletion."""
+    """Whether `first` waits for `last`: `last` blocks the deletion of `first`, directly or through a chain of
+    objects in foreground deletion."""
     # Owner references may form a cycle: every object is visited once.
     visited, stack = {first.key}, [first]
     while stack:
@@ -189,9 +190,10 @@ def _is_waiting_for(
 def deletion_write(
     resource: Resource, entry: Entry, now: str, finalizers: tuple[str, ...] = ()
 ) -> Write | None:
-    """Delete the object, or mark the object if finalizers hold it; None if the mark exists.
+    """Return the write that deletes the object, or marks it for deletion if finalizers hold it; None if the
+    object is marked already.
 
-    A namespace is only marked, because its content goes first.
+    A namespace is only marked, because its content is deleted first.
     """
     old = unpack(entry.value, entry.revision)
     new = mark_for_deletion(old, now=now, finalizers=finalizers)
@@ -222,7 +224,7 @@ def without_owners(resource: Resource, entry: Entry, uids: frozenset[str]) -> Wr
 
 def replacement_write(resource: Resource, entry: Entry, old: Object, new: Object) -> Write | None:
     """Write the new object, or delete a marked object without finalizers; None if the object is unchanged."""
-    # Only `NamespaceCleaner.empty` deletes a namespace, because its content goes first.
+    # Only `NamespaceCleaner.empty` deletes a namespace, because the content is deleted first.
     if resource.id != NAMESPACE_RESOURCE and is_finalized(new):
         return Delete(entry.key, entry.revision)
     if is_unchanged(old, new):

@@ -1,6 +1,7 @@
 """Detect drift between the workloads assigned to a node and the workloads that the agent reports.
 
-The agent stops a workload that is not assigned; the controller reports the drift.
+The controller only reports drift. The agent stops a workload that is not assigned, and the workload
+controller repairs every other drift.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,8 +23,7 @@ ORPHAN = "orphan_on_agent"
 
 @dataclass
 class DriftController:
-    """Record an event for every drift of a node, once; the workload controller repairs the drift. The key is
-    `/node`."""
+    """Record an event for every drift of a node, once; the key is `/` and the node's name."""
 
     context: ControllerContext
     # Seconds before a drift is reported; an orphaned workload is reported at once.
@@ -35,7 +35,7 @@ class DriftController:
         self._nodes = self.context.cache(LatticeNode)
         self._workloads = self.context.cache(LatticeWorkload)
         self._recorder = self.context.recorder(self.name)
-        # By node: the monotonic time at which the drift was detected first.
+        # By node and drift: the monotonic time at which the drift was detected first.
         self._detected_at: dict[str, dict[Drift, float]] = {}
         self._reported: dict[str, set[Drift]] = {}
         self._wake: Callable[[Iterable[str]], None] = lambda _: None
@@ -98,7 +98,8 @@ class DriftController:
         for path, report in heartbeat.workloads.items():
             stored = self._workloads.get(path)
             binding = stored.status.binding if stored else None
-            # The workload is bound and its assignment is on its way, or it is unassigned and not stopped yet.
+            # The workload is bound to this node and its assignment is on the way to the agent, or the
+            # workload is no longer assigned and the agent has not confirmed that yet.
             is_in_transition = (binding is not None and binding.node == name) or (
                 presence.was_sent(name, path) and not presence.has_applied(name, path, None)
             )

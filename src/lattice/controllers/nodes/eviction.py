@@ -58,7 +58,7 @@ SPARED_RECHECK_S = 1.0
 class EvictionController:
     """Decide which workloads of a node are evicted now; the key is `/` and the node's name.
 
-    Every decision follows from stored objects, so that a new leader continues a drain. `evictions` holds the
+    Every decision follows from stored objects, so a new leader continues a drain. `evictions` holds the
     decisions. Flags and metrics name this controller `departures`.
     """
 
@@ -259,7 +259,10 @@ class EvictionController:
     def _update_surges(
         self, key: str, surges: Mapping[str, str] | None, *, is_unschedulable: bool = False
     ) -> None:
-        """Replace the surges that the drain of a node waits for, and notify the listeners of changes."""
+        """Replace the surges that the drain of a node waits for, and notify the listeners of changes.
+
+        `surges` is None if no workload of the node needs an eviction any more.
+        """
         if changed := self._surge_turns.update(key, surges, is_unschedulable=is_unschedulable):
             for listener in self._surge_listeners:
                 listener(sorted(changed))

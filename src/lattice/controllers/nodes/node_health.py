@@ -29,8 +29,8 @@ from lattice.lifecycle.eviction import DecidedEviction, EvictionCause
 from lattice.lifecycle.node_health import (
     EvictionRateLimiter,
     NodeObservation,
+    NodeReadiness,
     NodeTimeouts,
-    NodeVerdict,
     SilentNodeEvictions,
     decide_failover,
     effective_disconnect,
@@ -59,7 +59,7 @@ class NodeState(NamedTuple):
     """The state of the node that a workload is bound to."""
 
     state: BoundNodeState
-    # False: the node is silent only because this server has not received the full report yet.
+    # False: the node counts as silent only because this server has not received its full report yet.
     is_fully_reported: bool = True
     reason: str = ""
     # Seconds after which the state may change even without an event.
@@ -70,8 +70,10 @@ class NodeState(NamedTuple):
 
 @dataclass
 class NodeHealthController:
-    """Write conditions, phase and usage of nodes, and decide which workloads fail over; the key is
-    `/node`."""
+    """Write conditions, phase and usage of nodes, and decide which workloads fail over.
+
+    A key is `/` and the name of a node, or ZONES_KEY for all zones together.
+    """
 
     context: ControllerContext
     timeouts: NodeTimeouts = field(default_factory=NodeTimeouts)
@@ -169,8 +171,8 @@ class NodeHealthController:
         # The state is evaluated now: the stored condition of the node may be older than its heartbeat.
         if evaluate_node(observation, self.timeouts).state != "Ready":
             disconnect = effective_disconnect(workload, self.timeouts)
-            # The disconnect policy of this workload never stops its copy, so silence never proves that the
-            # copy has ended (I-13).
+            # The policy that the copy follows never stops the copy, so silence never proves that the copy has
+            # ended (I-13).
             if disconnect is None:
                 return NodeState("Silent", True, MAY_STILL_RUN_MESSAGE)
             failover = decide_failover(disconnect, observation, self._silent_evictions, self.timeouts)
@@ -215,8 +217,8 @@ class NodeHealthController:
                 self._usage_written_at.pop(name, None)
                 self._notify([name])
             return None
-        verdict = evaluate_node(self._observe(node), self.timeouts)
-        if self._may_remove(entry, node, verdict):
+        readiness = evaluate_node(self._observe(node), self.timeouts)
+        if self._may_remove(entry, node, readiness):
             removal: Write = Delete(entry.key, entry.revision)
             if finalizers := [name for name in node.metadata.finalizers if name != NODE_FINALIZER]:
                 # Another finalizer holds the object: only ours is removed.
@@ -224,33 +226,38 @@ class NodeHealthController:
             event = self._recorder.event(node, "NodeRemoved", "No workloads are left on the node")
             await self.context.commit([removal, event])
             return None
-        status = replace(self._status(node, verdict), workloads=self._count_workloads(entry, node))
+        status = replace(self._status(node, readiness), workloads=self._count_workloads(entry, node))
         if status != node.status:
             writes: list[Write] = [with_status(entry, status)]
-            if verdict.event:
-                is_warning = verdict.event != "NodeReady"
-                writes.append(self._recorder.event(node, verdict.event, verdict.message, warning=is_warning))
+            if readiness.event:
+                is_warning = readiness.event != "NodeReady"
+                writes.append(
+                    self._recorder.event(node, readiness.event, readiness.message, warning=is_warning)
+                )
             await self.context.commit(writes)
             if status.usage != node.status.usage:
                 self._usage_written_at[node.metadata.name] = self.context.clock.monotonic()
-            if verdict.event == "NodeLost":
+            if readiness.event == "NodeLost":
                 metrics.NODES_UNHEALTHY.inc()
-            if verdict.event:
+            if readiness.event:
                 log.info(
-                    "node state changed", node=node.metadata.name, state=verdict.state, why=verdict.message
+                    "node state changed",
+                    node=node.metadata.name,
+                    state=readiness.state,
+                    why=readiness.message,
                 )
                 self._notify([node.metadata.name])
                 self._wake((ZONES_KEY,))
-        if verdict.state == "NotReady":
+        if readiness.state == "NotReady":
             # A heartbeat without changes wakes no controller: poll the node.
             delay_s = self.timeouts.heartbeat_interval / 2
         else:
-            delay_s = verdict.requeue_after or self.concurrency.resync_s
+            delay_s = readiness.requeue_after or self.concurrency.resync_s
         return Requeue(min(delay_s, RECOUNT_DELAY_S) if node.metadata.name in self._recount_at else delay_s)
 
     def keys_for_node(self, change: Change) -> Iterable[str]:
         """Wake the node, unless only its workload count changed: with thousands of bindings such changes are
-        constant."""
+        frequent."""
         previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
         if previous is None or current is None or current.metadata.deletion_timestamp:
             return (change.key.path,)
@@ -288,7 +295,7 @@ class NodeHealthController:
             is_quarantine_reported,
         )
 
-    def _status(self, node: LatticeNode, verdict: NodeVerdict) -> NodeStatus:
+    def _status(self, node: LatticeNode, readiness: NodeReadiness) -> NodeStatus:
         previous, now, name = node.status, self.context.timestamp, node.metadata.name
         heartbeat, usage = self.context.presence.get(name), previous.usage
         if heartbeat is not None and heartbeat.usage != Usage():
@@ -303,20 +310,20 @@ class NodeHealthController:
                 usage = current
         ready = Condition(
             type=READY_CONDITION,
-            status="True" if verdict.state == "Ready" else "False",
-            reason=verdict.reason,
-            message=verdict.message,
+            status="True" if readiness.state == "Ready" else "False",
+            reason=readiness.reason,
+            message=readiness.message,
         )
         status = replace(
             previous,
-            phase="Draining" if verdict.state == "Ready" and is_draining(node) else verdict.state,
+            phase="Draining" if readiness.state == "Ready" and is_draining(node) else readiness.state,
             conditions=merge_conditions(previous.conditions, [ready], now),
             usage=usage,
             taken_ports=unexpired_taken_ports(previous.taken_ports, self.context.clock.now()),
         )
-        if verdict.event:
-            source = "heartbeat" if verdict.state == "Ready" else "monitor"
-            status = replace(status, heartbeat=NodeHeartbeat(reason=verdict.reason, by=source, at=now))
+        if readiness.event:
+            source = "heartbeat" if readiness.state == "Ready" else "monitor"
+            status = replace(status, heartbeat=NodeHeartbeat(reason=readiness.reason, by=source, at=now))
         return status
 
     def _count_workloads(self, entry: Entry, node: LatticeNode) -> int | None:
@@ -336,7 +343,7 @@ class NodeHealthController:
             self._workloads.by_index("prepared", name)
         ) or (None if node.status.workloads is None else 0)
 
-    def _may_remove(self, entry: Entry, node: LatticeNode, verdict: NodeVerdict) -> bool:
+    def _may_remove(self, entry: Entry, node: LatticeNode, readiness: NodeReadiness) -> bool:
         """Whether the node object may be deleted: a ready node when no workload is left on the node (I-27), a
         silent node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
@@ -351,11 +358,11 @@ class NodeHealthController:
         )
         # A silent node reports no stop, so do not wait for its workloads: `_removed_node_state` waits until
         # their copies have certainly ended.
-        return is_empty or verdict.state != "Ready"
+        return is_empty or readiness.state != "Ready"
 
     def _reconcile_zones(self) -> Requeue:
-        """Decide which silent nodes lose their workloads, within the eviction rate and the outage limits of
-        zones."""
+        """Decide from which silent nodes workloads may fail over, within the eviction rate and the outage
+        limits of zones."""
         observations = [self._observe(node) for node in self._nodes.objects()]
         # Removed nodes without bound workloads need no timer any more.
         self._removed_since = {

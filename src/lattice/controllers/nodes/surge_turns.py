@@ -1,4 +1,5 @@
-"""The surge replica of a service, of which several draining nodes can need one at the same time."""
+"""Turns for the surge replica of a service: if several draining nodes need it, one drain after another may
+use it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -26,7 +27,7 @@ class SurgeTurns:
     monotonic: Callable[[], float]
     # By path of the node: services that need a surge replica, with the workload that waits for the surge.
     _waiting: dict[str, Mapping[str, str]] = field(default_factory=dict)
-    # By path of the service.
+    # By path of the service: the drain that may use the surge replica now.
     _turns: dict[str, SurgeTurn] = field(default_factory=dict)
 
     def surges(self) -> dict[str, str]:
@@ -38,8 +39,10 @@ class SurgeTurns:
         return {service: self._waiting[turn.node][service] for service, turn in self._turns.items()}
 
     def update(self, node: str, surges: Mapping[str, str] | None, *, is_unschedulable: bool) -> set[str]:
-        """Replace the surges that the node waits for, and return the services whose surge changes; None: the
-        node no longer waits."""
+        """Replace the surges that the node waits for, and return the services whose surge changes.
+
+        `surges` is None if the node no longer waits.
+        """
         previous, previous_of_node = self.surges(), self._waiting.pop(node, {})
         if surges is not None:
             self._waiting[node] = surges
@@ -50,8 +53,8 @@ class SurgeTurns:
             # A drain whose surge replica fits nowhere makes no progress: its turn is not extended, and
             # another drain gets the next turn.
             is_extended = turn.node == node and not is_unschedulable
-            # A later drain must not take over a running turn: its surge replica would move between clusters
-            # (I-33).
+            # A later drain must not take over a running turn: otherwise the surge replica would move between
+            # clusters (I-33).
             if turn.node in waiting and (is_extended or now < turn.ends_at):
                 self._turns[service] = SurgeTurn(turn.node, now + SURGE_TURN_S) if is_extended else turn
             elif waiting:

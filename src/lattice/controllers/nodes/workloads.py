@@ -265,7 +265,7 @@ class WorkloadController:
             removal = {"finalizers": finalizers, "deletionTimestamp": since}
             return [with_status(entry, status, lambda metadata: metadata | removal), *events]
         metadata = _metadata_change(workload)
-        # Nothing changed, nothing is written (I-33): a fleet at rest makes no revisions.
+        # Write nothing if nothing changed: an idle fleet creates no revisions (I-33).
         if status == workload.status and metadata is None:
             return []
         if status != workload.status:

@@ -27,7 +27,7 @@ class DaemonThreadExecutor(Executor):
                 except BaseException as error:  # noqa: BLE001
                     done.set_exception(error)
 
-        threading.Thread(target=run, name="aside", daemon=True).start()
+        threading.Thread(target=run, name="background", daemon=True).start()
         return done
 
 

@@ -12,12 +12,11 @@ from lattice.kinds.meta.timestamps import format_timestamp
 from lattice.store.protocol import ABSENT, Put
 
 MAX_MESSAGE_CHARS = 1024
-# The namespace of events about cluster-scoped objects.
 
 
 @dataclass(frozen=True)
 class EventRecorder:
-    """Build the events of one controller."""
+    """Build the events of one controller. Every call builds a new Event: equal events are not merged."""
 
     component: str
     clock: Clock
@@ -41,6 +40,7 @@ class EventRecorder:
                 # The random part keeps the name unique: two events about one object must not conflict in a
                 # commit.
                 name=f"{metadata.name}.{uid.replace('-', '')[:16]}",
+                # Events about cluster-scoped objects are in the default namespace.
                 namespace=metadata.namespace or DEFAULT_NAMESPACE,
                 uid=uid,
                 creation_timestamp=now,

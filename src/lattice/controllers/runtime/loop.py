@@ -33,7 +33,7 @@ __all__ = ["BatchController", "Concurrency", "Controller", "Loop", "Priority", "
 WORKERS = 8
 # The interval at which every key is reconciled, changed or not.
 RESYNC_INTERVAL_S = 30.0
-# Time limit of a reconcile of one key; a longer reconcile is cancelled and counts as a failure.
+# Time limit of one reconcile; a longer reconcile is cancelled and counts as a failure of its keys.
 RECONCILE_TIMEOUT_S = 60.0
 # Time that running reconciles have to end after a stop; a server that stops must release its role within a
 # second.
@@ -376,8 +376,8 @@ class Loop:
 
 
 def _root_error(error: Exception) -> Exception:
-    """The error that decides about a group of errors: Fenced if any error is, Conflict only if every error
-    is."""
+    """Return the error that decides how a group of errors is handled: Fenced if any error is Fenced, and
+    Conflict only if every error is a Conflict."""
     if not isinstance(error, ExceptionGroup):
         return error
     parts = [_root_error(part) for part in error.exceptions]

@@ -1,7 +1,7 @@
 """Build the writes of controllers: new objects, and changes of status, spec or metadata.
 
-Every write of a read object expects the revision that was read, so that a concurrent write is a conflict and
-never lost.
+A write that changes an object expects the revision at which the controller read the object. A concurrent
+write is therefore never lost: the commit conflicts.
 """
 
 from collections.abc import Callable

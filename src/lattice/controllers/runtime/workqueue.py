@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from lattice.clock import Clock
 
-# The shortest wait of a key that backs off and changes meanwhile: its own writes must not make the controller
-# spin.
+# A key that backs off is retried at most this long after its object changed. It is not retried at once: the
+# controller's own writes are changes too, and would make the controller spin.
 CHANGED_KEY_RETRY_S = 1.0
 # A requeue after 1e-14 s does not move the clock and would make the controller spin.
 MIN_REQUEUE_S = 0.001
@@ -59,7 +59,7 @@ class WorkQueue:
     """The keys of one controller, with priorities and back-off.
 
     A key is reconciled at most once at a time. A key that is woken during its reconcile becomes ready when
-    the reconcile ends.
+    the reconcile has succeeded; after a failure the key backs off first, unless the wake-up is urgent.
     """
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:

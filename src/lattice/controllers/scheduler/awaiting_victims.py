@@ -11,10 +11,10 @@ from lattice.scheduling.plugins.cluster_events import ClusterEvent
 
 @dataclass
 class AwaitingVictims:
-    """The workloads that wait for victims, by path; each keeps its reservation until the workload is ready or
-    released.
+    """The decided workloads that wait for victims, by path. A gang waits as a whole. Each workload keeps its
+    reservation until the victims have left or the reservation is released.
 
-    These are the preemptors and their reservations. `CompositeScheduler.evictions` holds the victims.
+    `CompositeScheduler.evictions` holds the victims.
     """
 
     scheduler: CompositeScheduler
@@ -58,23 +58,23 @@ class AwaitingVictims:
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now)
 
     def release(self, path: str) -> None:
-        """Release the reservation of a workload, and wake workloads that found no capacity because of it."""
+        """Release the reservation of a workload, and wake the workloads that may use the freed capacity."""
         self.scheduler.reservations.release(self.by_path.pop(path).reservation.id)
         # End the scheduling attempt in the queue; otherwise a new workload of the same name would have to wait.
         self.queue.done(path)
         self.queue.wake(ClusterEvent.WORKLOAD_GONE, self.monotonic())
 
     def release_on(self, node: str) -> list[str]:
-        """Release the workloads on a changed node, and return their paths: a node that is smaller, fuller,
-        cordoned or tainted may no longer fit them."""
+        """Release the reservations on a changed node, and return the paths of their workloads: a node that is
+        smaller, fuller, cordoned or tainted may no longer fit them."""
         released = [path for path, scheduled in self.by_path.items() if scheduled.node == node]
         for path in released:
             self.release(path)
         return released
 
     def release_evicted(self) -> list[str]:
-        """Release the workloads that were themselves chosen as victims, and return their paths: they are not
-        bound, so there is nothing to evict."""
+        """Release the reservations of workloads that were themselves chosen as victims, and return the paths.
+        These workloads are not bound, so there is nothing to evict."""
         evictions = self.scheduler.evictions
         released = [
             path for path, scheduled in self.by_path.items() if path in evictions.victims_on(scheduled.node)

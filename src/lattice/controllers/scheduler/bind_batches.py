@@ -35,7 +35,7 @@ class Gang:
 class BatchBinder:
     """Binds scheduled workloads in batches, with optimistic concurrency on nodes and workloads.
 
-    `node_revisions` holds the revision of a node that the table reflects; a node at another revision gets no
+    `node_revisions` holds, by node, the revision that the table reflects; a node at another revision gets no
     binding (I-12).
     """
 
@@ -75,8 +75,8 @@ class BatchBinder:
                     raise result
 
     async def write_counts(self, bound: Mapping[str, int]) -> None:
-        """Write the workload counts of nodes. If a write conflicts, the other writer has set the count
-        already."""
+        """Write the workload counts of nodes. If a commit conflicts, its counts are dropped: the node
+        controller also counts the workloads of a node that a workload has left."""
         nodes = [(self._node(name), count) for name, count in bound.items()]
         puts = [
             put
@@ -104,8 +104,8 @@ class BatchBinder:
         return entry is not None
 
     async def _commit(self, units: Iterable[BindUnit], min_members: Mapping[str, int]) -> None:
-        """Commit a batch of units; a node is written by one commit at a time, because the next commit builds
-        on its revision."""
+        """Commit a batch of units. A node is written by one commit at a time, because the next commit expects
+        the revision that this commit gives the node."""
         # A comprehension with two loops, for speed: this code runs once per binding.
         batch = [scheduled for unit in units for scheduled in unit.scheduled]
         nodes = dict.fromkeys(scheduled.node for scheduled in batch).keys()
@@ -170,8 +170,8 @@ class BatchBinder:
                 self.reservations.in_flight -= reservation_ids
 
     async def _bind_in_halves(self, batch: list[ScheduledWorkload], min_members: Mapping[str, int]) -> None:
-        """Bind in two smaller commits after the store rejected a commit as too large. A gang or a single
-        workload cannot be split, and fails."""
+        """Bind in two smaller commits after the store rejected a commit as too large. A batch with a gang, or
+        of a single workload, is not split and fails."""
         # A gang is bound in one commit or not at all (I-15).
         if len(batch) == 1 or any(scheduled.ask.group for scheduled in batch):
             log.warning("binding exceeds the commit size limit", workload=batch[0].ask.name, of=len(batch))
@@ -185,7 +185,8 @@ class BatchBinder:
     def _still_bindable(self, placed: Iterable[ScheduledWorkload]) -> list[ScheduledWorkload]:
         """The workloads whose reservation holds and that are unchanged since the decision."""
         now, batch = self.binding_store.context.clock.monotonic(), list(placed)
-        # An expired or withdrawn reservation holds no capacity any more: another workload may have it (I-12).
+        # An expired or withdrawn reservation holds no capacity any more: another workload may have got the
+        # capacity (I-12).
         reserved = [
             scheduled
             for scheduled in batch
@@ -212,7 +213,7 @@ class BatchBinder:
             if not scheduled.ask.group
             or count[scheduled.ask.group] >= max(1, min_members[scheduled.ask.group])
         ]
-        return self._drop(batch, complete, "too few members of the group could be bound")
+        return self._drop(batch, complete, "too few members of the gang could be bound")
 
     def _drop(
         self, batch: Sequence[ScheduledWorkload], remaining: Sequence[ScheduledWorkload], reason: str

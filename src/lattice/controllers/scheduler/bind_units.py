@@ -1,5 +1,5 @@
-"""Bind units: group bindings that are written together, and pack the units into waves of commits in which every
-node is written once."""
+"""Bind units: group bindings that are written together, and pack the units into waves. A wave is a set of
+commits that may run concurrently, because no two of them write the same node."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from lattice.store.protocol import MAX_COMMIT_OPERATIONS
 # Writes per binding: the workload and its event. A node adds one write, whatever the number of its bindings.
 OPERATIONS_PER_BINDING = 2
 MAX_BINDINGS_PER_UNIT = 32
-# The bytes of the workloads: below the limit of the store, which also counts the nodes and events.
+# Limit of the bytes of the workloads. The limit of the store is higher, but counts the nodes and events too.
 MAX_WORKLOAD_BYTES_PER_COMMIT = 900_000
 LIMITS = CommitLimits(MAX_COMMIT_OPERATIONS, MAX_WORKLOAD_BYTES_PER_COMMIT)
 NODE_UNIT_LIMITS = CommitLimits(MAX_BINDINGS_PER_UNIT, MAX_WORKLOAD_BYTES_PER_COMMIT)
@@ -36,7 +36,8 @@ def make_unit(workloads: Sequence[ScheduledWorkload], size: int) -> BindUnit:
 
 
 def node_units(placed: Iterable[ScheduledWorkload], size_of: Mapping[str, int]) -> Iterator[BindUnit]:
-    """Units of the workloads without gang, by node, split at the limits of a unit."""
+    """Yield the units of workloads that belong to no gang: one unit per node, or several if a limit of a unit
+    is reached."""
     by_node = sorted(placed, key=lambda scheduled: scheduled.node)
     for _, on_node in groupby(by_node, key=lambda scheduled: scheduled.node):
         for part in pack_commits(
@@ -46,8 +47,8 @@ def node_units(placed: Iterable[ScheduledWorkload], size_of: Mapping[str, int]) 
 
 
 def pack_waves(units: Iterable[BindUnit]) -> list[list[list[BindUnit]]]:
-    """Waves of commits. No two commits of a wave write the same node, so the commits of a wave may run
-    concurrently; waves run in order."""
+    """Pack the units into waves of commits. No two commits of a wave write the same node, so they may run
+    concurrently; the waves run in order."""
     waves: list[list[list[BindUnit]]] = []
     # By wave: the capacity left in its last commit.
     spaces: list[CommitSpace] = []

@@ -54,7 +54,7 @@ class BindingCycle:
         )
 
     def begin(self, scheduled: Iterable[ScheduledWorkload]) -> None:
-        """Add the workloads to `being_bound`; the caller does so before the first commit starts."""
+        """Add the workloads to `being_bound`; must be called before the first commit starts."""
         self.being_bound.update((workload.ask.name, workload) for workload in scheduled)
 
     async def bind(self, placed: Sequence[ScheduledWorkload]) -> None:
@@ -85,7 +85,7 @@ class BindingCycle:
 
     def requeue_unbound(self, placed: Iterable[ScheduledWorkload]) -> None:
         """Release the reservations of unbound workloads and requeue the workloads, with back-off where an
-        immediate retry is useless."""
+        immediate retry would fail again."""
         unbound = [
             scheduled for scheduled in placed if self.being_bound.pop(scheduled.ask.name, None) is not None
         ]
@@ -106,8 +106,8 @@ class BindingCycle:
             self.changes.workloads[name] = None
             self.changes.nodes[scheduled.node] = None
             if self.is_ahead_of_cache(name):
-                # The commit may have succeeded although its reply was lost. Revision 0 lets the node table read
-                # this node from the cache, whatever its revision there.
+                # The commit may have succeeded although its reply was lost. With revision 0, the node table
+                # accepts the node of the cache, whatever its revision.
                 self.binder.node_revisions[scheduled.node] = 0
         if unbound:
             queue.wake(ClusterEvent.WORKLOAD_GONE, self.context.clock.monotonic())
@@ -166,8 +166,8 @@ class BindingCycle:
                 self.batch_binder.bind_failures[event.workload] = event.reason
 
     def _on_bound(self, placed: ScheduledWorkload) -> None:
-        """Remove a bound workload from the queue and from all records of its binding. If the workload was
-        changed meanwhile, or is missing in the cache or the node table, the table must read it again."""
+        """Remove a bound workload from the queue and forget its binding attempt. If the workload was changed
+        meanwhile, or is missing in the cache or the node table, the table must read it again."""
         name = placed.ask.name
         metrics.ATTEMPT_BOUND.inc()
         self.being_bound.pop(name, None)

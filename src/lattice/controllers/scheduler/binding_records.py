@@ -129,8 +129,8 @@ class BindingRecords:
         return with_status(entry, msgspec.structs.replace(status, reservation=reservation))
 
     def cancel_reservation(self, entry: Entry) -> Put:
-        """Remove the reservation from a workload, as if the workload was never reserved; callers never pass a
-        bound workload."""
+        """Remove the reservation from a workload, as if resources had never been reserved for it; callers
+        never pass a bound workload."""
         workload = _decode_workload(entry.value)
         status = msgspec.structs.replace(
             scheduling_status(workload),
@@ -177,7 +177,7 @@ class BindingRecords:
         return [with_status(entry, status), self._event(workload, "Preempted", message, warning=True)]
 
     def wall_time(self, seconds: float) -> str:
-        """Convert a monotonic time to wall time, because other processes have other monotonic clocks."""
+        """Convert a monotonic time to a wall-clock timestamp, which other processes can compare."""
         clock = self.context.clock
         return format_exact_time(clock.now() + timedelta(seconds=seconds - clock.monotonic()))
 

@@ -42,7 +42,7 @@ from lattice.scheduling.table.workload_ask import GPU
 from lattice.store.commit_packing import CommitCost, pack_commits
 from lattice.store.protocol import Delete, Entry, Key, Put, RevisionConflict, Write
 
-# Limit of attempts of a write that conflicts with rivals; a conflict means that a rival has committed.
+# Limit of attempts of one write; every conflict means that another writer has committed.
 MAX_WRITE_ATTEMPTS = 16
 
 _decode_node = msgspec.json.Decoder(LatticeNode).decode
@@ -67,9 +67,9 @@ def workload_key(path: str) -> Key:
 class PersistentBindingStore:
     """The binding store of `scheduling.cycle.binder` on the object store.
 
-    `details_for` returns ports and decision record of a binding. `is_workload_unchanged` states whether a
-    workload still asks for the resources that were reserved; `is_node_unchanged` states whether a node is the
-    same as when it was chosen.
+    `details_for` returns ports, GPUs and decision record of a binding. `is_workload_unchanged` states whether
+    a workload still asks for the resources that were reserved; `is_node_unchanged` states whether a node is
+    the same as when it was chosen.
     """
 
     context: ControllerContext
@@ -88,8 +88,8 @@ class PersistentBindingStore:
         return BindingRecords(self.context)
 
     async def read(self, node: str) -> StoredNodeState | None:
-        """The revision of a node, and the capacity that neither bound nor reserved workloads use; a later
-        binding moves the revision."""
+        """The revision of a node, and the capacity that neither bound nor reserved workloads use. Every later
+        binding moves the revision, so a commit that expects this revision then conflicts."""
         entry = await self.context.store.get(node_key(node))
         if entry is None:
             return None

@@ -1,5 +1,5 @@
-"""Disruption budgets of services for preemption: how many replicas a service can lose, and when a budget has
-grown."""
+"""Disruption budgets of services for preemption: how many replicas a service can lose, and whether a service
+allows more disruptions than before."""
 
 from dataclasses import dataclass, field
 
@@ -14,8 +14,8 @@ from lattice.lifecycle.eviction import DecidedEvictions
 class DisruptionBudgets:
     """The allowed disruptions of services, from caches and from evictions that are not stored yet.
 
-    The remembered services and their numbers only determine which workloads wake once a service allows more
-    disruptions. They are no part of an eviction.
+    No eviction depends on the remembered services and numbers. They only determine when the workloads that
+    wait for more disruptions wake.
     """
 
     context: ControllerContext
@@ -44,8 +44,8 @@ class DisruptionBudgets:
         return service in self._queried
 
     def has_eased(self, is_awaited: bool) -> bool:
-        """Whether a changed service allows more disruptions than before; without waiting workloads all
-        services are forgotten."""
+        """Whether a changed service allows more disruptions than before. `is_awaited` says whether a workload
+        waits for that; if none does, all services are forgotten."""
         if not is_awaited:
             self._queried.clear()
         previous = {

@@ -32,13 +32,13 @@ from lattice.scheduling.preemption.preemptor import Preemptor
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.workload_ask import WorkloadAsk
 
-# Workloads per batch; the next batch is decided while this batch is written. If every workload goes to
-# another node, a batch needs 12 commits.
+# Workloads per batch; the next batch is decided while this batch is written. If every workload of a batch
+# goes to a different node, the batch needs 12 commits.
 BATCH_SIZE = 396
 MAX_BATCHES_PER_RECONCILE = 50
 # Limit of batches that are written at the same time.
 MAX_BATCHES_IN_FLIGHT = 3
-# The poll interval of reservations whose attempt has ended.
+# The interval at which stored reservations are checked for a binding attempt that has ended.
 ORPHANED_RESERVATION_POLL_S = 1.0
 
 
@@ -156,16 +156,16 @@ class SchedulingController:
         return Requeue(max(0.0, min(due) - now)) if due else None
 
     async def _apply_changes(self) -> None:
-        """Update the table from the caches; the first update takes over the learned GPU demand of the
-        previous term."""
+        """Update the table from the caches. The first update takes over the statistics of GPU requests that
+        the table of the previous term has learned (scheduling/table/gpu_demand.py)."""
         await self.table_updater.update()
         if self.previous_table is not None:
             self.table.gpu_demand.copy_progress_from(self.previous_table.gpu_demand)
             self.previous_table = None
 
     def _decide(self) -> CycleResult | None:
-        """Decide the next batch, and release workloads whose victims have left; None if there is no
-        work."""
+        """Decide the next batch, and add the preemptors whose victims have left to the workloads to bind;
+        None if there is no work."""
         now, queue = self.context.clock.monotonic(), self.scheduler_cache.queue
         batch = self._without_unsettled_gangs(queue.pop_batch(now, BATCH_SIZE), now)
         if not batch and not self.awaiting_victims.by_path:

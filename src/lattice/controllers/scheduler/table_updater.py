@@ -40,8 +40,8 @@ class TableUpdater:
     awaiting_victims: AwaitingVictims
     disruption_budgets: DisruptionBudgets
     unschedulable_reporter: UnschedulableReporter
-    # Workloads that changed while the cache did not hold our own newer write; the table is updated when that
-    # write arrives.
+    # Workloads whose change in the cache is older than our own last write; the table is updated when that
+    # write arrives in the cache.
     _ahead_of_cache: set[str] = field(default_factory=set)
     # Nodes that a workload has left.
     _nodes_to_recount: set[str] = field(default_factory=set)
@@ -58,8 +58,8 @@ class TableUpdater:
     def sources(self) -> Sequence[Source]:
         """The caches whose changes wake the scheduling controller."""
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
-        # The loop waits for the cache of a source: without the services, preemption knows no disruption
-        # budgets.
+        # The services are a source so that the loop waits for their cache: without it, preemption would know
+        # no disruption budgets.
         services = Source(self.context.cache(LatticeService), self.on_service_change)
         return (Source(nodes, self.on_node_change), Source(workloads, self.on_workload_change), services)
 
@@ -76,8 +76,8 @@ class TableUpdater:
         return (NODE_TABLE_KEY,)
 
     async def update(self) -> None:
-        """Update the table from the caches; a node's revision is taken over only together with every binding
-        up to the revision."""
+        """Update the table from the caches. The table takes over a new revision of a node only when the
+        workload cache holds every binding up to that revision."""
         nodes, workloads = self.context.cache(LatticeNode), self.context.cache(LatticeWorkload)
         entries = {name: nodes.entry(f"/{name}") for name in self.changes.pop_nodes()}
         objects = {name: nodes.get(f"/{name}") for name in entries}
@@ -97,8 +97,9 @@ class TableUpdater:
             self._apply_node_change(name, entry, objects[name], now)
         self.changes.add_workloads(self.scheduler_cache.pop_due_retries(now.monotonic))
         self._apply_workload_changes(now)
-        # A spared victim gets its place in the table back before another workload gets the capacity. The
-        # changes are applied again afterwards, because restoring a victim marks further workloads as changed.
+        # A victim is spared (it need not leave) if its preemptor is gone. It gets its place in the table back
+        # before another workload gets the capacity. Restoring it marks further workloads as changed, so the
+        # changes are applied again.
         awaited = self.awaiting_victims.awaited_victims()
         for name in self.unschedulable_reporter.spared_victims(queue, awaited):
             self.scheduler_cache.scheduler.evictions.remove_victim(name)
@@ -109,7 +110,7 @@ class TableUpdater:
         problems = self.scheduler_cache.problems
         for subject, problem in problems.items():
             if self._logged_anomalies.get(subject) != problem:
-                log.warning("object not counted as stored", what=subject, why=problem)
+                log.warning("the scheduler cannot count an object as it is stored", what=subject, why=problem)
         self._logged_anomalies = dict(problems)
         self._is_filled = True
 
@@ -123,7 +124,8 @@ class TableUpdater:
     def on_node_change(self, change: Change) -> Iterable[str]:
         name = change.key.name
         self.binding_cycle.batch_binder.on_node_cached(name, change.revision)
-        # The binding cycle compares revisions when the commit returns.
+        # The table reflects a node write of this server already. When a running commit ends, the binding
+        # cycle marks the node as changed if another writer has changed it too.
         if self.binding_cycle.is_own_node_write(name, change.revision):
             return ()
         self.changes.nodes[name] = None
@@ -134,7 +136,7 @@ class TableUpdater:
 
     def on_workload_change(self, change: Change) -> Iterable[str]:
         path = change.key.path
-        # The binding cycle compares the revisions when the commit returns.
+        # When the binding ends, the binding cycle marks the workload as changed if the table must read it.
         if path in self.binding_cycle.being_bound:
             return ()
         written_revisions = self.binding_cycle.binding_store.written_revisions

@@ -1,5 +1,8 @@
-"""Write to each workload why it is unschedulable (when the kinds of reasons change) or preempted, and record
-events about failed bindings at a limited rate."""
+"""Write to each workload why it is unschedulable, or that it is preempted, and record events about failed
+bindings at a limited rate.
+
+An unschedulable workload is written again only when the kinds of its reasons change.
+"""
 
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,9 +48,10 @@ class UnschedulableReporter:
     pending_reports: dict[str, PendingReport] = field(default_factory=dict)
 
     def record_cycle(self, cycle: CycleResult, queue: SchedulingQueue, now: float, revision: int) -> None:
-        """Put the unschedulable workloads of a cycle back into the queue, where each waits for an event that
-        may let it fit, and keep a pending report for each."""
-        # One decision record per shape and reason: workloads with equal asks share the record.
+        """Put each unschedulable workload of a cycle back into the queue, where it waits for an event that
+        may let it fit, and keep a pending report for it."""
+        # Workloads of equal shape (their asks are equal for a decision) and equal reasons share one decision
+        # record.
         decision_records: dict[object, DecisionRecord] = {}
         for unschedulable in cycle.unschedulable:
             key = (unschedulable.ask.shape, unschedulable.reason_kinds)
@@ -93,7 +97,7 @@ class UnschedulableReporter:
     def spared_victims(self, queue: SchedulingQueue, awaited: Container[str]) -> Iterator[str]:
         """Victims that are not marked yet and need not leave any more.
 
-        The preemptor of such a victim is gone, and no other workload waits for the victim.
+        The preemptor of such a victim is gone, and no other preemptor waits for the victim.
         """
         cache, placements = self.records.context.cache(LatticeWorkload), self.scheduler.table.placements
         for _, name, preemptor in list(self.scheduler.evictions.victims()):

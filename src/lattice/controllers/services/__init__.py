@@ -1,4 +1,4 @@
-"""A service becomes placements, ledger entries, clusters, machines, replicas and agreements; status follows.
+"""Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.
 
 Imported by: controllers controllers.nodes sim.planted_bugs.
 May import: errors kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy

@@ -69,7 +69,8 @@ from lattice.store.protocol import Change, Check, Delete, Put, Write
 
 # Machines that are being created are polled at this interval.
 PROVISIONING_POLL_S = 5.0
-# Delay before a request that the provider rejected is sent again.
+# Delay before a cluster with a problem of its provider is reconciled again, whatever the problem. Only a
+# missing adapter is not retried.
 PROVIDER_RETRY_S = 15.0
 # The longest time for the provider calls of one reconcile.
 PROVIDER_TIMEOUT_S = 600.0
@@ -79,8 +80,8 @@ TokenMinter = Callable[[LatticeNode], tuple[str, Put]]
 
 @dataclass
 class ClusterController:
-    """Reconcile the machines of a cluster; the key is `/cluster`. `providers` maps the provider names of
-    pools to adapters."""
+    """Reconcile the machines of a cluster; the key is `/` and the cluster's name. `providers` maps the
+    provider names of pools to adapters."""
 
     context: ControllerContext
     providers: Mapping[str, Provider]
@@ -132,7 +133,7 @@ class ClusterController:
 
     def keys_for_node(self, change: Change) -> Sequence[str]:
         """Wake the cluster of a node, unless only usage or workload count changed: with thousands of bound
-        workloads such changes are constant."""
+        workloads such changes are frequent."""
         previous, current = self._nodes.previous_object, self._nodes.get(change.key.path)
         node = current or previous
         if (
@@ -234,7 +235,8 @@ class ClusterController:
         )
 
     def _lots(self, cluster: str) -> list[tuple[LatticeLedger, Lot]]:
-        """The paid machines of a cluster, with the ledger that pays."""
+        """The lots of a cluster, each with the ledger that pays. A lot is a number of machines of one class
+        that a ledger pays at one price."""
         lots: list[tuple[LatticeLedger, Lot]] = []
         for ledger in self._ledgers.objects():
             lots += [(ledger, lot) for lot in ledger.status.machines.get(cluster, ())]
@@ -350,7 +352,8 @@ class ClusterController:
             spec, node_class = node.spec, self._classes.get(f"/{node.spec.node_class}")
             size = node_class.spec.size_on(spec.provider) if node_class else None
             if size is None:
-                # No class has a size for the provider: the offer of the data center has the machine type.
+                # The class is missing or has no size for this provider. In a data center, the machine type of
+                # the same name in the offer has the size.
                 static = self._statics.get(f"/{spec.pool}")
                 types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
                 machine_type = next((offered for offered in types if offered.name == spec.node_class), None)
@@ -382,8 +385,9 @@ class ClusterController:
         """Delete the machine, then commit the deletion of the node: a ledger pays for a machine until the
         machine is gone (I-22).
 
-        With `is_paid_back`, the same commit releases the charge for one machine of the class at the highest
-        price in any ledger, in every ledger that pays this price. Otherwise a replacement uses the charge.
+        With `is_paid_back`, the same commit also releases the charge for one machine of the class. The charge
+        is released at the highest price of the lots for the class, in every ledger with a lot at that price.
+        Without `is_paid_back` the charge stays, and the replacement machine uses it.
         """
         await provider.delete(name)
         entry, node = self._nodes.entry(f"/{name}"), self._nodes.get(f"/{name}")
@@ -459,7 +463,7 @@ class ClusterController:
         The number of the cluster must be recorded first, so that no later cluster gets the same number.
         """
         name = cluster.metadata.name
-        # Two loops with an early end: a large fleet has many services.
+        # `any` ends at the first placement in the cluster: a large fleet has many services.
         is_placed = any(
             placement.cluster == name
             for service in self._services.objects()

@@ -34,7 +34,8 @@ from lattice.placement.inputs.ledger_math import (
 )
 from lattice.store.protocol import ABSENT, Check, Entry, Key, Put, RevisionConflict, Store, Term, Write
 
-# A lost attempt means that a rival committed, so 64 rivals with one payment each never exhaust the attempts.
+# Every failed attempt means that another writer has committed, so 64 rivals with one payment each never
+# exhaust the attempts.
 MAX_ATTEMPTS = 64
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.002, 0.2
 BUDGET_OWNER_KINDS: dict[str, type[Kind]] = {
@@ -52,7 +53,7 @@ _ledger_decoder = msgspec.json.Decoder(LatticeLedger)
 @dataclass(frozen=True, slots=True)
 class Payment:
     """The writes of one decision and their charges; `releases` are the charges of machines that are confirmed
-    to be gone."""
+    to be gone or were never created."""
 
     writes: Sequence[Write]
     charges: Sequence[Charge] = ()
@@ -75,8 +76,11 @@ class Payment:
 
 @dataclass(frozen=True, slots=True)
 class CommittedPayment:
-    """A payment that was committed at this revision; every ledger has a result with its balance and soft
-    limit."""
+    """A payment that was committed at this revision.
+
+    `results` holds the balance and soft limit of every ledger; it is empty if an earlier attempt of the same
+    request made the commit.
+    """
 
     revision: int
     results: tuple[BudgetApproval, ...] = ()
@@ -124,13 +128,14 @@ class LedgerCommitter:
             unique: set[Key] = set()
             for account in payment.accounts:
                 unique |= {_ledger_key(account), _owner_key(account)}
-            # Sorted, because the order of a set would give one seed several histories (I-36).
+            # Sorted, because the order of a set differs between processes, and a simulation must run the same
+            # way for the same seed (I-36).
             keys = sorted(unique)
             stored = await asyncio.gather(*map(self.store.get, keys))
             entries = dict(zip(keys, stored, strict=True))
             try:
                 updates = self._settle(payment, entries, self.clock.now())
-            # The first attempt of this request may have succeeded with its reply lost.
+            # An earlier attempt of this request may have succeeded although its reply was lost.
             except (Invalid, NotFound):
                 if (committed := await self._committed_earlier(payment)) is not None:
                     return committed
@@ -146,8 +151,8 @@ class LedgerCommitter:
                 if conflict.key in payment.keys:
                     raise
                 # A rival changed a ledger or a limit: read both again and settle the payment again.
-                # The delay grows exponentially. Its jitter is a checksum of the attempt and the keys, so that
-                # rivals differ and simulations repeat.
+                # The delay grows exponentially. Its jitter is a checksum of the attempt and the keys: rivals
+                # get different delays, but a repeated simulation gets the same delays.
                 seed = f"{attempt} {payment.request_id} {[str(write.key) for write in payment.writes[:3]]}"
                 jitter = crc32(seed.encode()) / 0xFFFFFFFF
                 backoff_s = min(MIN_BACKOFF_S * 2.0**attempt, MAX_BACKOFF_S) * (1 + jitter) / 2
@@ -230,8 +235,8 @@ class LedgerCommitter:
         )
 
     async def _committed_earlier(self, payment: Payment) -> CommittedPayment | None:
-        """The result of the same request if an earlier commit succeeded; a lost reply must not reject the
-        charges that the request made.
+        """The result of the same request if an earlier commit succeeded although its reply was lost; charges
+        that the request itself has made must not lead to its rejection.
 
         The store looks up the request id before any check, so a commit that always conflicts reveals whether
         the request is known.

@@ -45,7 +45,7 @@ OVER_BUDGET = "OverBudget"
 # The time that a workload without a feasible node waits for free capacity before placement adds a node or
 # moves the replica.
 UNSCHEDULABLE_GRACE_S = 10.0
-# Delay before replicas that have not reached their placement are reconciled again.
+# Delay before placement runs again while replicas have not reached their placement.
 UNSETTLED_RECHECK_S = 5.0
 # A controller of the whole fleet rests for at least this multiple of the duration of its last decision, so
 # that the decisions of a large fleet leave CPU time for other work.

@@ -1,5 +1,5 @@
-"""Write placements: status, clusters and charges of a service in one commit, built from the current
-caches."""
+"""Write placements: one commit holds the statuses, clusters and charges of one or several commit stages,
+built from the current caches. A stage that is too large for one commit takes several, the clusters first."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,7 +79,7 @@ class PlacementWriter:
         self._ledgers, self._nodes = context.cache(LatticeLedger), context.cache(LatticeNode)
         self._ledger_committer = LedgerCommitter(context.store, context.clock, context.term, context.new_uid)
         self._recorder = context.recorder("services")
-        # Node groups with an unpaid machine that a ledger rejected in the last write.
+        # Node groups with an unpaid machine whose charge a ledger rejected in the last write.
         self.over_budget_groups: frozenset[NodeGroupKey] = frozenset()
 
     async def write(
@@ -104,7 +104,7 @@ class PlacementWriter:
                 return rejection
             for stage in stages:
                 written.update(stage.services)
-        # Shrink first, so that a machine that is given up now is not charged.
+        # Shrink first, so that a machine that no service needs any more is not charged.
         await self._shrink_clusters(decided)
         await self._charge_unpaid_machines(decided)
         # Update the labels: a cluster has RESERVE_LABEL while all its services may use the reserved nodes of
@@ -216,8 +216,8 @@ class PlacementWriter:
         previous, now = current.status, self._context.timestamp
         placements = report.status.placements
         if any(placement.cluster in decided.unsettled_clusters for placement in placements):
-            # Until the replicas are bound, the fleet can only guess their machines and the resulting cost of
-            # the service. Keep stored placements, so that a different guess causes no write.
+            # Until the replicas are bound, the trial fleet can only guess their machines and the resulting
+            # cost of the service. Keep stored placements, so that a different guess causes no write.
             stated = {_placement_key(placement): placement for placement in previous.placements}
             placements = tuple(stated.get(_placement_key(placement), placement) for placement in placements)
         status: ServiceStatus = msgspec.structs.replace(
@@ -363,8 +363,8 @@ class PlacementWriter:
     async def _refund_unmade_machines(self, name: str) -> None:
         """Release the charges of machines that were never created.
 
-        The cluster controller creates a node only under a check of the cluster's revision, so no further node
-        can appear during the release.
+        The cluster controller creates a node only under a check of the cluster's revision. Therefore no node
+        beyond the present machine count can appear during the release.
         """
         entry, cluster = self._clusters.entry(f"/{name}"), self._clusters.get(f"/{name}")
         # Most clusters have nothing to refund: wait for newer caches only if the present caches show a refund.

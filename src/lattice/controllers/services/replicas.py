@@ -132,7 +132,7 @@ class ReplicaController:
             spec.revision,
             replicas,
             service.spec.min_replicas,
-            self._rollout_environment(key),
+            self._scale_down_limits(key),
         )
         if steps.is_rolling or steps.is_waiting:
             self._awaiting_ready.add(key)
@@ -142,8 +142,8 @@ class ReplicaController:
             self._progress_writes(service, spec.revision, steps, owned),
             *self._stop_writes(owned, steps.stop),
         ]
-        # A slot is free only if no workload under the service's name has it, owned or not, because the slot is
-        # part of the name of a workload.
+        # The slot is part of the name of a workload. Therefore a slot is free only if no workload of a
+        # service of this name has the slot, not even a workload of an earlier service.
         slots, owner = free_slots([workload.spec.slot for workload in workloads]), owner_reference(service)
         specs = {node_group: in_node_group(spec, node_group) for node_group in set(steps.start)}
         for node_group in steps.start:
@@ -153,7 +153,7 @@ class ReplicaController:
         stopping = {f"{service.metadata.namespace}/{name}" for name in steps.stop}
         self._being_stopped |= stopping
         try:
-            # The next reconcile must see these writes in the cache, or would start the replicas twice.
+            # The next reconcile must see these writes in the cache, or it would start the replicas twice.
             await self._workloads.wait_for(
                 await self.context.commit_groups_concurrently(group for group in groups if group)
             )
@@ -172,11 +172,12 @@ class ReplicaController:
             node_groups[node_group if node_group in node_groups else min(node_groups)] += 1
         return node_groups
 
-    def _rollout_environment(self, key: str) -> ScaleDownLimits:
-        """Limits of scale-down by shared nodes and minimum cluster sizes.
+    def _scale_down_limits(self, key: str) -> ScaleDownLimits:
+        """What the choice of surplus replicas must know: which nodes also run workloads of other services,
+        and how many machines each cluster keeps.
 
-        A replica that a running commit deletes does not count as a workload on its node; placement, too, does
-        not count replicas that it has decided to stop.
+        A replica that a running commit deletes does not count as a workload on its node; placement does not
+        count replicas that it has decided to stop either.
         """
         clusters, services, workloads = self.context.cache(LatticeCluster), self._services, self._workloads
 
@@ -225,7 +226,7 @@ class ReplicaController:
         owned: Iterable[LatticeWorkload],
         stopping: Sequence[str],
     ) -> Iterator[list[Write]]:
-        """Writes for changes that need no restart: node groups, priority, labels."""
+        """Writes for changes that need no restart: constraints, priority, labels."""
         labels, stopping_names = labels_for(service), set(stopping)
         for workload in owned:
             entry = self._workloads.entry(path_of(workload))

@@ -1,4 +1,5 @@
-"""Update the status of pools, infrastructure and clusters: usage, cost and conditions.
+"""Update the status of supply objects (pools, infrastructure, node classes and clusters): usage, cost and
+conditions.
 
 One reconcile updates every object; the interval between reconciles limits the load of a busy fleet.
 """
@@ -54,7 +55,8 @@ class SupplyStatusController:
     adapters: frozenset[str]
     price_book: Callable[[], PriceBook] = PriceBook.builtin
     min_interval_s: float = SUPPLY_INTERVAL_S
-    # Building a fleet of thousands of machines takes long, so it runs off the event loop.
+    # Building the trial fleet, the model of all machines, takes long for thousands of machines and therefore
+    # runs off the event loop.
     run_in_background: Callable[[Callable[[], Fleet]], Awaitable[Fleet]] = run_in_background
     name: str = "supply"
     _last_run_at: float = field(default=float("-inf"))

@@ -1,5 +1,5 @@
-"""Maintain the input of placement from the caches: objects are refreshed as they change, and `world` returns
-a snapshot."""
+"""Maintain the input of placement from the caches: changed objects are noted, and `world` refreshes them and
+returns a snapshot."""
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -31,8 +31,8 @@ class WorldCache:
         self._tables = tables
         self._kinds = kinds
         self._input = PlacementInput(adapters, kinds)
-        # In the order of the changes, so that the order of the objects, and with it every decision, does not
-        # depend on hashes.
+        # The changed objects, in the order of the changes: the order of the objects, and with it every
+        # decision, must not depend on hashes.
         self._dirty: dict[tuple[type[Kind], str], None] = {}
         self._is_filled = False
         for kind in kinds:
@@ -47,8 +47,8 @@ class WorldCache:
         return bool(self._dirty) or not self._is_filled
 
     async def catch_up(self) -> None:
-        """Wait until the caches hold every object that is stored by now; on older objects placement could pay
-        again for a machine that it has already paid for."""
+        """Wait until the caches hold every object that is stored by now. With older objects, placement could
+        pay again for a machine that it has already paid for."""
         revision = await self._context.store.revision()
         for kind in self._kinds:
             await self._context.cache(kind).wait_for(revision)
