@@ -150,6 +150,6 @@ class Reservations:
         return len(self._by_id)
 
     def _is_current(self, placement: Placement) -> bool:
-        """Whether the table has the very same placement: the node may be gone, or the workload moved, evicted
-        or bound by a different writer."""
+        """Whether the table still has this very placement. Otherwise the node is gone, or the workload was
+        moved, evicted or bound by a different writer."""
         return self.table.placements.get(placement.ask.name) is placement

@@ -14,8 +14,8 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 @dataclass(frozen=True, slots=True)
 class GangState:
-    """A gang of which `spare_members` members can be evicted alone. One more eviction stops the whole gang,
-    which requires `may_be_evicted`."""
+    """A gang that can lose up to `spare_members` members and still run. One more eviction stops the whole
+    gang, and is allowed only if `may_be_evicted` is true."""
 
     spare_members: int
     members: tuple[Placement, ...]
@@ -24,7 +24,8 @@ class GangState:
 
 @dataclass(slots=True)
 class PreemptionContext:
-    """The values of one preemption that hold on every node. The node table does not change meanwhile."""
+    """The values of one preemption that are the same for every node. The node table does not change
+    meanwhile."""
 
     table: NodeTable
     ask: WorkloadAsk

@@ -127,8 +127,8 @@ class Preemptor:
         # Nodes rejected by a filter whose rejection no eviction can end.
         resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
         unresolvable: Flags = np.zeros(decision.table.count, np.bool_)
-        # Nodes rejected because of a conflict with workloads on other nodes, or because the workloads that
-        # required affinity asks for are not near.
+        # Nodes rejected because of a conflict with workloads on other nodes, or because no workload in the
+        # domain matches a required affinity term.
         blocked_elsewhere = conflicts.unresolvable_rows()
         for reason, mask in decision.reasons.items():
             if reason.plugin not in resolvable:

@@ -108,8 +108,8 @@ class ReclaimableResources:
     def min_priority_sum(self, fewest: Integers) -> Integers:
         """A lower bound of the sum of the victims' priorities, by row.
 
-        A victim may be a gang member: its gang is evicted with it, and members on nodes elsewhere may have a
-        lower priority.
+        A victim may be a gang member: its whole gang is evicted, and members on other nodes may have a lower
+        priority.
         """
         lowest = np.where(
             self.has_gang_member,

@@ -23,8 +23,8 @@ MAX_DEMAND_CLASSES = 512  # most frequent classes; classes beyond this number we
 SIMULATED_ARRIVALS = 64
 CPU_RESOURCE = 0  # the resource number of cpu, see NodeTable
 UNLIMITED_MILLI = 1e12  # for classes that need no cpu
-# GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
-# cannot use; weights from 1 to 4 fill GPUs about equally well.
+# GPU capacity on a node without free cpu is lost for certain, so it weighs more than capacity that only some
+# classes cannot use; weights from 1 to 4 fill GPUs about equally well.
 CPU_STARVATION_WEIGHT = 2.0
 # With up to this number of placements, a new snapshot follows every change, because each placement is a large
 # part of the demand.
@@ -156,7 +156,8 @@ class GpuDemandModel:
 def leftover_by_free(class_counts: list[tuple[GpuDemandClass, int]]) -> FloatArray:
     """The expected unused thousandths for each free amount of one GPU.
 
-    The GPU is offered typical requests, and accepts a request only if that lowers the expected unused part.
+    The calculation offers SIMULATED_ARRIVALS typical requests to the GPU, one after the other. The GPU
+    accepts a request only if that lowers the expected unused part.
     """
     amounts = np.arange(MILLI_PER_GPU + 1)
     if not class_counts:
@@ -321,7 +322,7 @@ class GpuDemandLearner:
         """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
         equal decisions."""
         gpus, progress = self._table.gpus, source._progress
-        # The snapshot of the source refers to all models of the source.
+        # The snapshot of the source may refer to any model of the source.
         gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
         snapshot = (
             progress.snapshot.renumbered(gpus.models)

@@ -76,8 +76,8 @@ def min_domain_count(table: NodeTable, ask: WorkloadAsk, key: str, counts: Count
 
 
 def eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.intp]:
-    """Codes of the domains with a ready node that the workload's cluster, node selector and node affinity
-    allow."""
+    """Codes of the domains with a node that takes new workloads (ready, neither cordoned nor draining) and
+    that the workload's cluster, node selector and node affinity allow."""
     demands = ask.demands
     memo: Hashable = ("domains", key, demands.cluster, demands.node_selector, demands.node_terms)
     return table.memo(memo, lambda _: _eligible_domains(table, ask, key))
@@ -100,7 +100,7 @@ def _eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[n
 
 
 def counts_workload(topology_counts: TopologyCounts, ask: WorkloadAsk) -> bool:
-    """Whether the workload counts itself once it is placed."""
+    """Whether the counts will include the workload once it is placed."""
     return topology_counts.matches(ask.demands.namespace, ask.demands.service, ask.labels)
 
 

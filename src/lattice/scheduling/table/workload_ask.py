@@ -18,7 +18,7 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
 MILLI_PER_GPU = 1000
-# The number of workloads on a node. A node without a stated number has no limit.
+# The resource that limits the number of workloads on a node. A node that states no amount has no limit.
 WORKLOAD_SLOTS = "workloads"
 PORTS = "ports"
 

@@ -80,8 +80,9 @@ class HostPorts:
         need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
         inside = _new_in_range(numbers, rows)
         is_exhausted: Flags = (inside > 0) & (free < inside + need)
-        # Fit rejects nodes whose range is too small even without the host ports. Without a need, free is not
-        # compared: it is negative on a node that shrank below its allocated ports.
+        # If the workload needs further ports, a node that lacks even these is left to Fit, which rejects the
+        # node. If the workload needs none, Fit ignores ports. Then this filter must also reject a node whose
+        # free ports are negative, because its range shrank below its allocated ports.
         if need:
             is_exhausted &= free >= need
         return {**rejections, PortRangeExhausted(numbers, ask.demands.ports): is_exhausted}
