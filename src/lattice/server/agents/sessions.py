@@ -56,7 +56,7 @@ class AgentSession:
     presence_session: Session
     last_heartbeat_at: float
     last_message_at: float
-    # Number of the last heartbeat, from the agent's count.
+    # Number of the last heartbeat, as the agent counts its heartbeats.
     last_heartbeat: int = 0
     acknowledged_heartbeat: int = 0
     is_full_sync_due: bool = True

@@ -57,7 +57,7 @@ SHARED_PROPERTIES: Final[dict[str, Schema]] = {
     "latency": {**_TABLE, "description": "Round-trip times (from,to,ms) in place of the server's."},
 }
 _EXPECT: Schema = {
-    "description": "Id of an earlier plan, or the plan itself. A different outcome is rejected with 409.",
+    "description": "Id of an earlier plan, or that plan. If the outcome now differs, the answer is 409.",
     "x-kubernetes-preserve-unknown-fields": True,
 }
 _SCENARIO_PROPERTIES: dict[str, Schema] = {

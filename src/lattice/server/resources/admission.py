@@ -207,7 +207,12 @@ def _reject_immutable_change(served: ServedKind, obj: Object, previous: Object |
 def reject_permanent_deletion(key: Key) -> None:
     """Raise Denied for the permanent namespaces and the CA secret, without which no client could
     authenticate."""
-    if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
+    if key == CA_SECRET:
+        raise Denied(
+            f'{key.resource} "{key.name}" is forbidden: the certificate authority must not be deleted',
+            fix="keep the secret: without it, no client can authenticate",
+        )
+    if key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES:
         raise Denied(
             f'{key.resource} "{key.name}" is forbidden: the namespace must not be deleted',
             fix="delete the objects in the namespace instead",
