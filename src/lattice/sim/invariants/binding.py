@@ -260,9 +260,9 @@ def _spread_violation(
     """A spread constraint over nodes that the binding violates; empty if none.
 
     Replicas that were bound or removed after the newest revision that the writer had received count in favour
-    of the binding. Later commits of the same writer within MAX_DECISION_S count in its favour as well,
-    because replicas that are chosen together may be written in any order. Bindings of one commit are checked
-    against the state after the commit.
+    of the binding. Later commits of the same writer within MAX_DECISION_S count in favour of the binding as
+    well, because replicas that are chosen together may be written in any order. Bindings of one commit are
+    checked against the state after the commit.
     """
     since, together = context.unseen_since(record), list(workloads_in(record))
     for constraint in workload.spec.constraints.spread:

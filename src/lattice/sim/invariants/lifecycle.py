@@ -282,7 +282,7 @@ def check_node_removal(
     for change in changes:
         if not isinstance(change.old, LatticeNode) or change.new is not None or not change.old.spec.cluster:
             continue
-        # A node that was heard again during the removal still counts as silent.
+        # A node that sent heartbeats again during the removal still counts as silent.
         nodes = context.snapshot.versions(LatticeNode, change.key.path, record.at - MAX_REMOVAL_S)
         was_silent = not all(is_ready(node) for node in nodes)
         blocking = []
