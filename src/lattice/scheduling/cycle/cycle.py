@@ -52,7 +52,8 @@ class ScheduledWorkload:
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableWorkload:
-    """A workload without a node. The workload stays pending until one of the events in `wakes_on` happens."""
+    """A workload without a node. The workload is tried again after one of the events in `wakes_on`, at the
+    latest after UNSCHEDULABLE_RETRY_S."""
 
     ask: WorkloadAsk
     reason: str
@@ -69,7 +70,7 @@ class CycleResult:
 
     @property
     def evictions(self) -> list[tuple[str, str]]:
-        """(victim, workload that preempts), in order of scheduling."""
+        """Pairs of a victim and the workload that preempts the victim, in order of scheduling."""
         evictions = []
         for scheduled in self.scheduled:
             evictions += [(victim, scheduled.ask.name) for victim in scheduled.victims]

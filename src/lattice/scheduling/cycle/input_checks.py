@@ -77,7 +77,8 @@ def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
     """Conflicting or unlikely amounts in the status of a node."""
     messages: list[str] = []
     listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
-    # GPUs are counted from the list, so a capacity alone offers workloads no GPU.
+    # The scheduler counts the GPUs in status.gpus, so a capacity of GPUs that are not listed offers workloads
+    # no GPU.
     if not listed and (stated := allocatable(node).get(GPU) or capacity):
         messages.append(
             f"states {format_amount(GPU, stated)} gpu, but lists no GPU, so workloads get none: "

@@ -103,7 +103,7 @@ FILTERS: Mapping[str, NodeFilter] = {plugin.name: plugin for plugin in _FILTERS}
 SCORES: Mapping[str, NodeScore] = {plugin.name: plugin for plugin in _SCORES}
 REQUIRED_FILTERS = ("Fit", "Gpu", "HostPorts")  # without these filters a node would be overcommitted
 MAX_WEIGHT = 1_000_000  # so that small differences remain in a weighted sum of all scores as float32
-MIN_WEIGHT = 0.000001  # a smaller weight would be lost beside any score, or be 0 as float32
+MIN_WEIGHT = 0.000001  # a smaller weight would be lost in the sum with any other score, or be 0 as float32
 # Longest timeout that a profile may set. No binding takes a day, so a longer timeout is a typing mistake.
 MAX_RESERVATION_TIMEOUT_S = 86_400
 MAX_SHOWN_CHARS = 100  # limit of characters of a rejected value in an error message
@@ -139,7 +139,7 @@ class _ProfileReader:
 
     def read(self, key: str, kinds: type | tuple[type, ...], default: Any) -> Any:
         value = self.document.get(key, default)
-        # bool is a subclass of int, but no number in a profile.
+        # In Python, bool is a subclass of int; in a profile, a bool is not a number.
         if isinstance(value, kinds) and not (isinstance(value, bool)):
             return value
         self.causes.append(Cause(key, f"must be {_FIELD_TYPES[key]}, got {_shown_value(value)}"))

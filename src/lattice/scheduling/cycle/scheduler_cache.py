@@ -141,7 +141,7 @@ class SchedulerCache:
         return gangs
 
     def pop_due_retries(self, now: float) -> list[str]:
-        """The workloads whose retry back-off is over."""
+        """Remove the workloads whose retry back-off is over from the heap, and return them."""
         due = []
         while self._retry_heap and self._retry_heap[0][0] <= now:
             due.append(heappop(self._retry_heap)[1])

@@ -1,5 +1,5 @@
-"""The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads until
-a cluster event.
+"""The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads that
+wait for a cluster event.
 
 Not the work queue of controllers (`controllers/runtime/workqueue`): workloads are ordered by their priority and
 arrival, a gang is popped as a whole, and only the events that a rejection names wake an unschedulable workload.
@@ -83,8 +83,8 @@ class SchedulingQueue:
         self._make_ready(entry)
 
     def remove(self, name: str) -> bool:
-        """Remove a workload; a workload in flight leaves at its `done` or requeue. False if the queue does
-        not have the workload."""
+        """Remove a workload; a workload in flight leaves the queue at its next `done` or requeue. False if
+        the queue does not have the workload."""
         if name not in self:
             return False
         if name in self._in_flight:

@@ -126,7 +126,7 @@ class _EmptyNodes:
             size = (tuple(sorted(node.allocatable.items())), tuple(sorted(node.gpus)), node.port_range)
             by_size[size] = node
         self.distinct_nodes = list(by_size.values())
-        # By key of the check: the empty node that misses least.
+        # By key of the check: the empty node that lacks least.
         self._best_nodes: dict[Hashable, NodeInfo] = {}
 
     def shortage_message(self, demands: Demands) -> str:
@@ -135,7 +135,7 @@ class _EmptyNodes:
         requests = dict(demands.requests)
         # Ports requested by name count as ports.
         ports = demands.ports + requests.pop(PORTS, 0)
-        # A workload needs one slot beside the slots that it requests by name.
+        # A workload needs one slot in addition to the slots that it requests by name.
         checks: list[CapacityCheck] = [
             ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
             for resource, amount in requests.items()

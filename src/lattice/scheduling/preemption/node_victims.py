@@ -183,8 +183,8 @@ class NodeVictims:
         )
 
     def _freed_amounts(self, placement: Placement) -> tuple[int, ...]:
-        """Freed amounts, at most the missing amounts, so that workloads that free more than enough are
-        equivalent."""
+        """The amounts that evicting the workload frees, each limited to the missing amount, so that workloads
+        that free more than enough are equivalent."""
         freed = dict(reclaimable_needs(self.context.table, placement))
         amounts = [
             min(freed.get(resource, 0), missing) for resource, missing in self._missing_amounts.items()

@@ -33,8 +33,8 @@ class VictimGroup:
 
 @dataclass(frozen=True, slots=True)
 class Deficit:
-    """The missing resources of a node: amounts, and `gpu_count` GPUs with the missing thousandths of every
-    usable GPU."""
+    """What a node lacks for the workload: amounts of resources, and `gpu_count` GPUs. `missing_by_gpu` holds
+    the thousandths that every usable GPU lacks."""
 
     amounts: tuple[int, ...] = ()
     missing_by_gpu: Mapping[int, int] = field(default_factory=dict)
@@ -253,7 +253,7 @@ class VictimSearch:
         return sum(missing <= 0 for missing in self._missing_by_gpu.values()) >= self.deficit.gpu_count
 
     def may_evict(self, group: VictimGroup) -> bool:
-        """Whether the disruption limits allow the group beside the selected groups."""
+        """Whether the disruption limits allow the group in addition to the selected groups."""
         for service in group.limited_services:
             disrupted = self._disrupted[service] + group.limited_services.count(service)
             if disrupted > self.limits.services[service]:

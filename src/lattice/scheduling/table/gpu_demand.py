@@ -1,5 +1,5 @@
-"""The typical GPU requests of a cluster, learned from placements, and the free GPU capacity of a node that
-these requests could not use."""
+"""The typical GPU requests of workloads, learned from the placements in the node table, and the free GPU
+capacity of a node that these requests could not use."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -37,7 +37,7 @@ class GpuNodeStates:
 
     free_cpu: FloatArray  # milli-cores
     free_gpu_milli: IntArray  # (state, GPU): thousandths; 0 for an absent GPU
-    gpu_model: IntArray  # model code of the GPUs; the last code means no GPU
+    gpu_model: IntArray  # model code of the GPUs; NO_MODEL (-1) for a node without GPUs
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,7 +93,8 @@ class GpuDemandModel:
             [sizes.index((demand_class.milli, demand_class.count)) for demand_class, _ in class_counts],
             np.intp,
         )
-        # (model, class): whether the class may use the model.
+        # (model, class): whether the class may use the model. The last row, which code -1 selects, stands for
+        # no GPU.
         self._allowed_by_model = np.zeros((len(models) + 1, len(class_counts)), np.bool_)
         for number, (demand_class, _) in enumerate(class_counts):
             allowed = list(range(len(models)))
@@ -128,7 +129,7 @@ class GpuDemandModel:
         return usable
 
     def update_weights(self, states: GpuNodeStates, times: IntArray) -> None:
-        """Set the weights by the free capacity of the cluster; `times` is the number of nodes in each state."""
+        """Set the weights by the free capacity of all nodes; `times` is the number of nodes in each state."""
         # The amounts are whole numbers, so the sum is exact in any order.
         usable = (self.usable_milli(states) * times[:, None]).sum(axis=0)
         scarcity = np.where(usable > 0, self.frequency / (usable + self._gpu_milli), 0.0)
@@ -261,8 +262,8 @@ class GpuDemandLearner:
     A new snapshot is due once the number of changes exceeds a third of the number of placements, or half of
     the number of nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes in
     equal order lead to equal snapshots. A second table that is rebuilt from the same placements has the same
-    snapshot only while there are few placements. With more placements, its snapshot may date from another
-    change, and its decisions may differ; `copy_progress_from` avoids that.
+    snapshot only while there are few placements. With more placements, the snapshot of the second table may
+    date from another change, and decisions on the two tables may differ; `copy_progress_from` avoids that.
     """
 
     def __init__(self, table: GpuDemandView) -> None:

@@ -59,8 +59,8 @@ def without_topology_key(table: NodeTable, key: str) -> Flags:
 
 
 def spread_counts(table: NodeTable, ask: WorkloadAsk, spread: Spread) -> TopologyCounts | None:
-    """Counts of the workloads that a spread constraint spreads; None for a constraint without selector and a
-    workload without service."""
+    """Counts of the workloads that a spread constraint spreads; None if the constraint has no selector and
+    the workload has no service."""
     demands = ask.demands
     if spread.selector is not None:
         return table.topology_counts(demands.namespace, spread.selector)

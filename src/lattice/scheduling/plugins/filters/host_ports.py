@@ -1,5 +1,5 @@
 """HostPorts: the host ports of the workload must be free on the node, and the port range must keep enough
-ports for dynamic ports."""
+free ports for the workload's dynamic ports."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -46,7 +46,7 @@ class PortRangeExhausted:
     """The port range of the node has too few free ports: a host port inside the range takes one of them."""
 
     numbers: tuple[int, ...]
-    dynamic_count: int  # ports that the scheduler chooses, beside the host ports
+    dynamic_count: int  # ports that the scheduler chooses, in addition to the host ports
     plugin: ClassVar[str] = "HostPorts"
 
     def summary(self) -> str:

@@ -1,5 +1,5 @@
-"""TopologySpread: with the workload on the node, its domain must not exceed the emptiest domain by more than
-maxSkew."""
+"""TopologySpread: with the workload on the node, the domain of the node must have at most maxSkew workloads
+more than the emptiest domain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
