@@ -241,7 +241,7 @@ class AgentSessions:
         # The term may have ended while the handshake waited.
         if not self._is_current_leader(leader):
             raise NotLeader
-        # A later session of a node replaces the earlier: the agent has connected anew.
+        # A later session of a node replaces the earlier session, because the agent has connected again.
         previous_session, now = self.sessions.get(peer.node), self.clock.monotonic()
         session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
         self.sessions[peer.node] = session

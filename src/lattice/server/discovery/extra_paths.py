@@ -1,4 +1,4 @@
-"""OpenAPI v3 paths beside the verbs on objects: fleet queries, usage, spending, workload logs and retry.
+"""OpenAPI v3 paths besides the verbs on objects: fleet queries, usage, spending, workload logs and retry.
 
 Discovery omits the fleet queries, because kubectl would take their paths for resources.
 """

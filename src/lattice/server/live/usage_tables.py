@@ -1,4 +1,4 @@
-"""Usage tables by pool, cluster, node and service: current usage beside allocatable, requests and cost."""
+"""Usage tables by pool, cluster, node and service: current usage, allocatable, requests and cost."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence

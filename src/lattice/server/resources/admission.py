@@ -115,8 +115,8 @@ def admit(
     field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
-    # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid
-    # (422).
+    # Unknown fields alone make the body Malformed (400); together with other problems, they are causes of
+    # Invalid (422).
     if validation == "Strict" and field_problems and not findings.causes:
         resource, paths = served.resource, [*findings.unknown_fields, *duplicates]
         raise Malformed(

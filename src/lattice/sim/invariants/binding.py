@@ -360,7 +360,7 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
         if not fitting and not node_of(member):
             return True
         if fitting:
-            # The member counts as bound from here on, so that the next members find less capacity.
+            # The member counts as bound from here on, so the next members find less free capacity.
             binding = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
             competing = [workload for workload in competing if path_of(workload) != path_of(member)]
             competing.append(replace(member, status=replace(member.status, binding=binding)))

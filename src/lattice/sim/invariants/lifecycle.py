@@ -211,7 +211,7 @@ def _is_evicted_by_taint(context: CheckerContext, record: CommitRecord, workload
     tolerations = workload.spec.constraints.tolerations
     for node in nodes:
         for taint in node.spec.taints:
-            # A drain sets its own taint and must spare needed replicas, so that taint excuses no eviction.
+            # A drain must spare needed replicas, so the taint of a drain excuses no eviction.
             if taint.effect != "NoExecute" or taint.key == DRAINING_TAINT:
                 continue
             if not any(toleration.tolerates(taint) for toleration in tolerations):

@@ -31,8 +31,8 @@ Publish = Callable[[int, Sequence[Change]], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The keys of the store in etcd. The key of an object ends in its path, so that etcd lists in the order
-    of paths."""
+    """The keys of the store in etcd. The key of an object ends in its path, so etcd lists objects in the
+    order of their paths."""
 
     prefix: str
 
