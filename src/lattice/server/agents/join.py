@@ -63,8 +63,8 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _JoinCredential:
     """The joining machine's key and the revision of its join token.
 
-    A token changes only when used, so the revision orders tokens by creation: of the machines made for one
-    node, the machine with the latest token wins.
+    The Secret of a token changes only when the token is used, so revisions order the tokens by their
+    creation. Of several machines that were created for one node, the machine with the latest token wins.
     """
 
     key_digest: str

@@ -99,8 +99,8 @@ class AgentSessions:
     """The sessions of one server.
 
     `leader_context` returns the current term of this server, or None if the server does not lead or its lease
-    has run out by its own clock. `leader_address` returns the address at which the current leader accepts
-    agents.
+    has expired by the clock of this server. `leader_address` returns the address at which the current leader
+    accepts agents.
     """
 
     clock: Clock

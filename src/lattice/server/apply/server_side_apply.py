@@ -300,7 +300,7 @@ def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[An
 
 def _prune(value: Any, previous: FieldSet, owned: FieldSet, node: TypeNode) -> Any:
     """`value` without fields that the previous apply declared and no manager owns now. An item is removed
-    with its keys."""
+    together with its key fields."""
     if node.shape is Shape.MAP and type(value) is dict:
         drop, inner = _removed_labels({"f:" + name: name in node.fields for name in value}, previous, owned)
         remaining = {name: field_value for name, field_value in value.items() if "f:" + name not in drop}

@@ -182,7 +182,7 @@ class FleetQueryService:
 
     api: Api
     process: QueryProcess
-    # Seconds that a query may wait in the queue, and again the seconds that it may then run.
+    # Seconds that a query may wait in the queue; the query may then run for as many seconds.
     time_limit_s: float
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Queries that wait or run.

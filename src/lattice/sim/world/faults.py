@@ -33,7 +33,8 @@ FAULT_KINDS = (
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
     "crash", "crash agent",
 )  # fmt: skip
-# Faults that are active during the whole time in which faults are injected.
+# Faults that are active without a break while faults are injected; a wrong clock rate lasts for the whole
+# run.
 PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
 # The interval between faults of one kind is the drawn interval between any two faults, times the share of kinds
 # that take part, times this factor. The factor is not the number of kinds, so that a new kind changes no plan.
