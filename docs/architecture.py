@@ -113,12 +113,12 @@ MAP: dict[str, Folder] = {
         VALUES,
     ),
     "scheduling": Folder(
-        "Choosing nodes for workloads. Its names are loaded on first use.",
+        "Choose nodes for workloads. Python imports the module of a name when the name is first used.",
         "engine scheduling.cycle scheduling.preemption scheduling.table",
         VALUES,
     ),
     "scheduling.table": Folder(
-        "The node table: resources, GPUs, ports, topology, the index of bound workloads, the learned GPU demand.",
+        "The node table: resources, GPUs, ports, topology, the index of placed workloads, the GPU demand learned from them.",
         "kinds kinds.meta engine",
         VALUES,
     ),
@@ -136,7 +136,7 @@ MAP: dict[str, Folder] = {
         "One module per score plugin of the scheduler.", "kinds engine scheduling.table", VALUES
     ),
     "scheduling.preemption": Folder(
-        "Which workloads are evicted so that one of higher priority fits.",
+        "Choose the workloads to evict so that a workload of higher priority fits.",
         "kinds engine scheduling.plugins scheduling.plugins.filters scheduling.table",
         VALUES,
     ),
@@ -209,7 +209,7 @@ MAP: dict[str, Folder] = {
         "the store through controllers.runtime.context, outgoing HTTP",
     ),
     "server": Folder(
-        "`app`: the HTTP server that gives each path to its folder.",
+        "`app`: the HTTP server, which passes each request to the folder that answers its path.",
         "kinds kinds.meta metrics tracing server.access server.agents server.discovery server.fleet_queries server.live server.requests"
         " server.resources server.ui_backend",
         "HTTP connections",
@@ -308,7 +308,7 @@ MAP: dict[str, Folder] = {
         "standard streams",
     ),
     "sim": Folder(
-        "The whole control plane in virtual time under faults; runs many seeds and reports.",
+        "Run the whole control plane in virtual time under faults, for many seeds, and report.",
         ANYTHING,
         "processes of its own",
     ),
@@ -318,12 +318,16 @@ MAP: dict[str, Folder] = {
         "virtual time",
     ),
     "sim.invariants": Folder(
-        "What must hold in every history, by number, and the checker.", ANYTHING, "a recorded history"
+        "The invariants that must hold in every recorded history, by number, and their checker.",
+        ANYTHING,
+        "a recorded history",
     ),
     "sim.planted_bugs": Folder(
         "Bugs planted in the real code that the invariants must find.", ANYTHING, "functions of the real code"
     ),
-    "sim.scenarios": Folder("Scenario scripts: a command, and what Lattice says.", ANYTHING, "virtual time"),
+    "sim.scenarios": Folder(
+        "Scenario scripts: commands, and the output of Lattice.", ANYTHING, "virtual time"
+    ),
     "ui": Folder("Static files of the web page.", "", "nothing"),
 }
 ROOT_MODULES: dict[str, Folder] = {

@@ -312,7 +312,7 @@ placement: {resources: {cores: 8}}
         pytest.param(
             "LatticeService\ncontainers: {main: {image: x}}\nplacement: {resources: {gpu: 1.5}}",
             "spec.placement.resources.gpu",
-            "a part of one or a whole number, got 1.5",
+            "a fraction up to 1 or a whole number, got 1.5",
             id="one GPU and a half",
         ),
         pytest.param(

@@ -45,7 +45,7 @@ class Toleration(Part):
     """A taint that a replica tolerates."""
 
     key: Annotated[
-        str, Meta(description="Key of the taint; empty together with Exists tolerates every taint.")
+        str, Meta(description="Key of the taint; an empty key with operator Exists tolerates every taint.")
     ] = ""
     operator: Annotated[
         Literal["Equal", "Exists"],

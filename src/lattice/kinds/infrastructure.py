@@ -75,7 +75,8 @@ def secret_name_problems(path: str, name: str) -> Iterator[Cause]:
 
 
 class CloudBudget(Part):
-    """Budget per month of 30 days, in US dollars."""
+    """Budget per month, in US dollars. Two limits follow: the hourly rate times 720 hours (30 days), and the
+    projected spending of the calendar month."""
 
     monthly: Annotated[Amount, Meta(description="Maximum spending per month.")] | None = None
     alert_threshold: (

@@ -63,7 +63,7 @@ class Account(Part):
         elif self.region:
             suffix = [self.region]
         plain = ".".join([prefix, self.name, *suffix])
-        # Cloud a.b and region b of cloud a are both cloud.a.b.
+        # Cloud a.b, and region b of cloud a, would both have the name cloud.a.b.
         is_ambiguous = self.kind == "CloudInfrastructure" and (
             "." in self.name or bool(self.region and dns_label_problem(self.region))
         )
@@ -140,14 +140,15 @@ class LedgerStatus(Status):
         Meta(
             ge=0,
             description=(
-                "Highest number of a cluster that the ledger has paid for. A number is never reused, "
-                "even if the pool is deleted and created again."
+                "Highest recorded number of a cluster under this budget or, for a ledger named "
+                "static.*.clusters, at the site. A number is never reused, even if the pool is deleted "
+                "and created again."
             ),
         ),
     ] = 0
-    # Lots instead of single machines, about 80 bytes per lot: one commit has room for three ledgers that pay
-    # for the same 4,000 clusters. LatticeCluster lists the machines; a lot states how many machines the
-    # cluster can release, and at which price.
+    # The ledger stores lots, not single machines. A lot takes about 80 bytes, so three ledgers that all pay
+    # for the same 4,000 clusters fit into one commit (1 MiB). LatticeCluster lists the machines; a lot states
+    # how many machines the cluster can release, and at which price.
     machines: Annotated[
         dict[str, tuple[Lot, ...]], Meta(description="Machines that are paid for, by LatticeCluster.")
     ] = {}
@@ -189,7 +190,7 @@ class LatticeLedger(Kind):
             )
         if account.region and account.kind != "CloudInfrastructure":
             yield Cause("spec.budget.region", f'must be absent for a {account.kind}, got "{account.region}"')
-        # Spending counts price times time to the last fraction, so the time has microseconds (I-22).
+        # Spending is price times time without rounding, so the time has microseconds (I-22).
         if not _TIME.fullmatch(status.as_of):
             yield Cause(
                 "status.asOf", f'must be a time such as 2026-11-15T07:40:00.000000Z, got "{status.as_of}"'
@@ -202,7 +203,8 @@ class LatticeLedger(Kind):
         committed = 0
         for lots in status.machines.values():
             committed += sum(lot.rate for lot in lots)
-        # No machine exists unpaid (I-22): the committed rate is the sum of all lots.
+        # A machine may exist only while a ledger pays for it (I-22), so the committed rate must be the sum of
+        # all lots.
         if committed != status.committed_micros:
             yield Cause(
                 "status.committedMicros",

@@ -20,10 +20,10 @@ from lattice.kinds.meta.quantity import (
 from lattice.kinds.meta.selector import label_key_problem, label_value_problem
 from lattice.kinds.meta.validator import join_path
 
-# By default an alert is raised when spending reaches this part of the budget, in millionths. This is a
-# separate object from the default of clouds, which is also the default of a ledger: msgspec omits a field
-# whose value is the identical object as its default, so with the object of clouds the ledgers of pools would
-# be stored without alertMillionths.
+# By default an alert is raised when spending reaches this part of the budget, in millionths. Do not import
+# DEFAULT_ALERT_MILLIONTHS of infrastructure.py instead. It is the default of LedgerSpec.alert_millionths, and
+# msgspec omits a field whose value is the very object of its default. The ledgers of pools would then be
+# stored without alertMillionths.
 DEFAULT_ALERT_MILLIONTHS = 800_000
 
 
@@ -85,10 +85,11 @@ class PoolCapacity(Part):
 
 
 class PoolBudget(Part):
-    """Budget per month. The budget of a pool is a hard limit: Lattice provisions nothing beyond it."""
+    """Budget per month. The budget of a pool is a hard limit: Lattice provisions nothing beyond the
+    budget."""
 
     max_monthly_cost: (
-        Annotated[Amount, Meta(description="Maximum spending in a month of 30 days.")] | None
+        Annotated[Amount, Meta(description="Maximum spending in 30 days, and in a calendar month.")] | None
     ) = None
     currency: Annotated[
         str,

@@ -33,7 +33,7 @@ from lattice.kinds.meta.quantity import Amount, Quantity, gib_to_bytes, number_p
 from lattice.kinds.meta.selector import LabelSelector, dns_label_problem, label_problems
 from lattice.kinds.meta.validator import join_path
 
-# Condition: whether all replicas have a place.
+# Condition: whether all replicas are placed.
 PLACED_CONDITION = "Placed"
 # Condition: whether placement would decide otherwise today.
 STALE_CONDITION = "PlacementStale"
@@ -124,7 +124,8 @@ class Placement(Part):
         # A replica gets whole GPUs, or a part of one GPU.
         if self.resources.gpu > 1 and self.resources.gpu % 1:
             yield Cause(
-                f"{path}.resources.gpu", f"must be a part of one or a whole number, got {self.resources.gpu}"
+                f"{path}.resources.gpu",
+                f"must be a fraction up to 1 or a whole number, got {self.resources.gpu}",
             )
         for index, toleration in enumerate(self.tolerations):
             yield from toleration.problems(f"{path}.tolerations[{index}]")

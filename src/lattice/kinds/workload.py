@@ -157,17 +157,26 @@ class ReservationRecord(Part):
     node: Annotated[str, Meta(description="Name of the LatticeNode.")]
     uid: Annotated[str, Meta(description="uid of the node.")]
     until: Annotated[
-        str, Meta(description="Time after which the scheduler cancels the reservation if it is not bound.")
+        str,
+        Meta(
+            description="Time after which the scheduler cancels the reservation unless the workload is bound."
+        ),
     ]
     gang: Annotated[
-        str, Meta(description="Attempt that binds the members of a gang in several commits; else empty.")
+        str,
+        Meta(
+            description=(
+                "Name of the attempt that binds the members of a gang in several commits; empty for a "
+                "workload that one commit binds."
+            )
+        ),
     ] = ""
     lead: Annotated[
         str,
         Meta(
             description=(
-                "Member, as namespace/name, whose binding decides for the attempt: once it is bound, all "
-                "members are bound."
+                "Member, as namespace/name, whose binding decides the attempt: once this member is bound, "
+                "Lattice also binds the others; until then, the attempt can be cancelled."
             )
         ),
     ] = ""
@@ -184,9 +193,15 @@ class Binding(Part):
         str, Meta(description="uid of the node; a later node with the same name has another uid.")
     ] = ""
     term: Annotated[int, Meta(ge=0, description="Leadership term in which the workload was bound.")] = 0
-    reservation: Annotated[str, Meta(description="Reservation that was bound.")] = ""
+    reservation: Annotated[str, Meta(description="Name of the reservation that this binding fulfils.")] = ""
     gang: Annotated[
-        str, Meta(description="Attempt that bound the members of a gang in several commits; else empty.")
+        str,
+        Meta(
+            description=(
+                "Name of the attempt that bound the members of a gang in several commits; empty for a "
+                "workload that one commit bound."
+            )
+        ),
     ] = ""
 
 
@@ -221,7 +236,8 @@ class Retry(Part):
             Meta(
                 ge=0,
                 description=(
-                    "Number of the start, which grows with each start; a node carries out each start once."
+                    "Number of the run. Each start of the workload is a new run with a higher number; a node "
+                    "starts each run once."
                 ),
             ),
         ]
@@ -230,8 +246,8 @@ class Retry(Part):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the workload has failed permanently, by the number of attempts that was allowed when it
-        failed."""
+        """Whether the workload has failed permanently. `max` is the limit that was stored with the last
+        failure; a later change of the setting does not count."""
         return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
 
 
@@ -351,7 +367,8 @@ def service_path(workload: LatticeWorkload) -> str:
 
 
 class DesiredRun(NamedTuple):
-    """State that the node should bring the workload to, its revision, and the number of the start."""
+    """The state to which the node should bring the workload, the revision of the template, and the number of
+    the run."""
 
     state: Literal["Running", "Stopped"]
     revision: str

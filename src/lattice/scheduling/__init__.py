@@ -1,4 +1,4 @@
-"""Choosing nodes for workloads. Its names are loaded on first use.
+"""Choose nodes for workloads. Python imports the module of a name when the name is first used.
 
 Imported by: nothing.
 May import: errors engine scheduling.cycle scheduling.preemption scheduling.table.

@@ -1,4 +1,4 @@
-"""`app`: the HTTP server that gives each path to its folder.
+"""`app`: the HTTP server, which passes each request to the folder that answers its path.
 
 Imported by: app.
 May import: errors kinds kinds.meta metrics tracing server.access server.agents server.discovery

@@ -1,4 +1,4 @@
-"""The whole control plane in virtual time under faults; runs many seeds and reports.
+"""Run the whole control plane in virtual time under faults, for many seeds, and report.
 
 Imported by: cli.commands.
 May import: everything.

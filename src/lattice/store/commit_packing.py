@@ -12,7 +12,8 @@ G = TypeVar("G")
 class CommitCost(NamedTuple):
     """The operations and bytes that a group of operations adds to a commit."""
 
-    # The number of writes, and of checks that are not in `checks`.
+    # The number of writes, and of checks that belong to this group alone; checks that several groups may
+    # share are listed in `checks`.
     operations: int
     size_bytes: int
     # Keys that the group checks. If several groups of one commit check the same key, the commit has one

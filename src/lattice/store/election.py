@@ -14,7 +14,8 @@ from lattice.store.protocol import Store, Term
 
 # The store lets another server lead after this time without a renewal, in seconds.
 LEASE_TTL_S = 15.0
-# Longest wait of a standby between campaigns, so that a standby takes over a resigned role within one second.
+# Longest wait of a follower between campaigns, so that a follower takes over a resigned role within one
+# second.
 CAMPAIGN_INTERVAL_S = 0.6
 # Time limit of a resignation, so that an unreachable store does not delay the shutdown; the lease then
 # expires by itself.

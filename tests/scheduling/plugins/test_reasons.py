@@ -115,7 +115,7 @@ CASES: list[tuple[str, str, Callable[[], NodeTable], Demands, str, list[str]]] =
         one_node_table(a_node_info(labels={RESERVE_LABEL: "dc"})),
         workload_demands(),
         "n1",
-        ["reservation: need a service with the reservation, have a workload without a service"],
+        ["reserved node: need a service that may use the node, have a workload without a service"],
     ),
     (
         "NodeSelector",

@@ -30,7 +30,7 @@ class Part(
     # Parts have no reference cycles, so the garbage collector need not track the parts.
     gc=False,
 ):
-    """A piece of a manifest: camelCase outside, snake_case inside, never changed in place."""
+    """A piece of a manifest: camelCase in JSON, snake_case in Python, never changed in place."""
 
 
 class Column(msgspec.Struct, frozen=True):

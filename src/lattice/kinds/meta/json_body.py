@@ -43,7 +43,7 @@ def parse_json(body: bytes) -> Parsed:
         ) from e
     try:
         parsed = Parsed(_STRICT_DECODER.decode(text), [])
-    # Repeated keys are rare: only then is the body parsed a second time, with all keys.
+    # Repeated keys are rare. Only a body that has them is parsed a second time, with all keys.
     except _RepeatedKeyError:
         parsed = _parse_with_duplicates(text)
     except (json.JSONDecodeError, RecursionError, Malformed) as e:
@@ -135,7 +135,8 @@ def _parse_error(e: Exception, text: str) -> LatticeError:
 
 
 def _rejected_number_offset(text: str) -> int:
-    """The offset of the first number that the decoder hooks reject: the hooks do not receive a position."""
+    """Search the text for the first number that the decoder hooks reject, and return its offset: the hooks
+    themselves do not receive a position."""
     for token in _TOKEN.finditer(text):
         if token[0].startswith(("NaN", "Infinity", "-Infinity")):
             return token.start()

@@ -41,7 +41,7 @@ def admit_metadata(resource: Resource, metadata: Object, out: Findings) -> Objec
             out.add_invalid_value(join_path("metadata.labels", key), value, problem)
     size = 0
     for key, value in validated.get("annotations", {}).items():
-        # Kubernetes compares annotation keys without case.
+        # Kubernetes validates an annotation key after lower-casing it, so upper-case letters are allowed.
         if problem := label_key_problem(key.lower()):
             out.add_invalid_value("metadata.annotations", key, problem)
         size += len(key) + len(value)

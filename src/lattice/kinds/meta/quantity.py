@@ -19,9 +19,9 @@ Quantity = int | str | float
 Amount = Annotated[Decimal, Meta(extra_json_schema={"minimum": 0})]
 
 MILLI = 1000
-MICRO = 1_000_000  # micro-dollars of one dollar
-MILLIONTHS = 1_000_000  # one as a number of millionths, in which shares, utilisation and factors are counted
-CENT_MICROS = 10_000  # micro-dollars of one cent
+MICRO = 1_000_000  # micro-dollars in one dollar
+MILLIONTHS = 1_000_000  # millionths in 1; shares, utilisation and factors are counted in millionths
+CENT_MICROS = 10_000  # micro-dollars in one cent
 KIB, MIB, GIB, TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 MAX_INT64 = (1 << 63) - 1  # the store, numpy columns and API clients hold int64
 # Dollars, cores, GiB: a larger number is a typing error, and its bytes or micro-dollars would exceed int64.
@@ -122,12 +122,12 @@ def gib_to_bytes(amount: Decimal) -> int:
 
 
 def share_as_fraction(share: Decimal) -> Decimal:
-    """A share between 0 and 1, written as the fraction 0.8 or as 80 percent."""
+    """Return the share as a number from 0 to 1. The argument may be a fraction (0.8) or a percentage (80)."""
     return share if share <= 1 else share / 100
 
 
 def share_to_millionths(share: Decimal) -> int:
-    """Millionths of a share that is written as the fraction 0.8 or as 80 percent."""
+    """Return the share in millionths. The argument may be a fraction (0.8) or a percentage (80)."""
     # The conversion of dollars fits: it also multiplies by a million and rounds half up.
     return dollars_to_micros(share_as_fraction(share))
 

@@ -21,7 +21,7 @@ _OPERATORS = frozenset({"=", "==", "!=", "!", ",", "(", ")", "<", ">"})
 
 
 class Requirement(Part):
-    """One demand on one label."""
+    """One requirement on one label."""
 
     key: Annotated[str, Meta(description="Label key of the requirement.")]
     operator: Annotated[
@@ -97,7 +97,7 @@ class Requirement(Part):
 
 
 class LabelSelector(Part):
-    """Demands on labels that must all hold; without any it matches everything."""
+    """Requirements on labels that must all hold; a selector without requirements matches everything."""
 
     match_labels: Annotated[
         dict[str, str], Meta(description="Labels that must exist with exactly these values.")
@@ -265,7 +265,7 @@ def _parse_value_list(tokens: list[str], text: str) -> tuple[str, ...]:
         values.append(_optional_word(tokens))
     if not tokens or tokens.pop(0) != ")":
         raise _unreadable(text, 'expected "," or ")" in the list')
-    # Repeated values are dropped, in the order of the text.
+    # Repeated values are dropped; the others keep the order of the text.
     return tuple(dict.fromkeys(values))
 
 

@@ -1,8 +1,8 @@
 """The stored encoding of objects, and the insertion of revisions into stored bytes.
 
-The store assigns the revision of an object, so the stored bytes have no revision. All objects of a kind begin
-with the same prefix, `{"apiVersion":…,"kind":…,"metadata":{`, so that the revision is inserted by one splice
-without a decode.
+The store assigns the revision of an object, so the stored bytes have no revision. The stored bytes of all
+objects of a kind begin with the same prefix, `{"apiVersion":…,"kind":…,"metadata":{`, so one splice inserts
+the revision without a decode.
 """
 
 from typing import Any

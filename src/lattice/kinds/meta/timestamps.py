@@ -8,7 +8,7 @@ MAX_CLOCK_SKEW_S = 5.0
 
 
 def format_timestamp(when: datetime) -> str:
-    """The API's timestamp form: 2026-11-15T07:40:00Z. The time is in UTC."""
+    """Format a UTC time in the form of the API, in whole seconds: 2026-11-15T07:40:00Z."""
     return when.isoformat(timespec="seconds")[:19] + "Z"
 
 

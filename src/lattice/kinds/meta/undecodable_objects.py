@@ -14,7 +14,8 @@ from lattice.kinds.meta.validator import join_path
 
 
 def readable_part_problems(kind: type[Kind], obj: Any) -> Iterator[Cause]:
-    """The problems of every part of the spec that decodes as its class and is validated without context."""
+    """The problems of every part of the spec that can be decoded as its class and whose `problems` method
+    needs only the part and its path."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
     for field in info.fields:

@@ -1,5 +1,5 @@
-"""The binder makes bindings durable in one of three modes; every attempt ends with one event, and a rollback
-may run twice."""
+"""The binder makes bindings durable in one of three modes; every attempt ends with one event, and a second
+rollback changes nothing."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ NODE_LOCK_TTL_S = 10.0  # a lock of a scheduler that died is free after this tim
 
 
 class BindingMode(StrEnum):
-    OPTIMISTIC = "optimistic"  # commit at once; if the node has changed, give up and select a node again
+    OPTIMISTIC = "optimistic"  # commit at once; if the node has changed, the attempt fails
     PESSIMISTIC = "pessimistic"  # lock the node, verify, commit, unlock
     TWO_PHASE = "two-phase"  # prepare a durable record of the reservation, then commit it
 
@@ -27,7 +27,7 @@ class BindRequest:
     node: str
     reservation: str
     needs: tuple[tuple[str, int], ...]  # by resource name
-    expires_at: float  # of the reservation: after this time a prepared record may be removed
+    expires_at: float  # end of the reservation: from then on, a prepared record may be removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,8 @@ class BindingStore(Protocol):
         ...
 
     async def lock(self, node: str, holder: str, until: float) -> str | None:
-        """A token, or None while a different holder has the lock."""
+        """Lock the node until the time `until`, and return a token; None while a different holder has the
+        lock."""
         ...
 
     async def unlock(self, node: str, token: str) -> None:
@@ -69,18 +70,18 @@ class BindingStore(Protocol):
         ...
 
     async def abort_all(self, requests: Sequence[BindRequest]) -> Collection[str]:
-        """Remove the prepared records of the requests unless the commit of all requests is decided, and
-        return the bound reservations.
+        """Cancel the prepared reservations, and return the reservations that are bound.
 
-        Bound reservations stay: a node may run them already, and a workload bound to a second node would run
-        twice. A second call changes nothing.
+        If the commit that decides for a gang has succeeded, the other members of the gang are bound, not
+        cancelled. A bound reservation stays: its node may run the workload already, and a workload that is
+        bound to a second node would run twice. A second call changes nothing.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUpdate:
-    """The allocated amount of a resource of a node without and with the workload."""
+    """The allocated amount of one resource of the node, without the workload and with it."""
 
     resource: str
     used_before: int
@@ -99,7 +100,7 @@ class BindEvent:
     outcome: Literal["bound", "failed"]
     at: float
     reason: str = ""
-    is_retriable: bool = False  # a concurrent writer was faster: selecting a node again may help
+    is_retriable: bool = False  # selecting a node again may help, as after a concurrent write
     updates: tuple[ResourceUpdate, ...] = ()
 
     @property
@@ -348,8 +349,8 @@ class Binder:
         self._advance_revision(request, expected, await self.binding_store.prepare(request, expected))
 
     async def _expected_revision(self, request: BindRequest) -> int:
-        """The node revision that the decision was based on; for an unknown node the current revision, if its
-        capacity suffices."""
+        """The node revision that the decision was based on; if `node_revisions` has none, the current
+        revision of the node, provided that the node has enough free capacity."""
         if request.node in self.node_revisions:
             return self.node_revisions[request.node]
         state = await self._read_node(request)
@@ -364,7 +365,8 @@ class Binder:
 
     def _advance_revision(self, request: BindRequest, expected: int, revision: int | None) -> None:
         """Record the node revision that the binder's own write created, but only if the table reflects every
-        earlier revision."""
+        earlier revision. Without a revision, the store has rejected the write because the node changed: raise
+        _BindFailed."""
         if revision is None:
             raise _node_changed(request)
         if self.node_revisions.get(request.node) == expected:

@@ -38,9 +38,9 @@ GANG_INCOMPLETE = "group incomplete"
 
 @dataclass(frozen=True, slots=True)
 class ScheduledWorkload:
-    """A workload with a reserved node. The binding waits until the victims, and all workloads that are being
-    evicted from the node, have left it (`waits_for`); `CompositeScheduler.evictions` holds the evictions that
-    are not finished yet."""
+    """A workload with a reserved node. The workload is bound only after the workloads in `waits_for` are
+    gone: its victims, and all workloads that are being evicted from the node. `CompositeScheduler.evictions`
+    holds the evictions that are not finished yet."""
 
     ask: WorkloadAsk
     node: str
@@ -52,7 +52,8 @@ class ScheduledWorkload:
 
 @dataclass(frozen=True, slots=True)
 class UnschedulableWorkload:
-    """A workload without a node. The workload stays pending until one of the events in `wakes_on` happens."""
+    """A workload without a node. The workload is tried again after one of the events in `wakes_on`, at the
+    latest after UNSCHEDULABLE_RETRY_S."""
 
     ask: WorkloadAsk
     reason: str
@@ -69,7 +70,7 @@ class CycleResult:
 
     @property
     def evictions(self) -> list[tuple[str, str]]:
-        """(victim, workload that preempts), in order of scheduling."""
+        """Pairs of a victim and the workload that preempts the victim, in order of scheduling."""
         evictions = []
         for scheduled in self.scheduled:
             evictions += [(victim, scheduled.ask.name) for victim in scheduled.victims]
@@ -83,8 +84,9 @@ class CompositeScheduler:
 
     Without preemptor no workload is evicted. `standalone_profile` is the profile of workloads without a
     service, if different; its filters are those of `profile`. `evictions` holds a victim until the victim has
-    left its node; workloads placed on the node until then wait for it, in this cycle and in later cycles.
-    `on_decided` is called with every decision before the table changes.
+    left its node; until then, workloads that this cycle or a later cycle places on the node wait for the
+    victim. The scheduler calls `on_decided` with every decision about a batch, and with every decision about
+    one workload that finds a node without preemption. The call comes before the table changes.
     """
 
     profile: Profile
@@ -108,7 +110,8 @@ class CompositeScheduler:
     def cycle(self, batch: Iterable[Sequence[WorkloadAsk]], now: float) -> CycleResult:
         """Schedule a batch in order, and reserve nodes.
 
-        The batch has runs of equal priority and shape, as made by SchedulingQueue.pop_batch.
+        Each sequence of the batch is a run: successive workloads of equal priority, shape and gang, as
+        `SchedulingQueue.pop_batch` returns them.
         """
         cycle = CycleResult(expired=self.reservations.expire(now))
         runs = list(batch)
@@ -121,7 +124,8 @@ class CompositeScheduler:
                     if isinstance(result, Assignment):
                         self._reserve(result, now, cycle)
                     else:
-                        # The table has not changed: the remaining workloads of the run fail alike.
+                        # The table has not changed, so the remaining workloads of the run are rejected for
+                        # the same reason.
                         rejection = result
                         cycle.unschedulable.append(
                             UnschedulableWorkload(ask, result.reason, result.wakes_on, result.reason_kinds)
@@ -134,8 +138,8 @@ class CompositeScheduler:
         return cycle
 
     def remove_node(self, node: str) -> list[str]:
-        """Remove a node from the table, and return the workloads that were placed on it or were leaving it,
-        because they may still be there when the node returns."""
+        """Remove a node from the table, and return the workloads that were placed on the node or were leaving
+        it. These workloads may still be there when the node returns, so the caller must update them again."""
         lost = self.table.remove_node(node)
         return [*(placement.ask.name for placement in lost), *self.evictions.forget_victims_on(node)]
 
@@ -144,10 +148,10 @@ class CompositeScheduler:
         return [name for name in scheduled.waits_for if self.evictions.node_of_victim(name)]
 
     async def bind(self, cycle: CycleResult) -> list[BindEvent]:
-        """Bind the scheduled workloads that wait for no eviction, gangs all or nothing, and return one event
-        per attempt.
+        """Bind the scheduled workloads that wait for no eviction, and return one event per attempt. Of a
+        gang, at least minMember members are bound, or none.
 
-        A further call after an eviction finished binds the workloads that waited.
+        A further call, after an eviction has finished, binds the workloads that waited for the eviction.
         """
         if self.binder is None:
             return []
@@ -276,8 +280,8 @@ class CompositeScheduler:
         )
 
     def missing_members(self, ask: WorkloadAsk, uncounted: int = 0) -> int:
-        """The number of members that the gang needs beside its placed members, without counting `uncounted`
-        of the placed members."""
+        """How many more members the gang needs to reach minMember. `uncounted` of the placed members do not
+        count as placed."""
         return max(0, ask.min_member - (self.table.gang_sizes[ask.group] - uncounted))
 
     def _find_assignment(self, ask: WorkloadAsk, preemptor: Preemptor | None) -> Assignment | NoFeasibleNode:
@@ -302,8 +306,8 @@ class CompositeScheduler:
         )
 
     def _reserve(self, assignment: Assignment, now: float, cycle: CycleResult) -> None:
-        """Forget the victims, then reserve. The reservation is rejected if the profile accepted a node on
-        which the amounts do not fit."""
+        """Remove the victims from the table, then reserve the node. If the profile accepted a node on which
+        the amounts do not fit, the reservation is rejected and the victims stay."""
         forget_victims(assignment, self.table)
         reservation = self.reservations.reserve(assignment.ask, assignment.row, now)
         if isinstance(reservation, ReservationRejection):
@@ -335,7 +339,7 @@ def compose(
     standalone: ProfileSpec | None = None,
     evictions: DecidedEvictions | None = None,
 ) -> CompositeScheduler:
-    """The scheduler of a profile, without binder and preemptor. `rng` is a seeded random source.
+    """Build the scheduler of a profile, without binder and preemptor. `rng` is a seeded random source.
 
     Only the scores of `standalone` are used; filters, tie-breaking and binding mode are those of `spec`.
     """
@@ -353,8 +357,8 @@ def compose(
 
 
 def wakes_on(decision: Decision) -> frozenset[Hashable]:
-    """The cluster events of the filters that rejected a node; a filter that declares no events wakes on every
-    event."""
+    """The cluster events that may end the rejections of a decision: a new node, and the events that the
+    rejecting filters declare. A filter that declares no events wakes on every event."""
     rejecting = {reason.plugin for reason, mask in decision.reasons.items() if mask.any()}
     # A new node may accept any workload.
     events: set[Hashable] = {ClusterEvent.NODE_ADDED}

@@ -113,7 +113,7 @@ def _truncated(record: DecisionRecord) -> DecisionRecord:
 
 
 class RejectionSummary(NamedTuple):
-    # `0 of 3 nodes: 1 cordoned; 2 without 2 cpu free`: permanent reasons first, missing resources last.
+    # For example `0 of 3 nodes: 1 cordoned; 2 without 2 cpu free`. Permanent reasons come first.
     reason: str
     reason_kinds: tuple[str, ...]  # the reasons without counts and amounts, sorted
 
@@ -130,7 +130,8 @@ def rejection_summary(decision: Decision) -> RejectionSummary:
 
 
 def permanent_reasons_first(decision: Decision) -> Decision:
-    """The decision with permanent reasons first: a node with several reasons counts for its first reason."""
+    """Order the reasons of a decision so that permanent reasons come first, because a node with several
+    reasons is counted only for the first of them."""
     permanent = _permanent_reasons(decision)
     return replace(
         decision, reasons=dict(sorted(decision.reasons.items(), key=lambda pair: pair[0] not in permanent))

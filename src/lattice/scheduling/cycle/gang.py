@@ -49,7 +49,8 @@ def assign_gang(
     table: NodeTable,
     find: Callable[[WorkloadAsk], Assignment | NoFeasibleNode],
 ) -> GangAssignment:
-    """Assign the members in order, each with the earlier members in place. The table is unchanged afterwards."""
+    """Assign nodes to the members in order, each as if the earlier members were already placed. The table is
+    unchanged afterwards."""
     assignments: list[Assignment] = []
     rejections: list[NoFeasibleNode] = []
     with table.what_if():
@@ -73,7 +74,8 @@ def assign_gang(
 
 
 def assume_assignment(assignment: Assignment, table: NodeTable) -> NoFeasibleNode | None:
-    """Forget the victims and assume the workload on the node; None on success.
+    """Remove the victims from the table and place the workload on the node as assumed; return None on
+    success.
 
     If the workload does not fit by amounts, although the filters accepted the node, restore the victims and
     return the reason.
@@ -95,7 +97,8 @@ def forget_victims(assignment: Assignment, table: NodeTable) -> None:
 
 @dataclass(frozen=True, slots=True)
 class AssignmentFinder:
-    """How to find an assignment, and the best rows for a workload, best first."""
+    """The functions that gang assignment calls: `find` assigns a node to one workload, and `best_rows`
+    returns at most a given number of rows for a workload, best first."""
 
     find: Callable[[WorkloadAsk], Assignment | NoFeasibleNode]
     best_rows: Callable[[WorkloadAsk, int], Sequence[int]]
@@ -104,7 +107,8 @@ class AssignmentFinder:
 def without_gang_affinity(
     ask: WorkloadAsk, members: Sequence[WorkloadAsk], table: NodeTable
 ) -> WorkloadAsk | None:
-    """The ask without affinity terms that members of its gang will meet; None if no term is dropped."""
+    """The ask without the affinity terms that another member of its gang meets; None if there is no such
+    term."""
     if not ask.demands.affinity_terms:
         return None
     peers = {member.demands.labels: member for member in members if member.name != ask.name}.values()
@@ -125,8 +129,8 @@ def assign_cyclic_gang(
     """Assign a gang whose members require affinity to each other; None if no node for the first member leads
     to enough members.
 
-    One member is assigned first without its affinity to the gang, then the remaining members; in the end
-    every affinity must be met.
+    One member is assigned first, without its affinity to the gang, and then the remaining members. In the
+    end, every affinity must be met.
     """
     # One member per shape is enough, because equal members lead to equal results.
     for first in {member.shape: member for member in reversed(members)}.values():

@@ -1,4 +1,4 @@
-"""Checks of nodes and workloads as written: problems that prevent a decision, and warnings about likely
+"""Checks of node and workload manifests: problems that prevent a decision, and warnings about likely
 mistakes."""
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -65,7 +65,7 @@ def _is_price(text: str) -> bool:
 
 
 def workload_problems(workload: LatticeWorkload) -> Iterator[Cause]:
-    """Problems of the total requests of a workload; every container alone may be valid."""
+    """Total requests of a workload above the maximum, even if every container alone is valid."""
     for name, amount in workload.spec.request_amounts.items():
         if amount > MAX_AMOUNT:
             yield Cause(
@@ -77,7 +77,8 @@ def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
     """Conflicting or unlikely amounts in the status of a node."""
     messages: list[str] = []
     listed, capacity = len(node.status.gpus), node.status.capacity.get(GPU)
-    # GPUs are counted from the list, so a capacity alone offers workloads no GPU.
+    # The scheduler counts the GPUs in status.gpus, so a capacity of GPUs that are not listed offers workloads
+    # no GPU.
     if not listed and (stated := allocatable(node).get(GPU) or capacity):
         messages.append(
             f"states {format_amount(GPU, stated)} gpu, but lists no GPU, so workloads get none: "
@@ -89,7 +90,7 @@ def node_warnings(node: LatticeNode) -> Iterator[InputWarning]:
             f"set capacity.gpu to {listed * MILLI_PER_GPU} for {listed} listed gpu"
         )
     messages += capacity_conflicts(node.status)
-    # Amounts so small that a different unit was meant.
+    # A node amount below the least plausible amount was probably written in a different unit.
     for name, amount in (node.status.capacity or node.status.allocatable).items():
         unit, least, example = _unit_of(name)
         if 0 < amount < least:
@@ -118,7 +119,8 @@ def capacity_conflicts(status: NodeStatus) -> Iterator[str]:
 
 
 def _unit_of(resource: str) -> tuple[str, int, str]:
-    """The unit of a node's amounts, the least amount that a node would have, and an example."""
+    """The unit in which a node states the resource, the least plausible amount, and an example for the
+    message."""
     if resource == "cpu":
         return "milli-cores", 100, ", so 4 cores are 4000"
     if resource == GPU:
@@ -133,7 +135,8 @@ def _unit_of(resource: str) -> tuple[str, int, str]:
 
 
 def unit_problems(status: Any) -> Iterator[Cause]:
-    """Amounts of a node written with a unit, like amounts of workloads: "16Gi" for a number of bytes."""
+    """Amounts of a node that are not whole numbers, such as "16Gi" instead of a number of bytes. Only amounts
+    of workloads may have a unit."""
     parts = status if isinstance(status, dict) else {}
     for part in ("capacity", "reserved", "allocatable"):
         amounts = parts.get(part)
@@ -151,7 +154,7 @@ def unit_problems(status: Any) -> Iterator[Cause]:
 
 
 def unfit_gpus_message(gpu: GpuNeed, table: NodeTable, row: int) -> str:
-    """The requested GPUs that do not fit on the node, as the object of a sentence: "cannot hold ..."."""
+    """Describe the requested GPUs that do not fit on the node, as the object of "cannot hold"."""
     free = ", ".join(format_amount("gpu", int(milli)) for milli in table.gpus.free(row))
     models = f" of model {' or '.join(gpu.models)}" if gpu.models else ""
     needed = format_amount("gpu", gpu.total_milli)
@@ -179,7 +182,7 @@ def overcommit_warnings(table: NodeTable, qos: Mapping[str, Qos]) -> Iterator[In
         if slowing := [resource for resource in physical if is_compressible(resource)]:
             message += f"; too little {' and '.join(slowing)} slows the workloads down"
         if killing := [resource for resource in physical if not is_compressible(resource)]:
-            # Only workloads that request the missing resource are ended for it.
+            # The node would end only workloads that request the missing resource.
             affected = []
             for name, placement in table.placements_by_row[row].items():
                 if any(resource in killing for resource, _ in placement.ask.demands.requests):
@@ -202,7 +205,8 @@ def taint_eviction_warnings(table: NodeTable) -> Iterator[InputWarning]:
 
 
 def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterator[InputWarning]:
-    """Waiting workloads that require affinity to each other in a cycle, so that none can be the first."""
+    """Waiting workloads that require affinity to each other in a cycle, so none of them can be scheduled
+    first."""
     kinds = {
         (ask.demands.namespace, ask.demands.labels, ask.demands.affinity_terms): ask
         for ask in asks
@@ -212,7 +216,7 @@ def cyclic_affinity_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> I
     awaited: dict[str, list[str]] = {}
     for ask in waiting:
         namespace = ask.demands.namespace
-        # A workload waits for no term that a placed workload matches.
+        # A term that a placed workload matches is met and makes no workload wait.
         unmet = [
             term.selector
             for term in ask.demands.affinity_terms

@@ -103,11 +103,11 @@ FILTERS: Mapping[str, NodeFilter] = {plugin.name: plugin for plugin in _FILTERS}
 SCORES: Mapping[str, NodeScore] = {plugin.name: plugin for plugin in _SCORES}
 REQUIRED_FILTERS = ("Fit", "Gpu", "HostPorts")  # without these filters a node would be overcommitted
 MAX_WEIGHT = 1_000_000  # so that small differences remain in a weighted sum of all scores as float32
-MIN_WEIGHT = 0.000001  # a smaller weight would be lost beside any score, or be 0 as float32
-# Longest timeout that a profile may set; a reservation that is unused for more than a day was forgotten.
+MIN_WEIGHT = 0.000001  # a smaller weight would be lost in the sum with any other score, or be 0 as float32
+# Longest timeout that a profile may set. No binding takes a day, so a longer timeout is a typing mistake.
 MAX_RESERVATION_TIMEOUT_S = 86_400
 MAX_SHOWN_CHARS = 100  # limit of characters of a rejected value in an error message
-# 64-bit signed integers.
+# Seeds are 64-bit signed integers.
 SEEDS = range(-(1 << 63), 1 << 63)
 Number = int | float | Decimal  # numbers with a point in a manifest are read as Decimal
 
@@ -139,7 +139,7 @@ class _ProfileReader:
 
     def read(self, key: str, kinds: type | tuple[type, ...], default: Any) -> Any:
         value = self.document.get(key, default)
-        # bool is a subclass of int, but no number in a profile.
+        # In Python, bool is a subclass of int; in a profile, a bool is not a number.
         if isinstance(value, kinds) and not (isinstance(value, bool)):
             return value
         self.causes.append(Cause(key, f"must be {_FIELD_TYPES[key]}, got {_shown_value(value)}"))
@@ -218,7 +218,8 @@ def parse_profile(document: Mapping[str, Any]) -> ProfileSpec:
 
 
 class _UnvalidatedSpec(ProfileSpec):
-    """A profile with numbers as written: problems of a number are found before its conversion to float."""
+    """A profile before its validation, with the numbers as the user wrote them: a conversion to float could
+    hide or raise an error."""
 
     def __post_init__(self) -> None:
         """Skip validation: `parse_profile` validates the spec together with the document."""
@@ -270,7 +271,8 @@ def _spec_problems(spec: ProfileSpec) -> Iterator[Cause]:
 
 
 def _is_number(value: object) -> bool:
-    """Whether a value is a finite number, which can be compared; an int may be beyond the range of float."""
+    """Whether a value is a finite number. `math.isfinite` is not called for an int, because it fails beyond
+    the range of float."""
     if isinstance(value, Decimal):
         return value.is_finite()
     return (isinstance(value, int) and not isinstance(value, bool)) or (

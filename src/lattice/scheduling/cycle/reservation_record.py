@@ -26,8 +26,8 @@ def term_of(holder: str) -> tuple[str, int] | None:
 
 
 def scheduling_status(workload: LatticeWorkload) -> WorkloadStatus:
-    """The status with reservation, binding attempt and GPUs in their own fields, and a decision record that
-    only explains.
+    """The status with reservation, binding attempt and GPUs in their own fields, and with a decision record
+    that holds none of these values.
 
     Earlier versions stored these values in the decision record. An object keeps that form until the scheduler
     writes the object.

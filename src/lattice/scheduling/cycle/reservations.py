@@ -131,8 +131,8 @@ class Reservations:
             self.release(reservation)
 
     def expire(self, now: float) -> list[Reservation]:
-        """Release and return the expired reservations in order of expiry, except those being written, which
-        may be bound."""
+        """Release the expired reservations, and return them in order of expiry. A reservation that is being
+        written stays, because it may be bound."""
         expired, in_flight = [], []
         while self._by_expiry and self._by_expiry[0][0] <= now:
             entry = heappop(self._by_expiry)
@@ -150,6 +150,6 @@ class Reservations:
         return len(self._by_id)
 
     def _is_current(self, placement: Placement) -> bool:
-        """Whether the table has the very same placement: the node may be gone, or the workload moved, evicted
-        or bound by a different writer."""
+        """Whether the table still has this very placement. Otherwise the node is gone, or the workload was
+        moved, evicted or bound by a different writer."""
         return self.table.placements.get(placement.ask.name) is placement

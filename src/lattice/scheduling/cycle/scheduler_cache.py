@@ -40,15 +40,16 @@ class ClockReading:
 
 @dataclass(slots=True)
 class SchedulerCache:
-    """The cache receives every node and workload that changed, in its current state. Equal updates change
-    nothing the second time."""
+    """The node table and the queue. The caller passes every node and workload that changed, in its current
+    state; a repeated update changes nothing."""
 
     scheduler: CompositeScheduler
     queue: SchedulingQueue = field(default_factory=SchedulingQueue)
     node_uids: dict[str, str] = field(default_factory=dict)  # of the nodes in the table
     # Workloads with a reservation record in the store and without binding.
     reservation_records: dict[str, ReservationRecord] = field(default_factory=dict)
-    # Nodes and workloads that the table leaves out, or counts other than stated, with the reason.
+    # Nodes and workloads that the table leaves out, or counts with other amounts than the object states, with
+    # the reason.
     problems: dict[str, str] = field(default_factory=dict)
     # Workloads that wait for a node: the stored object, and the ask made from it.
     pending: dict[str, tuple[LatticeWorkload, WorkloadAsk]] = field(default_factory=dict)
@@ -130,8 +131,8 @@ class SchedulerCache:
             self.queue.remove(path)
 
     def in_doubt_gangs(self) -> set[str]:
-        """Gangs with members that another scheduler has reserved: the outcome is open, so further members
-        cannot be decided yet."""
+        """Gangs of which another scheduler has reserved nodes for members. Whether these members will be
+        bound is open, so the scheduler cannot decide further members yet."""
         gangs = set()
         for path, record in self.reservation_records.items():
             placement = self.table.placements.get(path)
@@ -140,21 +141,22 @@ class SchedulerCache:
         return gangs
 
     def pop_due_retries(self, now: float) -> list[str]:
-        """The workloads whose retry back-off is over."""
+        """Remove the workloads whose retry back-off is over from the heap, and return them."""
         due = []
         while self._retry_heap and self._retry_heap[0][0] <= now:
             due.append(heappop(self._retry_heap)[1])
         return due
 
     def next_due_at(self) -> float | None:
-        """The monotonic time of the next work if nothing changes: 0: at once, None: never."""
+        """The monotonic time at which the scheduler has work again if nothing changes; 0 means at once, None
+        never."""
         times = (self.queue.next_ready_at(), self._retry_heap[0][0] if self._retry_heap else None)
         return min((time for time in times if time is not None), default=None)
 
     def has_placed_ask(self, workload: LatticeWorkload) -> bool:
-        """Whether the table has the workload with the ask that the workload has now.
+        """Whether the table has the workload, placed with the ask that results from its present spec.
 
-        If the workload is the object that was decided on, its ask is not compared.
+        If the scheduler decided on this very object, its ask need not be computed again.
         """
         path = path_of(workload)
         placement, pending = self.table.placements.get(path), self.pending.get(path)
@@ -199,12 +201,13 @@ class SchedulerCache:
         ask, placement = self.ask_of(workload), self.table.placements.get(path)
         if placement and self.table.names[placement.row] == binding.node and placement.ask == ask:
             was_prepared = self.reservation_records.pop(path, None) is not None
-            # Without a record nothing is to do: the placement is bound, or its attempt commits it.
+            # Without a record there is nothing to do: the placement is bound already, or the attempt that
+            # assumed the placement commits it.
             if placement.state != "bound" and was_prepared:
                 self.table.commit(path)
             return
         if self._forget_bound(path):
-            # The workload may now ask for less than it did.
+            # The workload may now request less than before.
             self.queue.wake(ClusterEvent.WORKLOAD_GONE, now.monotonic)
         self._forget_reservation_record(path, now)
         if path in self.table.placements:
@@ -225,7 +228,7 @@ class SchedulerCache:
             and not gpus
             and not has_free_gpus(ask.demands.gpu, self.table, row)
         ):
-            reason = f"node {node} lacks the GPUs that are allocated to the workload"
+            reason = f"node {node} has too few free GPUs for the workload"
         if reason:
             self.problems[f"workload {path}"] = reason
             return False
@@ -238,7 +241,8 @@ class SchedulerCache:
         return True
 
     def _apply_unbound(self, path: str, now: ClockReading) -> None:
-        """The workload is on no node. An assumed placement belongs to an attempt, and the attempt removes it."""
+        """Update a workload that is on no node. An assumed placement stays: it belongs to an attempt, and the
+        attempt removes it."""
         self.pending.pop(path, None)
         self.problems.pop(f"workload {path}", None)
         self._remove_from_node(path, now)

@@ -1,5 +1,5 @@
-"""The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads until
-a cluster event.
+"""The scheduling queue: ready workloads by priority, workloads in back-off, and unschedulable workloads that
+wait for a cluster event.
 
 Not the work queue of controllers (`controllers/runtime/workqueue`): workloads are ordered by their priority and
 arrival, a gang is popped as a whole, and only the events that a rejection names wake an unschedulable workload.
@@ -39,8 +39,8 @@ class _QueuedWorkload:
 
 
 class SchedulingQueue:
-    """Workloads by priority, then by arrival. A workload is in flight between `pop` and `done` or a requeue,
-    once at a time."""
+    """Workloads by priority, then by arrival. A workload is in flight from `pop` until `done` or a requeue;
+    until then, `pop` does not return the workload again."""
 
     def __init__(self) -> None:
         self._entries: dict[str, _QueuedWorkload] = {}
@@ -83,8 +83,8 @@ class SchedulingQueue:
         self._make_ready(entry)
 
     def remove(self, name: str) -> bool:
-        """Remove a workload; a workload in flight leaves at its `done` or requeue. False if the queue does
-        not have the workload."""
+        """Remove a workload; a workload in flight leaves the queue at its next `done` or requeue. False if
+        the queue does not have the workload."""
         if name not in self:
             return False
         if name in self._in_flight:
@@ -152,7 +152,8 @@ class SchedulingQueue:
         if entry is None:
             return
         self._subscribe(entry, frozenset(wakes_on))
-        # The event came between decision and requeue: without this check the workload would sleep through it.
+        # An event may have come between decision and requeue. Without this check, the workload would miss the
+        # event.
         if missed := entry.wakes_on & entry.missed_events:
             self._wake_entry(entry, missed, now)
             return
@@ -161,7 +162,7 @@ class SchedulingQueue:
 
     def wake(self, event: Hashable, now: float) -> int:
         """Wake the unschedulable workloads that wait for the event, and return their number."""
-        # A workload in flight may be decided on the table without this change.
+        # The decision about a workload in flight may be based on the table before this change.
         for name in self._in_flight:
             self._entries[name].missed_events.add(event)
         names = list(self._unschedulable_by_event.get(event, ()))
@@ -170,8 +171,8 @@ class SchedulingQueue:
         return len(names)
 
     def _wake_entry(self, entry: _QueuedWorkload, events: frozenset[Hashable], now: float) -> None:
-        """End the sleep of a workload; in its back-off, the workload can still be woken by events that cut
-        the back-off short."""
+        """End the sleep of a workload. During its back-off, only events that cut the back-off short can still
+        wake the workload."""
         cutting_events = entry.wakes_on & BACKOFF_CUTTING_EVENTS
         self._unsubscribe(entry)
         if events & BACKOFF_CUTTING_EVENTS:

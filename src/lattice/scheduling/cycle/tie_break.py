@@ -19,7 +19,8 @@ WEIGHTED_RANDOM_CANDIDATES = 3
 
 
 class TieBreaker(StrEnum):
-    FIXED = "fixed"  # the order of the table's hash: the same node for the same names, whatever came earlier
+    # The tie order of the table, a hash of the node names: earlier decisions do not influence the choice.
+    FIXED = "fixed"
     RANDOM = "random"
     LEAST_LOADED = "least-loaded"
     ROUND_ROBIN = "round-robin"
@@ -46,7 +47,7 @@ class Selection:
 
     row: int
     score: float  # 0..100
-    # The rows drawn from, in the table's fixed order.
+    # The rows among which the tie-breaker chose: by score, then in the table's fixed order.
     candidates: Rowids = field(default_factory=lambda: np.empty(0, np.intp), compare=False)
     problem: str = ""
 
@@ -129,7 +130,7 @@ class Selector:
                         return int(row)
                 return int(rows[0])
             case TieBreaker.AFFINITY:
-                # max() returns the first of equal rows, so that further ties follow the fixed order.
+                # max() returns the first of equal rows, so further ties follow the fixed order.
                 count_preferences = _preference_counter(decision.ask, decision.table)
                 return int(max(rows.tolist(), key=count_preferences)) if count_preferences else int(rows[0])
 
@@ -151,8 +152,8 @@ def _preference_counter(ask: Ask, table: Table) -> Callable[[int], int] | None:
     """A function that counts the preferences of a workload that a row meets; None if the workload has no
     preferences.
 
-    Preferences: preferred node labels, preferred workloads in the domain, and no workload of preferred
-    anti-affinity in the domain.
+    A row meets a preference for a node if the node's labels match, a preferred affinity term if the domain
+    has a matching workload, and a preferred anti-affinity term if the domain has none.
     """
     if not isinstance(ask, WorkloadAsk) or not isinstance(table, NodeTable):
         return None

@@ -59,8 +59,8 @@ class GpuCheck(NamedTuple):
         return format_amount(GPU, self.need.total_milli - missing)
 
     def missing_on(self, node_info: NodeInfo) -> int:
-        """Missing thousandths on an empty node: of all whole GPUs together, or of the largest GPU for a part
-        of one GPU."""
+        """The thousandths that an empty node lacks: for whole GPUs, all missing GPUs together; for a part of
+        one GPU, what the largest GPU lacks."""
         usable = [
             milli for model, milli in node_info.gpus if not self.need.models or model in self.need.models
         ]
@@ -118,7 +118,7 @@ def oversized_warnings(asks: Iterable[WorkloadAsk], table: NodeTable) -> Iterato
 
 
 class _EmptyNodes:
-    """The nodes without workloads, one node per size."""
+    """The nodes as if they ran no workloads; one node stands for all nodes of the same size."""
 
     def __init__(self, nodes: Iterable[NodeInfo]) -> None:
         by_size = {}
@@ -126,16 +126,16 @@ class _EmptyNodes:
             size = (tuple(sorted(node.allocatable.items())), tuple(sorted(node.gpus)), node.port_range)
             by_size[size] = node
         self.distinct_nodes = list(by_size.values())
-        # By key of the check: the empty node that misses least.
+        # By key of the check: the empty node that lacks least.
         self._best_nodes: dict[Hashable, NodeInfo] = {}
 
     def shortage_message(self, demands: Demands) -> str:
-        """The resources of which no node has enough; else a message that no node has enough of all resources
-        together; "" if a node has."""
+        """The resources of which no node has enough. If there is no such resource, a message that no node has
+        enough of all resources together, or "" if some node has."""
         requests = dict(demands.requests)
         # Ports requested by name count as ports.
         ports = demands.ports + requests.pop(PORTS, 0)
-        # A workload needs one slot beside the slots that it requests by name.
+        # A workload needs one slot in addition to the slots that it requests by name.
         checks: list[CapacityCheck] = [
             ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
             for resource, amount in requests.items()

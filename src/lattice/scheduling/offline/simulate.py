@@ -187,7 +187,7 @@ class _Simulation:
         if row is None:
             fix = "add the LatticeNode, or remove status.binding"
             raise NotFound(f"is bound to node {node}, which is not in the input", where=ask.name, fix=fix)
-        # The node may be overcommitted, except in GPUs and beyond what can be counted.
+        # A bound workload may overcommit the node, but not in GPUs, and not beyond MAX_ALLOCATED.
         gpu, problem = ask.demands.gpu, ""
         if gpu and not has_free_gpus(gpu, self.table, row):
             problem = f", which cannot hold {unfit_gpus_message(gpu, self.table, row)}"

@@ -5,8 +5,8 @@ from enum import Enum
 
 
 class ClusterEvent(Enum):
-    """A change of the cluster. A filter declares which events may change its rejection; the events wake
-    unschedulable workloads."""
+    """A change of nodes, workloads or disruption limits. A filter declares which events may change its
+    rejection; the events wake unschedulable workloads."""
 
     NODE_ADDED = "node added"
     # More of a resource, different GPUs, or different ports.
@@ -21,7 +21,7 @@ class ClusterEvent(Enum):
 
 
 ALL_EVENTS: frozenset[Hashable] = frozenset(ClusterEvent)
-# For plugins that depend on fixed columns of a node only.
+# For plugins that depend only on fixed columns of a node, which allocations do not change.
 STATIC_NODE_EVENTS = frozenset({ClusterEvent.NODE_ADDED, ClusterEvent.NODE_CHANGED})
 # For plugins that count workloads.
 TOPOLOGY_EVENTS = STATIC_NODE_EVENTS | {

@@ -1,4 +1,4 @@
-"""Which workloads are evicted so that one of higher priority fits.
+"""Choose the workloads to evict so that a workload of higher priority fits.
 
 Imported by: controllers.scheduler scheduling scheduling.cycle scheduling.offline sim.planted_bugs.
 May import: errors kinds engine scheduling.plugins scheduling.plugins.filters scheduling.table.

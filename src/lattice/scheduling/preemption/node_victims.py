@@ -14,8 +14,8 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 @dataclass(frozen=True, slots=True)
 class GangState:
-    """A gang of which `spare_members` members can be evicted alone. One more eviction stops the whole gang,
-    which requires `may_be_evicted`."""
+    """A gang that can lose up to `spare_members` members and still run. One more eviction stops the whole
+    gang, and is allowed only if `may_be_evicted` is true."""
 
     spare_members: int
     members: tuple[Placement, ...]
@@ -24,7 +24,8 @@ class GangState:
 
 @dataclass(slots=True)
 class PreemptionContext:
-    """The values of one preemption that hold on every node. The node table does not change meanwhile."""
+    """The values of one preemption that are the same for every node. The node table does not change
+    meanwhile."""
 
     table: NodeTable
     ask: WorkloadAsk
@@ -182,8 +183,8 @@ class NodeVictims:
         )
 
     def _freed_amounts(self, placement: Placement) -> tuple[int, ...]:
-        """Freed amounts, at most the missing amounts, so that workloads that free more than enough are
-        equivalent."""
+        """The amounts that evicting the workload frees, each limited to the missing amount, so that workloads
+        that free more than enough are equivalent."""
         freed = dict(reclaimable_needs(self.context.table, placement))
         amounts = [
             min(freed.get(resource, 0), missing) for resource, missing in self._missing_amounts.items()

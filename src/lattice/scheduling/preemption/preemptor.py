@@ -64,10 +64,11 @@ class Preemptor:
     """Find victims: the fewest, then the least sum of priorities, then the youngest, then the node first in
     tie order.
 
-    Victims have a lower priority and are on the node. A gang never keeps fewer members than it needs: a gang
-    without spare members is evicted as a whole, also on other nodes, and every member is a victim.
-    `disruptions_allowed` is the number of further evictions by service (namespace/service); services not in
-    the dict have no limit (see DisruptionBudget). `age_of` returns the age of a workload in seconds.
+    Victims have a lower priority than the workload. They are on the node, except for members of gangs: a gang
+    never keeps fewer members than it needs, so a gang without spare members is evicted as a whole, also on
+    other nodes. `disruptions_allowed` is the number of further evictions by service (namespace/service);
+    services not in the dict have no limit (see DisruptionBudget). `age_of` returns the age of a workload in
+    seconds.
 
     Of the nodes that evictions could free, the search skips only nodes whose lower bound is not below the
     best cost so far. The result is the optimum for resources, GPUs, ports and required anti-affinity, and for
@@ -127,8 +128,8 @@ class Preemptor:
         # Nodes rejected by a filter whose rejection no eviction can end.
         resolvable = {plugin.name for plugin in decision.profile.filters if is_resolvable_by_eviction(plugin)}
         unresolvable: Flags = np.zeros(decision.table.count, np.bool_)
-        # Nodes rejected because of a conflict with workloads on other nodes, or because the workloads that
-        # required affinity asks for are not near.
+        # Nodes rejected because of a conflict with workloads on other nodes, or because no workload in the
+        # domain matches a required affinity term.
         blocked_elsewhere = conflicts.unresolvable_rows()
         for reason, mask in decision.reasons.items():
             if reason.plugin not in resolvable:
@@ -154,8 +155,8 @@ class Preemptor:
 class _BestFirstSearch:
     """The search over all nodes for one workload.
 
-    The node with the lowest bound comes next, with victim sets of one size at a time, until no bound is below
-    the best cost.
+    Each step takes the node with the lowest bound and examines its victim sets of one size. The search ends
+    when no bound is below the best cost.
     """
 
     def __init__(self, preemptor: Preemptor, ask: WorkloadAsk, conflicts: AntiAffinityConflicts) -> None:

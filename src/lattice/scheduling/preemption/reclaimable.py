@@ -26,7 +26,8 @@ class ReclaimableResources:
         self.victim_count: Integers = np.zeros(0, np.int64)
         self.lowest_priority: Integers = np.zeros(0, np.int64)
         self.has_gang_member: Flags = np.zeros(0, np.bool_)  # rows with a member of any gang
-        # The lowest priority of any gang member at any time so far; as a lower bound it never has to rise.
+        # The lowest priority that any gang member has had so far. As a lower bound, it need not rise when the
+        # member leaves.
         self._lowest_gang_priority = ABOVE_ANY_PRIORITY
 
     def refresh(self) -> None:
@@ -98,7 +99,7 @@ class ReclaimableResources:
             missing = amount - self.table.free(resource)
             if missing.max(initial=0) <= 0:
                 continue
-            # No victim frees more than the largest single amount; rounded up.
+            # No victim frees more than the largest single amount. The quotient is rounded up.
             np.maximum(fewest, -(-missing // np.maximum(self.largest[resource + 1], 1)), out=fewest)
         if ask.demands.gpu and ask.demands.gpu.milli == MILLI_PER_GPU:
             missing = ask.demands.gpu.count - self.table.column("gpu_whole").astype(np.int64)
@@ -108,8 +109,8 @@ class ReclaimableResources:
     def min_priority_sum(self, fewest: Integers) -> Integers:
         """A lower bound of the sum of the victims' priorities, by row.
 
-        A victim may be a gang member: its gang is evicted with it, and members on nodes elsewhere may have a
-        lower priority.
+        A victim may be a gang member: its whole gang is evicted, and members on other nodes may have a lower
+        priority.
         """
         lowest = np.where(
             self.has_gang_member,

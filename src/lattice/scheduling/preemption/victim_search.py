@@ -33,8 +33,8 @@ class VictimGroup:
 
 @dataclass(frozen=True, slots=True)
 class Deficit:
-    """The missing resources of a node: amounts, and `gpu_count` GPUs with the missing thousandths of every
-    usable GPU."""
+    """What a node lacks for the workload: amounts of resources, and `gpu_count` GPUs. `missing_by_gpu` holds
+    the thousandths that every usable GPU lacks."""
 
     amounts: tuple[int, ...] = ()
     missing_by_gpu: Mapping[int, int] = field(default_factory=dict)
@@ -81,8 +81,8 @@ class _BudgetExhausted(Exception):
 
 
 class _RemainingBounds:
-    """Bounds of the groups from one index on: for every number of workloads, the most that they could free
-    and the least that they could cost."""
+    """Bounds of the groups from one index on: for every number of victims, the most that this many victims
+    could free and the least that they could cost."""
 
     __slots__ = ("costs", "gains", "gpus", "span")
 
@@ -126,8 +126,9 @@ class _RemainingBounds:
     def can_free_gpus(self, missing_by_gpu: Mapping[int, int], count: int, most: int) -> bool:
         """Whether `most` further workloads could free `count` GPUs.
 
-        The answer is optimistic: a GPU needs only as many evictions as its largest shares need to cover the
-        missing part, and one eviction may count for `span` GPUs, the most GPUs that one group uses.
+        The answer is optimistic: a GPU counts as free after the fewest evictions that could cover its missing
+        part, those of its largest shares. One eviction may count for `span` GPUs, the most GPUs that one
+        group uses.
         """
         evictions = []
         for number, missing in missing_by_gpu.items():
@@ -140,8 +141,8 @@ class _RemainingBounds:
 
 
 class VictimSearch:
-    """The search on one node: every victim set of a given size that could suffice and costs less than the
-    best known set.
+    """The search on one node. It examines every victim set of a given size that could suffice and costs less
+    than the best known set.
 
     The search is exact unless its budget is exhausted. A victim set that covers the deficit is passed to
     `accept`, if given.
@@ -203,7 +204,8 @@ class VictimSearch:
         if not remaining:
             total_cost = (self._count, *spent)
             if total_cost < self._cost_limit and self._covers_deficit():
-                # Running the filters costs as much as many steps, and is paid before.
+                # Running the filters costs as much as FILTER_CHECK_STEPS steps, which are spent before the
+                # filters run.
                 if self.accept:
                     self._budget.spend(FILTER_CHECK_STEPS)
                 if self.accept is None or self.accept(self._selected):
@@ -251,7 +253,7 @@ class VictimSearch:
         return sum(missing <= 0 for missing in self._missing_by_gpu.values()) >= self.deficit.gpu_count
 
     def may_evict(self, group: VictimGroup) -> bool:
-        """Whether the disruption limits allow the group beside the selected groups."""
+        """Whether the disruption limits allow the group in addition to the selected groups."""
         for service in group.limited_services:
             disrupted = self._disrupted[service] + group.limited_services.count(service)
             if disrupted > self.limits.services[service]:

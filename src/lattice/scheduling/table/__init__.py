@@ -1,4 +1,5 @@
-"""The node table: resources, GPUs, ports, topology, the index of bound workloads, the learned GPU demand.
+"""The node table: resources, GPUs, ports, topology, the index of placed workloads, the GPU demand learned
+from them.
 
 Imported by: app controllers controllers.nodes controllers.scheduler scheduling scheduling.cycle
 scheduling.offline scheduling.plugins scheduling.plugins.filters scheduling.plugins.scores

@@ -16,7 +16,8 @@ GpuMatrix = NDArray[np.int32]
 
 
 class GpuAllocator:
-    """Total thousandths, allocated thousandths and model code (NO_MODEL for an absent GPU), by GPU and row.
+    """The state of every GPU, by its number on the node and by row: total thousandths, allocated thousandths
+    and model code (NO_MODEL for an absent GPU).
 
     Allocated thousandths do not depend on the reported GPUs: a node whose GPUs shrink may be overcommitted,
     and an overcommitted GPU accepts no further workload. Columns of the table, derived row by row: gpu_whole

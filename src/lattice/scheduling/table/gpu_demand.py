@@ -1,5 +1,5 @@
-"""The typical GPU requests of a cluster, learned from placements, and the free GPU capacity of a node that
-these requests could not use."""
+"""The typical GPU requests of workloads, learned from the placements in the node table, and the free GPU
+capacity of a node that these requests could not use."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -23,8 +23,8 @@ MAX_DEMAND_CLASSES = 512  # most frequent classes; classes beyond this number we
 SIMULATED_ARRIVALS = 64
 CPU_RESOURCE = 0  # the resource number of cpu, see NodeTable
 UNLIMITED_MILLI = 1e12  # for classes that need no cpu
-# GPU capacity without cpu is lost for certain, so it weighs more than capacity that only some classes
-# cannot use; weights from 1 to 4 fill GPUs about equally well.
+# GPU capacity on a node without free cpu is lost for certain, so it weighs more than capacity that only some
+# classes cannot use; weights from 1 to 4 fill GPUs about equally well.
 CPU_STARVATION_WEIGHT = 2.0
 # With up to this number of placements, a new snapshot follows every change, because each placement is a large
 # part of the demand.
@@ -37,7 +37,7 @@ class GpuNodeStates:
 
     free_cpu: FloatArray  # milli-cores
     free_gpu_milli: IntArray  # (state, GPU): thousandths; 0 for an absent GPU
-    gpu_model: IntArray  # model code of the GPUs; the last code means no GPU
+    gpu_model: IntArray  # model code of the GPUs; NO_MODEL (-1) for a node without GPUs
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -93,7 +93,8 @@ class GpuDemandModel:
             [sizes.index((demand_class.milli, demand_class.count)) for demand_class, _ in class_counts],
             np.intp,
         )
-        # (model, class): whether the class may use the model.
+        # (model, class): whether the class may use the model. The last row, which code -1 selects, stands for
+        # no GPU.
         self._allowed_by_model = np.zeros((len(models) + 1, len(class_counts)), np.bool_)
         for number, (demand_class, _) in enumerate(class_counts):
             allowed = list(range(len(models)))
@@ -128,7 +129,7 @@ class GpuDemandModel:
         return usable
 
     def update_weights(self, states: GpuNodeStates, times: IntArray) -> None:
-        """Set the weights by the free capacity of the cluster; `times` is the number of nodes in each state."""
+        """Set the weights by the free capacity of all nodes; `times` is the number of nodes in each state."""
         # The amounts are whole numbers, so the sum is exact in any order.
         usable = (self.usable_milli(states) * times[:, None]).sum(axis=0)
         scarcity = np.where(usable > 0, self.frequency / (usable + self._gpu_milli), 0.0)
@@ -156,7 +157,8 @@ class GpuDemandModel:
 def leftover_by_free(class_counts: list[tuple[GpuDemandClass, int]]) -> FloatArray:
     """The expected unused thousandths for each free amount of one GPU.
 
-    The GPU is offered typical requests, and accepts a request only if that lowers the expected unused part.
+    The calculation offers SIMULATED_ARRIVALS typical requests to the GPU, one after the other. The GPU
+    accepts a request only if that lowers the expected unused part.
     """
     amounts = np.arange(MILLI_PER_GPU + 1)
     if not class_counts:
@@ -260,8 +262,8 @@ class GpuDemandLearner:
     A new snapshot is due once the number of changes exceeds a third of the number of placements, or half of
     the number of nodes; with up to RELEARN_EACH_CHANGE_UP_TO placements, after every change. Equal changes in
     equal order lead to equal snapshots. A second table that is rebuilt from the same placements has the same
-    snapshot only while there are few placements. With more placements, its snapshot may date from another
-    change, and its decisions may differ; `copy_progress_from` avoids that.
+    snapshot only while there are few placements. With more placements, the snapshot of the second table may
+    date from another change, and decisions on the two tables may differ; `copy_progress_from` avoids that.
     """
 
     def __init__(self, table: GpuDemandView) -> None:
@@ -321,7 +323,7 @@ class GpuDemandLearner:
         """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
         equal decisions."""
         gpus, progress = self._table.gpus, source._progress
-        # The snapshot of the source refers to all models of the source.
+        # The snapshot of the source may refer to any model of the source.
         gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
         snapshot = (
             progress.snapshot.renumbered(gpus.models)

@@ -54,8 +54,8 @@ def _matching(rows: Rows, requirement: Requirement) -> Flags:
         labels = [info.labels if info else {} for info in node_infos_on(rows)]
         return np.array([requirement.matches(node_labels) for node_labels in labels], np.bool_)
     coded = cast("NodeTable", rows.table).label_codes(requirement.key)
-    verdicts = [requirement.matches({requirement.key: value}) for value in coded.values]
-    # Code -1, a node without the label, selects the last verdict.
-    verdicts.append(requirement.matches({}))
-    matches: Flags = np.array(verdicts, np.bool_)[rows.select(coded.codes)]
+    matches_by_code = [requirement.matches({requirement.key: value}) for value in coded.values]
+    # Code -1, a node without the label, selects the last item.
+    matches_by_code.append(requirement.matches({}))
+    matches: Flags = np.array(matches_by_code, np.bool_)[rows.select(coded.codes)]
     return matches

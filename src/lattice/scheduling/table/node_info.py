@@ -1,4 +1,4 @@
-"""The scheduler's view of one node: its manifest, read once."""
+"""The scheduler's view of one node, read once from the stored node."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,8 +37,8 @@ class NodeInfo:
 def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeInfo:
     """Read a node manifest.
 
-    `default_ready` is the status of the Ready condition for a node without one: a node that has just joined
-    has no condition yet.
+    `default_ready` is the status that counts for a node without a Ready condition, such as a node that has
+    just joined.
     """
     spec, status = node.spec, node.status
     topology_labels = {name: getattr(spec, name) for name in TOPOLOGY_KEYS if getattr(spec, name)}

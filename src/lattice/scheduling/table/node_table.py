@@ -356,7 +356,7 @@ class NodeTable(Table):
             journal.setdefault(name, self.placements.get(name))
 
     def restore(self, placement: Placement) -> None:
-        """Add a placement with its own GPUs and ports: a placement that was forgotten, or that a stored
+        """Add a placement with its own GPUs and ports: a placement that `forget` removed, or that a stored
         workload states."""
         if placement.ask.name in self.placements:
             raise Conflict(

@@ -130,7 +130,7 @@ class PortAllocator:
                     self._table.set(row, column, True, fixed=False)
 
     def allocate(self, placement: Placement) -> int:
-        """Take the ports of a placement, and return how many more numbers of the range are host ports."""
+        """Take the ports of a placement, and return how many numbers of the range become host ports."""
         row, host_port_counts = placement.row, self._host_port_counts[placement.row]
         new_numbers = {number for number, _ in placement.ask.demands.host_ports} - host_port_counts.keys()
         host_port_counts.update({number for number, _ in placement.ask.demands.host_ports})
@@ -141,7 +141,8 @@ class PortAllocator:
         return self.count_in_range(row, new_numbers)
 
     def release(self, placement: Placement) -> int:
-        """Free the ports of a placement, and return how many fewer numbers of the range are host ports."""
+        """Free the ports of a placement, and return how many numbers of the range are no longer host
+        ports."""
         row, host_port_counts = placement.row, self._host_port_counts[placement.row]
         numbers = {number for number, _ in placement.ask.demands.host_ports}
         host_port_counts.subtract(numbers)

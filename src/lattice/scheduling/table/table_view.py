@@ -1,4 +1,5 @@
-"""The parts of the node table that the modules below it read: one protocol per reader."""
+"""The parts of the node table that its component modules read, as one protocol per reader: these modules must
+not import the table."""
 
 from typing import Any, Protocol
 

@@ -59,8 +59,8 @@ def without_topology_key(table: NodeTable, key: str) -> Flags:
 
 
 def spread_counts(table: NodeTable, ask: WorkloadAsk, spread: Spread) -> TopologyCounts | None:
-    """Counts of the workloads that a spread constraint spreads; None for a constraint without selector and a
-    workload without service."""
+    """Counts of the workloads that a spread constraint spreads; None if the constraint has no selector and
+    the workload has no service."""
     demands = ask.demands
     if spread.selector is not None:
         return table.topology_counts(demands.namespace, spread.selector)
@@ -76,8 +76,8 @@ def min_domain_count(table: NodeTable, ask: WorkloadAsk, key: str, counts: Count
 
 
 def eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[np.intp]:
-    """Codes of the domains with a ready node that the workload's cluster, node selector and node affinity
-    allow."""
+    """Codes of the domains with a node that takes new workloads (ready, neither cordoned nor draining) and
+    that the workload's cluster, node selector and node affinity allow."""
     demands = ask.demands
     memo: Hashable = ("domains", key, demands.cluster, demands.node_selector, demands.node_terms)
     return table.memo(memo, lambda _: _eligible_domains(table, ask, key))
@@ -100,7 +100,7 @@ def _eligible_domains(table: NodeTable, ask: WorkloadAsk, key: str) -> NDArray[n
 
 
 def counts_workload(topology_counts: TopologyCounts, ask: WorkloadAsk) -> bool:
-    """Whether the workload counts itself once it is placed."""
+    """Whether the counts will include the workload once it is placed."""
     return topology_counts.matches(ask.demands.namespace, ask.demands.service, ask.labels)
 
 

@@ -1,4 +1,5 @@
-"""The scheduling request of one workload: its manifest, read once, with the values that plugins use."""
+"""The scheduling request of one workload, read once from the stored workload, with the values that plugins
+use."""
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from lattice.kinds.workload import LatticeWorkload, WorkloadSpec
 
 GPU = "gpu"
 MILLI_PER_GPU = 1000
-# The number of workloads on a node. A node without a stated number has no limit.
+# The resource that limits the number of workloads on a node. A node that states no amount has no limit.
 WORKLOAD_SLOTS = "workloads"
 PORTS = "ports"
 
@@ -44,7 +45,8 @@ class GpuNeed:
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """The requirements of a workload, without its name and priority. Equal demands get equal decisions."""
+    """The requirements of a workload, without its name, priority and gang. Workloads with equal demands get
+    equal decisions, unless a gang or preemption plays a part."""
 
     namespace: str = "default"
     labels: Labels = ()

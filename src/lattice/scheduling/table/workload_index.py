@@ -51,8 +51,9 @@ class TopologyCounts:
     def add(self, table: TopologyView, row: int, change: int) -> None:
         self._grow(table)
         for key in self._by_key:
-            # `by_domain` runs before the change, so that nodes that moved to a new domain take along only the
-            # workloads that they had then.
+            # First bring the counts up to date: `by_domain` moves the counts of nodes that changed their
+            # domain. This must happen before `by_row` includes the present change, or the change would be
+            # counted twice.
             counts = self.by_domain(table, key)
             if (code := int(table.domain_codes(key)[row])) >= 0:
                 counts[code] += change

@@ -93,8 +93,8 @@ def _access(catalog: Catalog, user: User, spec: Review) -> Review:
         attributes.get("name", ""),
     )
     verdict = _decide(catalog, user, request)
-    # `denied: false` means: no rule forbids the request, only no rule allows the request (Kubernetes' default
-    # deny).
+    # `denied: false` means that no rule forbids the request, but no rule allows the request either
+    # (Kubernetes' default deny).
     return {"allowed": verdict.allowed, "reason": verdict.reason} | (
         {} if verdict.allowed else {"denied": False}
     )

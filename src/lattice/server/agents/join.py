@@ -63,8 +63,8 @@ class JoinRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class _JoinCredential:
     """The joining machine's key and the revision of its join token.
 
-    A token changes only when used, so the revision orders tokens by creation: of the machines made for one
-    node, the machine with the latest token wins.
+    The Secret of a token changes only when the token is used, so revisions order the tokens by their
+    creation. Of several machines that were created for one node, the machine with the latest token wins.
     """
 
     key_digest: str
@@ -73,8 +73,8 @@ class _JoinCredential:
 
 @dataclass
 class NodeJoinService:
-    """Admits machines as nodes on any server: one commit against the store decides. `agents_address` is the
-    address for agents, `server_urls` lists the API URLs of the servers."""
+    """Admits machines as nodes, on any server and not only on the leader, because one commit to the store
+    decides. `agents_address` is the address for agents, `server_urls` lists the API URLs of the servers."""
 
     store: Store
     authority: CertificateAuthority
@@ -87,8 +87,8 @@ class NodeJoinService:
         self._attempts = AttemptLimiter(self.clock)
 
     def connection_info(self) -> dict[str, Any]:
-        """The authority's certificate and the addresses of the servers, public: a machine verifies the
-        authority by its token."""
+        """The authority's certificate and the addresses of the servers. The answer is public; a joining
+        machine verifies the certificate by the fingerprint in its token."""
         return {
             "authority": self.authority.pem.decode(),
             "agents": self.agents_address(),

@@ -32,7 +32,8 @@ class SessionRejected(Exception):
 
 
 class NodeQuarantined(SessionRejected):
-    """The registration is impossible: the node is quarantined until its agent sends a valid registration."""
+    """The registration states an impossible capacity or changes too often. The node is quarantined until its
+    agent sends a valid registration."""
 
 
 class NotLeader(Exception):

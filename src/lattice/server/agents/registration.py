@@ -205,8 +205,8 @@ class Registrar:
         """Write the registration to the node object if the node differs; return the revision with the
         registration applied.
 
-        A registration with an impossible capacity, or with changes too often, quarantines the node
-        (`NodeQuarantined`). `SessionRejected` reports every other problem. Commits are fenced by the leader's
+        If the registration states an impossible capacity or changes too often, quarantine the node and raise
+        `NodeQuarantined`. Raise `SessionRejected` for every other problem. Commits are fenced by the leader's
         term.
         """
         if problem := capacity_problem(hello.registration):

@@ -53,7 +53,7 @@ class ServerDirectory:
             try:
                 return await self._write([self.own_url()])
             except LatticeError as error:
-                log.debug("the server has no certificate yet", reason=str(error))
+                log.debug("cannot register the server in the directory, retrying", reason=str(error))
                 await self.clock.sleep(REGISTER_RETRY_INTERVAL_S)
 
     async def deregister(self) -> None:

@@ -56,7 +56,7 @@ class AgentSession:
     presence_session: Session
     last_heartbeat_at: float
     last_message_at: float
-    # Number of the last heartbeat, from the agent's count.
+    # Number of the last heartbeat, as the agent counts its heartbeats.
     last_heartbeat: int = 0
     acknowledged_heartbeat: int = 0
     is_full_sync_due: bool = True
@@ -99,8 +99,8 @@ class AgentSessions:
     """The sessions of one server.
 
     `leader_context` returns the current term of this server, or None if the server does not lead or its lease
-    has run out by its own clock. `leader_address` returns the address at which the current leader accepts
-    agents.
+    has expired by the clock of this server. `leader_address` returns the address at which the current leader
+    accepts agents.
     """
 
     clock: Clock
@@ -241,7 +241,7 @@ class AgentSessions:
         # The term may have ended while the handshake waited.
         if not self._is_current_leader(leader):
             raise NotLeader
-        # A later session of a node replaces the earlier: the agent has connected anew.
+        # A later session of a node replaces the earlier session, because the agent has connected again.
         previous_session, now = self.sessions.get(peer.node), self.clock.monotonic()
         session = AgentSession(peer, connection, leader, leader.presence.start_session(peer.node), now, now)
         self.sessions[peer.node] = session

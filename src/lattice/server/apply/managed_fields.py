@@ -288,7 +288,7 @@ def _compare(
         container = dict
     elif node.shape in (Shape.LIST_MAP, Shape.SET):
         container = list
-    # Empty against null is a change of the value itself.
+    # A change between an empty container and null is a change of the value itself.
     if container is None or not (old_value or value):
         out[0][label] = {}
         return
@@ -342,7 +342,8 @@ def union(a: FieldSet, b: FieldSet) -> FieldSet:
             out[label] = node_b
             continue
         below = union(node_a, node_b)
-        # A node without children is a member of its set: the path stays a member beside the other children.
+        # A node without children is a member of its set. Merged with a node of the other set that has
+        # children, the path stays a member.
         if bool(node_a) != bool(node_b) and "." not in below:
             below = {**below, ".": {}}
         out[label] = below

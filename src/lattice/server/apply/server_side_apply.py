@@ -1,7 +1,7 @@
 """Server-side apply and the tracking of field ownership in `metadata.managedFields`, as in Kubernetes.
 
-Functions take and return JSON values. No function changes its inputs; results share structure with inputs, so
-treat both as frozen.
+Functions take and return JSON values. No public function changes its inputs; results share structure with
+inputs, so treat both as frozen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ class FieldManager:
     operation: Literal["Apply", "Update"]
     api_version: str
     subresource: str = ""
-    # An apply takes over fields of different managers that the apply changes.
+    # With `force`, an apply takes over the fields of other managers that it changes.
     force: bool = False
 
     def entry(self, fields: FieldSet, now: str) -> ManagedFieldsEntry:
@@ -77,9 +77,10 @@ def track_update(
 ) -> list[ManagedFieldsEntry]:
     """managedFields after a create, update or patch turned `live` (None for a create) into `new`.
 
-    The writer owns added and changed fields; removed fields lose their owners. Entries sent by the client
-    count, except through a subresource. An existing object without entries stays without entries until its
-    first apply. Without changes, the result is the very list of the live object.
+    The writer owns added and changed fields; removed fields lose their owners. Entries that the client sends
+    replace the stored entries, except in a write to a subresource. An existing object without entries stays
+    without entries until its first apply. If the write changes no field, the starting entries are returned as
+    they are.
     """
     entries = _starting_entries(live, new, manager)
     if live is not None and not entries:
@@ -187,8 +188,8 @@ def server_side_apply(
     """The object after `manager` applied `applied`, the manager's complete intent, to `live` (None for a
     create).
 
-    `Malformed` if `applied` does not match its type, `Conflict` if the apply changes fields of different
-    managers without force. Server-owned metadata in `applied` counts on create only. The caller checks name,
+    `Malformed` if `applied` does not match its type, `Conflict` if the apply, without force, changes fields
+    that other managers own. Server-owned metadata in `applied` counts on create only. The caller checks name,
     uid and resourceVersion and validates the result.
     """
     _validate_types(applied, types)
@@ -206,7 +207,7 @@ def server_side_apply(
     base = live if live is not None else _server_owned_base(applied)
     merged: Object = _merge(base, applied, types)
     if previous_entry is not None:
-        # Fields that the manager no longer declares are removed unless a different manager owns them.
+        # Fields that the manager no longer declares are removed unless another manager owns them.
         owned = union(own_fields, {"f:metadata": {}})
         for entry in other_entries:
             owned = union(owned, entry["fieldsV1"])
@@ -271,8 +272,8 @@ def _merge(live: Any, applied: Any, node: TypeNode) -> Any:
 
 
 def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[Any]:
-    """Merge lists in the applied order; items of different managers stay behind the item that they
-    followed."""
+    """Merge two lists. The applied items come in their applied order; every other live item stays behind the
+    item that it followed."""
     applied_items = [(label_of(item, node), item) for item in applied]
     position = {label: i for i, (label, _) in enumerate(applied_items)}
     live_items = by_label(live, node)
@@ -299,7 +300,7 @@ def _merge_lists(live: list[Any], applied: list[Any], node: TypeNode) -> list[An
 
 def _prune(value: Any, previous: FieldSet, owned: FieldSet, node: TypeNode) -> Any:
     """`value` without fields that the previous apply declared and no manager owns now. An item is removed
-    with its keys."""
+    together with its key fields."""
     if node.shape is Shape.MAP and type(value) is dict:
         drop, inner = _removed_labels({"f:" + name: name in node.fields for name in value}, previous, owned)
         remaining = {name: field_value for name, field_value in value.items() if "f:" + name not in drop}
@@ -347,7 +348,7 @@ def _removed_labels(
 
 
 def _reject_conflicts(other_entries: Sequence[ManagedFieldsEntry], changed: FieldSet) -> None:
-    """Raise `Conflict` if the apply changes fields of different managers; the message lists fields by
+    """Raise `Conflict` if the apply changes fields that other managers own; the message lists the fields by
     manager."""
     conflicts: list[tuple[str, Path]] = []
     for entry in other_entries:

@@ -1,4 +1,4 @@
-"""OpenAPI v3 paths beside the verbs on objects: fleet queries, usage, spending, workload logs and retry.
+"""OpenAPI v3 paths besides the verbs on objects: fleet queries, usage, spending, workload logs and retry.
 
 Discovery omits the fleet queries, because kubectl would take their paths for resources.
 """
@@ -57,7 +57,7 @@ SHARED_PROPERTIES: Final[dict[str, Schema]] = {
     "latency": {**_TABLE, "description": "Round-trip times (from,to,ms) in place of the server's."},
 }
 _EXPECT: Schema = {
-    "description": "Id of an earlier plan, or the plan itself. A different outcome is rejected with 409.",
+    "description": "Id of an earlier plan, or that plan. If the outcome now differs, the answer is 409.",
     "x-kubernetes-preserve-unknown-fields": True,
 }
 _SCENARIO_PROPERTIES: dict[str, Schema] = {

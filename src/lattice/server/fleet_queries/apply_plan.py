@@ -5,7 +5,7 @@ plan and writes nothing. Before the commit, the server reads the changes of ever
 (pools, node classes, infrastructure, policies, services): after a change, the query process computes the plan
 once more. Every object is written over the revision that the plan read, up to a hundred objects in one
 commit. Only the few milliseconds of the commit are unguarded: another user's change in that time is not
-noticed before the commit; the reply names it.
+noticed before the commit, but the reply names the change.
 """
 
 import time

@@ -56,7 +56,7 @@ class FleetQuery(Struct, rename="camel", forbid_unknown_fields=True, kw_only=Tru
 
 
 class PlanQuery(FleetQuery, kw_only=True):
-    # The id of an earlier plan, or the plan itself: another outcome is rejected.
+    # The id of an earlier plan, or that plan. If the outcome now differs from it, the query is rejected.
     expect: str | dict[str, Any] = ""
 
 

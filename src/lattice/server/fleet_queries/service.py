@@ -182,7 +182,7 @@ class FleetQueryService:
 
     api: Api
     process: QueryProcess
-    # Seconds that a query may wait, and seconds that a query may run.
+    # Seconds that a query may wait in the queue; the query may then run for as many seconds.
     time_limit_s: float
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Queries that wait or run.
@@ -340,7 +340,7 @@ class FleetQueryService:
 
 @dataclass
 class QueryRecord:
-    """The account of one query: one log line and the metrics, written when the query ends."""
+    """The record of one query: one log line and the metrics, written when the query ends."""
 
     query: str
     user: str

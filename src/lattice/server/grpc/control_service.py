@@ -36,7 +36,6 @@ from lattice.server.resources.verbs import APPLY_PATCH_TYPE
 from lattice.store.protocol import list_pages
 from lattice.wire import control_pb2 as pb
 
-# Objects per read from the store.
 GRPC_STATUS_CODES: dict[type[LatticeError], grpc.StatusCode] = {
     errors.Malformed: grpc.StatusCode.INVALID_ARGUMENT,
     errors.Invalid: grpc.StatusCode.INVALID_ARGUMENT,

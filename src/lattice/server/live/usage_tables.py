@@ -1,4 +1,4 @@
-"""Usage tables by pool, cluster, node and service: current usage beside allocatable, requests and cost."""
+"""Usage tables by pool, cluster, node and service: current usage, allocatable, requests and cost."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -88,7 +88,7 @@ class UsageTotal:
 
 
 def pool_rows(snapshot: UsageSnapshot) -> list[Row]:
-    """One row per pool, and per offer without a pool object that has clusters."""
+    """One row per pool, and one row per other offer that has clusters, such as a region of a cloud."""
     totals = _totals_by(snapshot, lambda node: node.spec.pool)
     ledgers = {ledger.metadata.name: ledger for ledger in snapshot.ledgers}
     pools = {pool.metadata.name: pool for pool in snapshot.pools}
@@ -304,7 +304,7 @@ def _parse_requests(parts: ContainerRequests) -> tuple[int, int]:
 
 
 def _connected_usage(heartbeat: LastHeartbeat | None) -> Usage:
-    """The last reported usage of a connected node; zero for a node that is gone."""
+    """The last reported usage of a node; zero for a node whose agent is not connected."""
     return heartbeat.usage if heartbeat is not None and heartbeat.is_connected else NO_USAGE
 
 

@@ -9,7 +9,7 @@ from lattice.kinds.meta.base import Resource
 from lattice.kinds.meta.selector import LabelSelector, parse_selector
 
 SELECTABLE_FIELDS = frozenset({"metadata.name", "metadata.namespace"})
-# Fields beside name and namespace by which objects of a kind can be selected.
+# The fields, besides name and namespace, by which objects of a kind can be selected.
 SELECTABLE_FIELDS_BY_RESOURCE = {
     "events": frozenset(
         f"involvedObject.{part}"

@@ -115,8 +115,8 @@ def admit(
     field_problems = [f'unknown field "{path}"' for path in findings.unknown_fields] + [
         f'duplicate field "{path}"' for path in duplicates
     ]
-    # Unknown fields alone make the body Malformed (400); beside other problems, they are causes of Invalid
-    # (422).
+    # Unknown fields alone make the body Malformed (400); together with other problems, they are causes of
+    # Invalid (422).
     if validation == "Strict" and field_problems and not findings.causes:
         resource, paths = served.resource, [*findings.unknown_fields, *duplicates]
         raise Malformed(
@@ -207,7 +207,12 @@ def _reject_immutable_change(served: ServedKind, obj: Object, previous: Object |
 def reject_permanent_deletion(key: Key) -> None:
     """Raise Denied for the permanent namespaces and the CA secret, without which no client could
     authenticate."""
-    if (key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES) or key == CA_SECRET:
+    if key == CA_SECRET:
+        raise Denied(
+            f'{key.resource} "{key.name}" is forbidden: the certificate authority must not be deleted',
+            fix="keep the secret: without it, no client can authenticate",
+        )
+    if key.resource == "namespaces" and key.name in PERMANENT_NAMESPACES:
         raise Denied(
             f'{key.resource} "{key.name}" is forbidden: the namespace must not be deleted',
             fix="delete the objects in the namespace instead",

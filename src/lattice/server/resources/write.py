@@ -87,7 +87,8 @@ def _admit(pending: PendingWrite, old: Object | None, is_status: bool) -> admiss
 
 
 def _add_unknown_fields(pending: PendingWrite, error: LatticeError | None) -> LatticeError:
-    """Return the error of an apply with a cause for every unknown field, beside the causes of `error`."""
+    """Return the error of an apply with a cause for every unknown field, in addition to the causes of
+    `error`."""
     if error is not None and not pending.unknown_fields:
         return error
     return Invalid(

@@ -76,8 +76,8 @@ class SignIn:
         return code
 
     async def begin_session(self, body: bytes, address: str) -> str:
-        """Return the session token for the page; raise UnknownUser and count a failed attempt if the proof is
-        wrong."""
+        """Return the session token for the page. If the token or code is not valid, raise UnknownUser and
+        count a failed attempt."""
         self._attempts.check(address)
         try:
             request = decode_request(body, SignInRequest, _BODY_FIX)

@@ -1,4 +1,4 @@
-"""What must hold in every history, by number, and the checker.
+"""The invariants that must hold in every recorded history, by number, and their checker.
 
 Imported by: sim sim.scenarios.
 May import: everything.

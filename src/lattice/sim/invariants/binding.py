@@ -260,9 +260,9 @@ def _spread_violation(
     """A spread constraint over nodes that the binding violates; empty if none.
 
     Replicas that were bound or removed after the newest revision that the writer had received count in favour
-    of the binding. Later commits of the same writer within MAX_DECISION_S count in its favour as well,
-    because replicas that are chosen together may be written in any order. Bindings of one commit are checked
-    against the state after the commit.
+    of the binding. Later commits of the same writer within MAX_DECISION_S count in favour of the binding as
+    well, because replicas that are chosen together may be written in any order. Bindings of one commit are
+    checked against the state after the commit.
     """
     since, together = context.unseen_since(record), list(workloads_in(record))
     for constraint in workload.spec.constraints.spread:
@@ -360,7 +360,7 @@ def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bo
         if not fitting and not node_of(member):
             return True
         if fitting:
-            # The member counts as bound from here on, so that the next members find less capacity.
+            # The member counts as bound from here on, so the next members find less free capacity.
             binding = Binding(node=fitting[0].metadata.name, uid=fitting[0].metadata.uid, term=0)
             competing = [workload for workload in competing if path_of(workload) != path_of(member)]
             competing.append(replace(member, status=replace(member.status, binding=binding)))

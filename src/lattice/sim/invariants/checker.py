@@ -171,7 +171,7 @@ class Checker:
                 self.operation_revisions.setdefault(operation, record.revision)
 
     def check_clients(self) -> Findings:
-        """I-01: acknowledged writes are stored. I-03: refused writes are not stored. I-04: a later read
+        """I-01: acknowledged writes are stored. I-03: rejected writes are not stored. I-04: a later read
         returns no older revision."""
         written: dict[Any, list[tuple[int, float, bytes | None]]] = defaultdict(list)
         for record in self.world.store.history:
@@ -405,8 +405,8 @@ class Checker:
                 )
 
     def _may_wait(self, workload: LatticeWorkload) -> bool:
-        """Report whether a desired workload may stay unbound: its gang has too few members, no node has room
-        for the surge replica of a rollout, or the workload has no service and is unschedulable.
+        """Report whether a desired workload may stay unbound: its gang has too few members, no node has free
+        capacity for the surge replica of a rollout, or the workload has no service and is unschedulable.
 
         Remediation adds machines for services only. If a gang has too few members, its bound members may
         continue to run.
@@ -469,8 +469,8 @@ def _unwritten_reason(operation: OperationRecord, values: dict[int, bytes | None
     """The reason that the acknowledged revision is not the requested write; empty if the write is stored.
 
     `values` maps revisions to stored values. A request writes the unique name of its operation into the
-    object, so its first arrival always changes the object. If the request arrives again, the object already
-    has that name, and nothing changes.
+    object, so the request changes the object when it arrives for the first time. If the request arrives
+    again, the object already has that name, and nothing changes.
     """
     value = values.get(operation.revision)
     if value is None:

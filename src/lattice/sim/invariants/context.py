@@ -50,7 +50,8 @@ class CheckerContext:
         # Real processes (`make chaos`) do not record the revision that a writer had received.
         if record.writer_revision is None:
             return record.at - MAX_STALENESS_S
-        # The first revision after the writer's cache is the oldest unknown change.
+        # The first commit after the revision of the writer's cache is the oldest commit that the writer may
+        # not know.
         first_unseen = bisect_right(self._revisions, record.writer_revision)
         unseen_at = [unseen.at for unseen in self.world.store.history[first_unseen : first_unseen + 1]]
         return min([record.at, *unseen_at]) - MAX_DECISION_S

@@ -211,7 +211,7 @@ def _is_evicted_by_taint(context: CheckerContext, record: CommitRecord, workload
     tolerations = workload.spec.constraints.tolerations
     for node in nodes:
         for taint in node.spec.taints:
-            # A drain sets its own taint and must spare needed replicas, so that taint excuses no eviction.
+            # A drain must spare needed replicas, so the taint of a drain excuses no eviction.
             if taint.effect != "NoExecute" or taint.key == DRAINING_TAINT:
                 continue
             if not any(toleration.tolerates(taint) for toleration in tolerations):
@@ -282,7 +282,7 @@ def check_node_removal(
     for change in changes:
         if not isinstance(change.old, LatticeNode) or change.new is not None or not change.old.spec.cluster:
             continue
-        # A node that was heard again during the removal still counts as silent.
+        # A node that sent heartbeats again during the removal still counts as silent.
         nodes = context.snapshot.versions(LatticeNode, change.key.path, record.at - MAX_REMOVAL_S)
         was_silent = not all(is_ready(node) for node in nodes)
         blocking = []

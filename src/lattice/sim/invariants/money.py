@@ -37,7 +37,10 @@ def check_ledgers(context: CheckerContext, record: CommitRecord, changes: list[O
         if cost != new.committed_micros:
             yield (
                 "I-22",
-                f"{change.key.name} commits {new.committed_micros} microdollars per hour, but its machines cost {cost}",
+                (
+                    f"{change.key.name} records a committed rate of {new.committed_micros}"
+                    f" micro-dollars per hour, but its machines cost {cost}"
+                ),
             )
         if old is not None:
             yield from _check_spending(change.key.name, old, new)
@@ -108,7 +111,7 @@ def _check_prices(context: CheckerContext, record: CommitRecord, change: ObjectC
             yield (
                 "I-22",
                 (
-                    f"{change.key.name} pays {micros} microdollars per hour for {kind} in {cluster},"
+                    f"{change.key.name} pays {micros} micro-dollars per hour for {kind} in {cluster},"
                     f" whose price is {', '.join(map(str, prices))}"
                 ),
             )
@@ -206,8 +209,8 @@ def _check_limit(ledger: LatticeLedger, limit: int) -> Findings:
         yield (
             "I-20",
             (
-                f"{ledger.metadata.name} commits {status.committed_micros} microdollars per hour,"
-                f" which exceeds the limit {limit} in {MONTH_HOURS} hours"
+                f"{ledger.metadata.name} records a committed rate of {status.committed_micros}"
+                f" micro-dollars per hour, which exceeds the limit {limit} in {MONTH_HOURS} hours"
             ),
         )
     now = parse_timestamp(status.as_of)

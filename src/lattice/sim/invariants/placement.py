@@ -1,5 +1,5 @@
-"""Invariant of placement: services run only in allowed pools and on allowed classes, by an oracle that shares
-no code with placement."""
+"""Invariant of placement: services run only in allowed pools and on allowed classes. The check is an oracle
+that shares no code with placement."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from lattice.sim.invariants.context import CONTROLLERS, CheckerContext, Findings
 from lattice.sim.invariants.history import ObjectChange
 from lattice.sim.world.store import CommitRecord
 
-# Labels of a pool that a service demands by separate fields.
+# Labels of a pool that a service requires in separate fields.
 DEMANDED_LABELS = ("compliance", "capabilities", "dataResidency")
 
 

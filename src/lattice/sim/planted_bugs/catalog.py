@@ -149,10 +149,12 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
         lifecycle.forgotten_finalizer,
     ),
     "older-terms": PlantedBug(
-        "orders of an older term reach agents, and the agents obey them", ("I-19",), lifecycle.older_terms
+        "assignments of an older term reach agents, and the agents obey them",
+        ("I-19",),
+        lifecycle.older_terms,
     ),
     "acts-before-it-is-told": PlantedBug(
-        "a restarted agent acts on the orders of the previous agent process",
+        "a restarted agent acts on the assignments of the previous agent process",
         ("I-19",),
         lifecycle.acts_before_it_is_told,
     ),

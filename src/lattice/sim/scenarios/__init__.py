@@ -1,4 +1,4 @@
-"""Scenario scripts: a command, and what Lattice says.
+"""Scenario scripts: commands, and the output of Lattice.
 
 Imported by: nothing.
 May import: everything.

@@ -177,7 +177,8 @@ class ScenarioWorld:
         )
 
     def _request(self, send: Callable[..., Any], *arguments: Any) -> list[str]:
-        """Send a request and return the refusal, if any; without a reply, send the request to another server."""
+        """Send a request and return the rejection, if any; without a reply, send the request to another
+        server."""
         for _ in range(MAX_ATTEMPTS):
             self._run(send(*arguments))
             operation = self.world.operations[-1]

@@ -52,7 +52,8 @@ class Cloud:
                 spans[-1][1] = self.loop.time()
 
     def was_lost(self, node: str, at: float) -> bool:
-        """Report whether the node's machine had ended by `at` without a request."""
+        """Report whether the node had no machine at `at`: the machine was never created, or its last machine
+        ended without a request."""
         lost_times = [lost_at for created_at, lost_at in self.machine_spans.get(node, ()) if created_at <= at]
         return not lost_times or lost_times[-1] <= at
 

@@ -33,7 +33,8 @@ FAULT_KINDS = (
     "cut one way", "store away", "loss", "twice", "slow", "lag", "gap", "clock jump", "clock rate", "provider", "runtime", "capacity",
     "crash", "crash agent",
 )  # fmt: skip
-# Faults that last from the start of the faults to their end.
+# Faults that are active without a break while faults are injected; a wrong clock rate lasts for the whole
+# run.
 PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
 # The interval between faults of one kind is the drawn interval between any two faults, times the share of kinds
 # that take part, times this factor. The factor is not the number of kinds, so that a new kind changes no plan.
@@ -263,7 +264,7 @@ class FaultInjector:
         def on_assignments() -> None:
             # Crash only once per fault.
             machine.state_file.listeners.remove(on_assignments)
-            self.world.log_fault(f"agent of {machine.name} crashes after receiving orders")
+            self.world.log_fault(f"agent of {machine.name} crashes after receiving assignments")
             machine.kill_agent()
             if is_cut:
                 self._cut(both_ways((machine.name, host.name) for host in self.world.hosts), seconds)

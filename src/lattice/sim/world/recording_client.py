@@ -70,7 +70,7 @@ class Client:
         self._count = 0
 
     async def apply(self, kind: str, name: str, body: Body, namespace: str = "default") -> Body | None:
-        """Apply the object; returns the stored object, or None if the server refused the request or no reply
+        """Apply the object; returns the stored object, or None if the server rejected the request or no reply
         arrived."""
         target = _target(kind, name, namespace)
         resource = target.served.resource

@@ -1,4 +1,5 @@
-"""A seed from start to end: the world settles, users and faults act, faults end, and the world must converge."""
+"""Run a seed from start to end: the world settles, users and faults act, faults end, and the world must
+converge."""
 
 import asyncio
 import contextlib

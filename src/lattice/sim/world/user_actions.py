@@ -12,8 +12,8 @@ from lattice.sim.world.world import World
 
 NODE_CLASSES: dict[str, tuple[float, float, str]] = {"small": (1, 2, "0.05"), "large": (2, 4, "0.09")}
 POOL_CLASSES = {"east": ("small", "large"), "west": ("small",)}
-# Labels that pools have unless a user changes the labels. For every demand of a service, one of the pools has
-# the labels.
+# Labels that pools have unless a user changes the labels. Every label that a service of the simulation may
+# require is on at least one of the pools.
 POOL_LABELS: dict[str, Body] = {
     "east": {"tier": "production", "region": "east", "compliance": ["gdpr", "soc2"], "dataResidency": "eu"},
     "west": {

@@ -31,8 +31,8 @@ Publish = Callable[[int, Sequence[Change]], None]
 
 @dataclass(frozen=True, slots=True)
 class KeyLayout:
-    """The keys of the store in etcd. The key of an object ends in its path, so that etcd lists in the order
-    of paths."""
+    """The keys of the store in etcd. The key of an object ends in its path, so etcd lists objects in the
+    order of their paths."""
 
     prefix: str
 
@@ -108,9 +108,9 @@ class WatchStream:
     async def _read_events(self, member: Member) -> None:
         stream = member.watch.Watch(metadata=NEED_LEADER)
         try:
-            # Begin at the last published revision: etcd rejects the watch if that revision is compacted. From
-            # the next revision, etcd would accept the watch although compaction may have removed a deletion
-            # at that revision, or the previous value of its changes.
+            # Begin at the last published revision: etcd rejects the watch if that revision is compacted. If
+            # the watch began at the next revision, etcd would accept it even after compaction has removed
+            # events: a deletion at that next revision, or the previous value of one of its changes.
             create = pb.WatchCreateRequest(
                 key=self.key_range[0],
                 range_end=self.key_range[1],

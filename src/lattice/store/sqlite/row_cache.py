@@ -50,7 +50,7 @@ class RowCache:
         # The rows as they will be after `flush`; None: the file has no such row.
         self._rows: dict[Key, Row | None] = {}
         self._size = 0
-        # Keys to flush, and whether the file has the row.
+        # The keys that `flush` must write; the value says whether the file has the row now.
         self._unflushed: dict[Key, bool] = {}
         # Keys that may have no row; `trim` drops absent rows.
         self._maybe_absent: set[Key] = set()

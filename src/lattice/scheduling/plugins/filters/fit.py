@@ -1,4 +1,4 @@
-"""Fit: a node must have every requested resource free, of any name."""
+"""Fit: a node must have enough free of every requested resource, extended resources included."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

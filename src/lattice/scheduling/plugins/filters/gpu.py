@@ -105,7 +105,7 @@ class Gpu:
 
     def filter(self, ask: WorkloadAsk, rows: Rows) -> Rejections:
         need = cast("GpuNeed", ask.demands.gpu)
-        # A node without a usable GPU is rejected for that reason alone, not as busy.
+        # A node without a usable GPU is rejected only for that reason, not also because its GPUs are busy.
         busy: Flags
         if need.milli == MILLI_PER_GPU:
             busy = np.less(free_whole_gpus(rows, need), need.count)

@@ -1,5 +1,5 @@
 """HostPorts: the host ports of the workload must be free on the node, and the port range must keep enough
-ports for dynamic ports."""
+free ports for the workload's dynamic ports."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -46,7 +46,7 @@ class PortRangeExhausted:
     """The port range of the node has too few free ports: a host port inside the range takes one of them."""
 
     numbers: tuple[int, ...]
-    dynamic_count: int  # ports that the scheduler chooses, beside the host ports
+    dynamic_count: int  # ports that the scheduler chooses, in addition to the host ports
     plugin: ClassVar[str] = "HostPorts"
 
     def summary(self) -> str:
@@ -80,8 +80,9 @@ class HostPorts:
         need, free = dict(ask.needs).get(ports, 0), rows.free(ports)
         inside = _new_in_range(numbers, rows)
         is_exhausted: Flags = (inside > 0) & (free < inside + need)
-        # Fit rejects nodes whose range is too small even without the host ports. Without a need, free is not
-        # compared: it is negative on a node that shrank below its allocated ports.
+        # If the workload needs further ports, a node that lacks even these is left to Fit, which rejects the
+        # node. If the workload needs none, Fit ignores ports. Then this filter must also reject a node whose
+        # free ports are negative, because its range shrank below its allocated ports.
         if need:
             is_exhausted &= free >= need
         return {**rejections, PortRangeExhausted(numbers, ask.demands.ports): is_exhausted}

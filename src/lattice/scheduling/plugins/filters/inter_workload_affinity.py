@@ -1,5 +1,6 @@
-"""WorkloadAffinity and WorkloadAntiAffinity: the topology domain of the node must have a workload that
-matches every required affinity term, and none that conflicts by required anti-affinity."""
+"""WorkloadAffinity and WorkloadAntiAffinity: for every required affinity term, the topology domain of the
+node must have a workload that matches the term; no workload in the domain may conflict by required
+anti-affinity."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
@@ -69,8 +70,8 @@ class WorkloadAffinity:
             if rows.domain_count(key):
                 counts = rows.topology_counts(ask.demands.namespace, term.selector)
                 rejections[missing_topology_key(self.name, key)] = without_topology_key(rows, key)
-                # If no placed workload matches and the asking workload matches its own term, every node with
-                # the topology key accepts it, because otherwise no workload could be the first.
+                # If no placed workload matches and the asking workload matches its own term, the filter
+                # accepts every node with the topology key, because otherwise no workload could be the first.
                 if term.selector.matches(ask.labels) and not counts.by_domain(rows, key).any():
                     unmet: Flags = np.zeros(rows.count, np.bool_)
                 else:
@@ -128,8 +129,8 @@ class AntiAffinityViolated:
         return shortfalls_by_value(codes, shortfall)
 
     def _conflict_check(self) -> Callable[[Placement], bool]:
-        """A check that is cached by shape, because workloads of equal shape have equal conflicts, and shapes
-        are few."""
+        """Return a check for one placement. The check caches its results by shape, because workloads of equal
+        shape have equal conflicts, and shapes are few."""
         conflict_by_shape: dict[Hashable, bool] = {}
 
         def is_conflicting(placement: Placement) -> bool:

@@ -95,7 +95,8 @@ class MachineImage:
 
 
 def version_in(image: str) -> tuple[int, ...]:
-    """The version in the name of an image, a dotted number if the name holds one: CML-2.9.1 is (2, 9, 1).
+    """The version in the name of an image: the first dotted number, or else the first number. CML-2.9.1 gives
+    (2, 9, 1).
 
     Trailing zeros are dropped.
     """

@@ -16,16 +16,16 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 RESERVED = StaticReason(
     "Kept",
     "reserved for certain services",
-    "reservation",
-    "a service with the reservation",
+    "reserved node",
+    "a service that may use the node",
     "a workload without a service",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class ReservedNodes:
-    """Only workloads without a service are checked: placement, which knows the reserves, chooses the clusters
-    of services."""
+    """Only workloads without a service are checked, because placement has already applied the reservations
+    when it chose the clusters of services."""
 
     name: ClassVar[str] = "Kept"
     scope: ClassVar[Scope] = "fixed"

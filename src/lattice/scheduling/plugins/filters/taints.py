@@ -92,8 +92,8 @@ class TaintEviction:
 
 
 def taint_evictions(node_info: NodeInfo, placements: Iterable[Placement]) -> dict[str, TaintEviction]:
-    """Evictions by workload name because of the node's NoExecute taints; if several taints evict a workload,
-    by the taint that is tolerated for the shortest time."""
+    """Evictions by workload name because of the node's NoExecute taints. If several taints evict a workload,
+    the taint that the workload tolerates for the shortest time counts."""
     taints = [taint for taint in node_info.taints if taint.effect == "NoExecute"]
     evictions = {}
     for placement in placements if taints else ():

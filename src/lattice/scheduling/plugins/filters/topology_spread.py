@@ -1,5 +1,5 @@
-"""TopologySpread: with the workload on the node, its domain must not exceed the emptiest domain by more than
-maxSkew."""
+"""TopologySpread: with the workload on the node, the domain of the node must have at most maxSkew workloads
+more than the emptiest domain."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ from lattice.scheduling.table.workload_ask import WorkloadAsk
 
 @dataclass(frozen=True, slots=True)
 class MaxSkewExceeded:
-    """The domain of the node would have too many workloads with one more."""
+    """With one more workload, the domain of the node would exceed maxSkew."""
 
     ask: WorkloadAsk
     spread: Spread
@@ -86,8 +86,8 @@ class MaxSkewExceeded:
 
 @dataclass(frozen=True, slots=True)
 class TopologySpread:
-    """The emptiest domain is chosen among the domains with a ready node that node selector and node affinity
-    allow."""
+    """The emptiest domain is chosen among the eligible domains: a domain needs a node that takes new
+    workloads and that the workload's cluster, node selector and node affinity allow."""
 
     name: ClassVar[str] = "TopologySpread"
     scope: ClassVar[Scope] = "domain"

@@ -23,17 +23,20 @@ from lattice.scheduling.table.gpu_demand import (
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.scheduling.table.workload_ask import MILLI_PER_GPU, WorkloadAsk
 
-# Losses are rounded to 1/1024 of a thousandth, so that rounding errors decide nothing.
+# Losses are in thousandths of a GPU and are rounded to 1/1024 of that, so that rounding errors decide
+# nothing.
 LOSS_RESOLUTION = 1024.0
 MAX_CACHED_SHAPES = 4096  # limit of shapes with cached costs
 StateCodes = NDArray[np.int64]
 
 
 class FragmentationCache:
-    """The state of every row of a table as a code, and the cost of placing a shape on a node in a state.
+    """The state of every node as a number (its code), and the cost of placing a workload on a node in that
+    state. The state of a node is its free CPU, the model of its GPUs and the free part of every GPU; the cost
+    is the lost GPU capacity.
 
-    Nodes in equal states share a code, so that every state is evaluated once. The cache can be rebuilt from
-    the table at any time.
+    Nodes in equal states share a code, so the cost for equal workloads is computed once per state. The cache
+    can be rebuilt from the table at any time.
     """
 
     def __init__(self, table: NodeTable) -> None:
@@ -144,10 +147,11 @@ class FragmentationCache:
 
 @dataclass(frozen=True)
 class GpuFragmentation:
-    """Score by the typical demand of placed workloads (see GpuDemandLearner): no demand is configured.
+    """Score by the typical GPU demand, which is learned from the placed workloads (see GpuDemandLearner) and
+    needs no setting.
 
-    The scope is "table", since scarcity depends on all nodes. A node counts as a node of the model of its
-    first GPU. The cache only saves work: scores are equal without it.
+    The scope is "table", since scarcity depends on all nodes. A node counts under the model of its first GPU,
+    even if it has several models. The cache only saves work: scores are equal without it.
     """
 
     name: ClassVar[str] = "GpuFragmentation"

@@ -20,7 +20,7 @@ class LeastAllocated:
         return True
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """1 minus the mean allocated share of the requested resources, with the workload on the node; of cpu
-        and memory for a workload without requests."""
+        """1 minus the mean allocated share of the requested resources, with the workload on the node. For a
+        workload without requests, the mean is over cpu and memory."""
         mean = mean_share_with_workload(ask, rows)
         return np.subtract(np.float32(1), mean, out=mean)

@@ -37,8 +37,8 @@ class NodeSpread:
 
 @dataclass(frozen=True, slots=True)
 class ZoneSpread:
-    """Half of the score if nodes have zones: a zone with n more replicas than the emptiest zone scores
-    1/(n+1)."""
+    """The other half of the score if nodes have zones: a zone with n more replicas than the emptiest zone
+    scores 0.5/(n+1)."""
 
     name: ClassVar[str] = "SpreadService"
     scope: ClassVar[Scope] = "domain"

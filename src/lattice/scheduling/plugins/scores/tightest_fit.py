@@ -1,5 +1,5 @@
-"""TightestFit: prefer the node with the least free capacity left, idle GPUs included. A CPU workload strands
-the fewest GPUs."""
+"""TightestFit: prefer the node with the least free capacity left, idle GPUs included. A CPU workload
+therefore goes to the node where it strands the fewest GPUs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,8 +21,8 @@ class TightestFit:
         return bool(ask.demands.requests) or ask.demands.gpu is not None
 
     def score(self, ask: WorkloadAsk, rows: Rows) -> Floats:
-        """Half for free GPUs, half for the requested resource that would be nearest to exhaustion, relative
-        to the largest node."""
+        """1 minus the capacity that the workload would leave free, as a share of the largest node. Half of
+        the share is that of the GPUs, the other half that of the requested resource with the least left."""
         total_milli = ask.demands.gpu.total_milli if ask.demands.gpu else 0
         remaining = rows.float_buffer()
         np.subtract(rows.column("gpu_free"), np.int32(total_milli), out=remaining, casting="unsafe")
