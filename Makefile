@@ -54,7 +54,7 @@ e2e: .venv/.ready-dev tools  ## real servers, kubectl and foreign clients only
 	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not prove" tests/e2e
 
 bench: .venv/.ready-dev tools  ## measure speed and memory; prints a table and stores it in bench/results
-	$(BIN)/python -m bench
+	PYTHONPATH=tests $(BIN)/python -m bench
 
 bench-scheduling: .venv/.ready-dev  ## measure decisions a second, every placement verified; table in bench/results
 	$(BIN)/python -m bench.scheduling
@@ -63,10 +63,10 @@ bench-fleet: .venv/.ready-dev  ## cost of fleet plans beside an independent opti
 	$(BIN)/python -m bench.fleet
 
 bench-control: .venv/.ready-dev tools  ## cost of the control plane at rest with 1,000 agents, and how soon work is placed, durably
-	$(BIN)/python -m bench.control
+	PYTHONPATH=tests $(BIN)/python -m bench.control
 
 bench-page: .venv/.ready-dev tools  ## how soon the page is there, and whether it stays smooth with 10,000 workloads on 1,000 nodes
-	PYTHONPATH=.:tests $(BIN)/python -m bench.page
+	PYTHONPATH=tests $(BIN)/python -m bench.page
 
 bench-openb: .venv/.ready-dev  ## fill a GPU cluster from a public trace, beside published heuristics
 	$(BIN)/python -m bench.openb

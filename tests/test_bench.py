@@ -1,5 +1,7 @@
 """The benchmarks report missed targets and unknown arguments."""
 
+import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,40 @@ def test_fleet_plan_costs_show_significant_digits(name: str, ratio: float, told:
     fleet.add_costs(report, {**{each: [1.0] for each in fleet.AIMS}, name: [ratio]})
     figure = next(each for each in report.figures if each.what.startswith(name))
     assert " | ".join(figure.cells[1:]) == told
+
+
+ROOT = Path(__file__).parents[1]
+RECIPES = re.findall(
+    r"^\t(.*)\$\(BIN\)/python -m (bench[.\w]*)$", (ROOT / "Makefile").read_text(), re.MULTILINE
+)
+
+
+def imported_modules(name: str, imports: set[str]) -> set[str]:
+    """Add the modules that a module of the benchmarks imports, directly or through other benchmarks."""
+    path = ROOT / name.replace(".", "/")
+    source = path / "__main__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.walk(ast.parse(source.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+        for imported in set(names) - imports:
+            imports.add(imported)
+            if (
+                imported.startswith("bench.")
+                and (ROOT / imported.replace(".", "/")).with_suffix(".py").exists()
+            ):
+                imported_modules(imported, imports)
+    return imports
+
+
+@pytest.mark.parametrize(("environment", "module"), RECIPES, ids=[module for _, module in RECIPES])
+def test_make_gives_a_benchmark_the_builders_that_it_imports(environment: str, module: str) -> None:
+    needs_builders = any(name.split(".")[0] == "build" for name in imported_modules(module, set()))
+    assert needs_builders == (environment == "PYTHONPATH=tests ")
+
+
+def test_make_runs_every_benchmark() -> None:
+    names = ("control", "fleet", "openb", "page", "scheduling")
+    assert {module for _, module in RECIPES} == {"bench", *(f"bench.{name}" for name in names)}
