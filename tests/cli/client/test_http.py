@@ -1,6 +1,5 @@
 """The HTTP client: mutual TLS, broken connections, and answers that no Lattice server gives."""
 
-import os
 import ssl
 import tempfile
 from dataclasses import replace
@@ -39,14 +38,25 @@ def secure(server, authority, tmp_path):
     )
 
 
-def test_mutual_tls_leaves_no_key_on_disk(secure):
-    before = set(os.listdir(tempfile.gettempdir()))
+def test_mutual_tls_leaves_no_key_on_disk(secure, tmp_path, monkeypatch):
+    temporary_folder = tmp_path / "temporary"
+    temporary_folder.mkdir()
+    written_files = []
+
+    def record_file(*arguments, **options):
+        handle, path = mkstemp(*arguments, **options)
+        written_files.append(path)
+        return handle, path
+
+    mkstemp = tempfile.mkstemp
+    # A folder of its own: other tests that run at the same time also write below the shared one.
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary_folder))
+    monkeypatch.setattr(tempfile, "mkstemp", record_file)
     client = Client(secure, timeout=5)
     assert client.get("/version")["gitVersion"] == "v1.33.0+lattice"
-    assert not [
-        name for name in set(os.listdir(tempfile.gettempdir())) - before if name.startswith("lattice-")
-    ]
     client.close()
+    assert written_files
+    assert not list(temporary_folder.iterdir())
 
 
 @pytest.mark.parametrize(
