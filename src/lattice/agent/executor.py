@@ -52,7 +52,8 @@ class AgentStateStore(Protocol):
     def save_assignments(self, assignments: tuple[Assignment, ...], term: int) -> None: ...
 
 
-# Key of probes and logs: an instance that a later run has restarted is probed anew.
+# The key of probes and logs is an instance with its run number: after a restart by a later run, the probes
+# begin anew.
 InstanceAttempt = tuple[InstanceId, int]
 
 

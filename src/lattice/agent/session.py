@@ -26,8 +26,8 @@ REPORT_BATCH_S = 0.05  # changes within this time share one heartbeat
 FIRST_RECONNECT_DELAY_S, MAX_RECONNECT_DELAY_S = 0.5, 10.0
 # A connection that lasted longer resets the reconnect back-off.
 STABLE_CONNECTION_S = 10.0
-# If two machines have the same key, the session of one ends the session of the other. The rejected machine
-# waits this time (decision 0020).
+# The delay before the next attempt of an agent that a server has rejected, for example because another
+# machine with the same key has connected (decision 0020).
 DENIED_RETRY_DELAY_S = 30.0
 FAILURES_PER_DISCOVERY = 3  # consecutive connect failures before a discovery of servers
 # A larger heartbeat is sent without logs; servers accept twice this size.
@@ -70,8 +70,8 @@ class Agent:
     shares_machine: bool = False
     discover_addresses: Callable[[], Awaitable[list[str]]] | None = None
     on_connected: Callable[[str], None] = lambda address: None
-    # Joins again after a server has reported that the node does not exist. Returns whether the join
-    # succeeded; after an error, the agent tries again later.
+    # Called after a server has reported that the node does not exist: joins again, and returns whether the
+    # join succeeded. After an error, the agent calls the function again later.
     rejoin: Callable[[], Awaitable[bool]] | None = None
     is_connected: asyncio.Event = field(default_factory=asyncio.Event)
     # Set to reconnect with a new certificate.
@@ -237,8 +237,8 @@ class Agent:
             self.is_connected.set()
             try:
                 await AgentSession(self, connection, welcome).run()
-            # A server checks the store only during a handshake. So the agent reconnects once, and the
-            # handshake confirms the removal.
+            # During a session, a server looks for the node in its cache only; a handshake reads the store. So
+            # the agent reconnects once, and the handshake confirms the removal.
             except NodeRemoved as error:
                 log.warning("not connected", address=address, reason=str(error))
             finally:
@@ -269,7 +269,7 @@ class Agent:
 
     async def record_contact(self, since: float) -> None:
         """Record the last contact for the watchdog. An error, such as a full disk, must not end the session:
-        without a newer record, the watchdog stops the workloads with `stop_after` in time."""
+        without a newer record, the watchdog stops every workload that has a `stop_after`, in time."""
         try:
             await self.executor.runtime.record_contact(since)
         except OSError as error:
@@ -343,8 +343,8 @@ class AgentSession:
 
     async def _on_heartbeat_ack(self, acknowledged: int) -> None:
         """Record contact as of the send time of the acknowledged heartbeat, the last message that the server
-        is known to have received. The leader measures the silence of the node from the receipt of the
-        heartbeat, which is not earlier (I-13)."""
+        is known to have received. The leader measures the silence of the node from the receipt of that
+        heartbeat, which is never before the send time (I-13)."""
         sent = self.unanswered_heartbeats.get(acknowledged)
         self.unanswered_heartbeats = {
             number: sent_at for number, sent_at in self.unanswered_heartbeats.items() if number > acknowledged

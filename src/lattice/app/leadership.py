@@ -110,7 +110,8 @@ class JoinTokenMinter:
     clock: Clock
 
     def __call__(self, node: LatticeNode) -> tuple[str, Put]:
-        """Return the token for the node, and the write that stores the grant of the token."""
+        """Return the token for the node, and the write of the Secret by which a server later checks the
+        token."""
         token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(self.authority.pem))
         now = self.clock.now()
         grant = Grant(

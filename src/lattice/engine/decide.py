@@ -171,8 +171,8 @@ def _grow_to(
 class ShapeCache:
     """Cached answers of the plugins of reach "row" for one shape, updated row by row.
 
-    Everywhere, the totals of fixed plugins are added after the scores of row plugins are summed, so that
-    float sums are equal however a total was computed.
+    Every computation of a total sums the scores of row plugins first, and then adds the total of the fixed
+    plugins: another order could round to another float.
     """
 
     __slots__ = (
@@ -200,8 +200,8 @@ class ShapeCache:
         fixed, aggregates_version = self.fixed, table.aggregates_version
         if fixed.version != table.fixed_version:
             fixed = _fixed_cache_of(ask, table, self.plugins)
-        # Evaluating only the changed rows is enough if no aggregate has changed and `reasons` still holds the
-        # masks of the fixed cache, which an evaluation of all rows replaces.
+        # Evaluating only the changed rows is enough while no aggregate changes and `reasons` holds the masks
+        # that the fixed cache updates. The fixed cache makes new masks when it evaluates all rows.
         is_incremental = (
             fixed is self.fixed
             and fixed.full_evaluations == self._fixed_evaluations

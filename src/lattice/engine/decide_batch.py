@@ -1,5 +1,5 @@
-"""Decide many equal asks at once, with the same result as deciding one at a time, by evaluating the next
-totals of many rows together."""
+"""Decide many equal asks at once, with the same result as deciding one at a time. The totals that rows will
+have after further placements are evaluated for many rows together."""
 
 from collections.abc import Iterable
 from heapq import heapify, heappop, heappush, heapreplace
@@ -29,9 +29,9 @@ def can_batch(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     """Whether equal asks can be decided in a batch: the answer for a row depends on the row alone, apart from
     one score per domain.
 
-    A filter of wide reach reads more than the row (see `plugin.Reach`). With `table`, a wide filter that
-    rejects no row now does not prevent a batch: placing an ask that is additive (see `Ask.is_additive`) does
-    not make such a filter reject a row.
+    A filter of wide reach reads more than the row (see `plugin.Reach`), and therefore prevents a batch. With
+    `table`, a wide filter prevents a batch only if the filter rejects a row now: placing an additive ask (see
+    `Ask.is_additive`) does not make a filter without rejections reject a row.
     """
     plugins = ActivePlugins(ask, profile)
     if not ask.is_additive or (plugins.wide_scores and not plugins.domain_score):
@@ -145,9 +145,10 @@ def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: flo
     """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
     be picked by `count` asks.
 
-    Rounding can make totals within the margin equal; rank then decides between the rows. With a margin, all
-    of the `count` picks may therefore fall on rows whose total is the lowest of the best `count` totals. Up
-    to `count` of these rows are kept, in the order of rank.
+    The worst total is the lowest of the best `count` totals. Without a margin, rows with the worst total only
+    fill the places that better rows leave. With a margin, rounding can make better rows equal to these rows,
+    and rank then decides. All `count` picks may therefore fall on rows with the worst total, so up to `count`
+    of these rows are kept, lowest rank first.
     """
     if len(rows) <= count:
         return rows
@@ -195,7 +196,7 @@ class _Domain:
         self._best_level = best = levels[0]
         total = np.float32(-best) + self.domain_score
         near, count = best + self._margin, len(levels)
-        # The second best level of a heap is one of these two.
+        # In a heap, the second best entry is one of these two.
         if (count > 1 and levels[1] <= near) or (count > 2 and levels[2] <= near):
             tied = [
                 level for level in levels if level <= near and np.float32(-level) + self.domain_score == total

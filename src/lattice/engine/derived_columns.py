@@ -184,8 +184,8 @@ class Aggregates:
         entry = self._values.get(key)
         if entry is None:
             if len(self._values) >= MAX_CACHED_COLUMNS:
-                # Dropped aggregates are no longer compared: a new version invalidates the answers that used
-                # them.
+                # `version` no longer notices when a dropped aggregate changes. The version grows here
+                # instead, so that answers that used a dropped aggregate are computed again.
                 self._values.clear()
                 self._version += 1
             entry = self._values[key] = (make(table.table), make)

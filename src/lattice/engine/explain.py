@@ -59,7 +59,7 @@ def top_candidates(decision: Decision, top: int = DEFAULT_TOP_COUNT) -> list[Ran
         if score.scope in ("fixed", "row"):
             values = [float(value) for value in score.score(decision.ask, subset)]
         else:
-            # Scores of wide reach need the whole table.
+            # Scores of wide reach (see `plugin.Reach`) need the whole table.
             table_values = score.score(decision.ask, decision.table)
             values = [float(table_values[row]) for row in rows]
         columns.append((score.name, weight, values))

@@ -27,8 +27,8 @@ class Ask(Protocol):
 
     @property
     def fixed_shape(self) -> Hashable:
-        """Every property that plugins of scope "fixed" read; many shapes may have the same value. The shape
-        itself is always a valid value."""
+        """Every property that plugins of scope "fixed" read; many shapes may have the same value. An
+        implementation may always return the shape itself, but then fewer asks share a cache entry."""
         ...
 
     @property
@@ -79,7 +79,8 @@ class Shortfall(NamedTuple):
     missing: str = ""
 
     def __str__(self) -> str:
-        """The text omits a missing amount that only repeats the need, unless `have` is "0"."""
+        """The text with need, have and missing amount. The missing amount is omitted if it equals the need,
+        unless `have` is "0"."""
         if not self.need:
             return self.what
         missing = (

@@ -434,8 +434,8 @@ class Table:
 
 
 def as_floats(amounts: Integers) -> Floats:
-    """Convert with two roundings, as np.float32(int) does, so both results are equal to the last bit, also
-    beyond 2^53."""
+    """Round to 64-bit floats and then to 32-bit floats, as np.float32(int) does: an array and a single
+    integer give the same bits, also beyond 2^53."""
     converted: Floats = amounts.astype(np.float64).astype(np.float32)
     return converted
 

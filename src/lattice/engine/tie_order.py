@@ -36,7 +36,8 @@ class TieOrder:
         if len(self._pending) * 8 > len(ranks):
             self._rows = np.argsort(ranks, kind="stable")
         else:
-            # Up to an eighth of all rows is merged into the sorted rows instead of sorted anew.
+            # At most an eighth of the rows is pending: merge these rows into the sorted rows instead of
+            # sorting all rows anew.
             pending = np.array(list(self._pending), np.intp)
             pending = pending[np.argsort(ranks[pending], kind="stable")]
             is_sorted = np.ones(len(ranks), np.bool_)

@@ -18,7 +18,8 @@ from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.selector import dns_label_problem, subdomain_problem
 from lattice.kinds.pool import LatticePool
 
-# Spending is a rate in micro-dollars per hour times microseconds: 3,600,000,000 units make a micro-dollar.
+# Spending is counted in units of one micro-dollar per hour for one microsecond: 3,600,000,000 units make a
+# micro-dollar.
 MICROSECONDS_PER_HOUR = 3_600_000_000
 _MONTH = re.compile(r"[0-9]{4}-(0[1-9]|1[0-2])")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
@@ -87,7 +88,7 @@ def cluster_number(cluster: str) -> int:
 
 
 class LedgerSpec(Part):
-    """The budget, as stated by its object."""
+    """The budget, as the pool, cloud or data center states the budget."""
 
     budget: Annotated[Account, Meta(description="Object that states the budget.")]
     limit_micros: (

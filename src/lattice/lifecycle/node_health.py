@@ -44,7 +44,7 @@ class NodeTimeouts:
     clock_error: float = 0.05
     # Seconds from the time at which a node must stop its copies until the node has certainly killed them.
     kill_grace: float = 10.0
-    # The longest valid `stopAfter`, even where `replace_after` is shorter.
+    # The limit of `stopAfter` in a manifest; it does not change with the setting `replace_after`.
     max_stop_after: float = REPLACE_AFTER_MS / 1000
 
     @property

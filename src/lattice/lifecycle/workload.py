@@ -62,7 +62,7 @@ def desired_state(workload: LatticeWorkload) -> DesiredState:
 class Action(StrEnum):
     """The next action of the workload controller for a workload; the status stores the last action."""
 
-    ASSIGN = "Assign"  # as a decision: wait for the scheduler; as the stored action: the scheduler has bound
+    ASSIGN = "Assign"  # as a decision: wait for the scheduler; as the stored action: the workload was bound
     APPLY = "Apply"
     RECREATE = "Recreate"
     APPLY_STOPPED = "ApplyStopped"

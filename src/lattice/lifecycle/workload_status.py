@@ -49,9 +49,10 @@ class WorkloadObservation:
     eviction: Eviction = NOT_EVICTING
     # The reason why the node is not Ready.
     node_reason: str = ""
-    # Seconds since the last action by the controller's monotonic clock; None: only the stored time is known.
+    # Seconds since the last action, measured by the controller on its monotonic clock; None: only the stored
+    # time is known.
     since_last_action: float | None = None
-    # Seconds in the present state, by the same clock.
+    # Seconds in the present state, on the same clock.
     since_state_change: float | None = None
 
 
@@ -150,8 +151,8 @@ def _observed_status(
     )
     status = replace(previous, ready=is_ready if is_readiness_known else None)
     if observation.node == "Ready":
-        # The policy of an older revision is unknown here: the recorded policy stays until the agent reports
-        # the current revision, or no revision at all.
+        # The agent reports a revision, and the policy of an older revision is unknown here. While the report
+        # names an older revision, the recorded policy stays; if the report names none, `strict` is False.
         is_current = observation.report.revision == workload.spec.effective_revision
         strict = (
             workload.spec.disconnect.policy == "stop"

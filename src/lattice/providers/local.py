@@ -21,7 +21,7 @@ from lattice.providers.protocol import AvailableCapacity, MachineSpec, MachineSt
 
 # Time for an agent to stop its workloads and itself.
 AGENT_STOP_TIMEOUT_S = 15.0
-# Share of the stop timeout of an agent that its workloads get to stop; the agent needs the remainder.
+# The part of an agent's stop timeout in which the workloads must stop; the agent itself needs the remainder.
 WORKLOAD_STOP_SHARE = 2 / 3
 POLL_INTERVAL_S = 0.05
 MACHINE_FILE, PID_FILE, LOG_FILE, AGENT_DIR = "machine.json", "agent.pid", "agent.log", "agent"

@@ -104,8 +104,8 @@ class Feed:
         try:
             return await future
         finally:
-            # Remove only this future: a wake-up may have removed it, and the watch may already wait with a
-            # new future.
+            # Remove this future unless a wake-up has removed it: the watch may already wait with a new
+            # future.
             if self._waiting.get(waiter) is future:
                 del self._waiting[waiter]
             if timer is not None:

@@ -21,7 +21,7 @@ from contextlib import suppress
 
 from lattice.agent.host import instance_processes
 
-KILL_RETRY_S = 0.2  # delay before a kill that left processes alive is repeated
+KILL_RETRY_S = 0.2  # delay until the next kill, if processes have survived a kill
 
 
 def seconds_since_boot() -> float:
@@ -55,14 +55,15 @@ class GuardedInstance:
         self.warned = False
 
     def is_empty(self) -> bool:
-        """Whether no process of the instance is left; always False for an instance that a command ends, since
-        the processes of such an instance are unknown."""
+        """Whether no process of the instance is left; always False if the watchdog ends the instance by
+        running `command`, since the watchdog does not know the processes of such an instance."""
         return not self.command and not instance_processes.instance_pids(
             self.pid, self.start, self.cgroups, self.id
         )
 
     def terminate(self) -> None:
-        """Send SIGTERM shortly before the deadline, unless a command ends the instance."""
+        """Send SIGTERM shortly before the deadline, unless the watchdog ends the instance by running
+        `command`."""
         self.warned = True
         if self.pid:
             self._write_marker()
@@ -82,7 +83,7 @@ class GuardedInstance:
                 os.unlink(self.marker)
 
     def end(self) -> bool:
-        """Kill the instance; return True when no process is left, or when the command of the instance has
+        """Kill the instance, or run `command`; return True when no process is left, or when the command has
         succeeded."""
         self._write_marker()
         if not self.command:

@@ -83,7 +83,7 @@ class FakeMachine:
     starts: dict[str, int] = field(default_factory=dict)
     last_contact_at: float | None = None
     boot_count: int = 1
-    # A process is dead this many seconds after its `stop_after` seconds without contact have passed.
+    # Seconds from the deadline of a process, `stop_after` seconds after the last contact, until the kill.
     kill_delay_s: float = 0.0
 
     def behaviour(self, workload: str) -> Behaviour:
@@ -194,7 +194,8 @@ class FakeRuntime:
         self.machine = machine
         self.record_store = record_store
         self.clock = machine.clock
-        # Never called: state changes only when a method is called.
+        # The executor sets this callback. The fake runtime never calls the callback: an instance changes its
+        # state only inside a call of a method.
         self.on_exit: Callable[[], None] = lambda: None
         self._records: dict[InstanceId, InstanceRecord] = {}
 

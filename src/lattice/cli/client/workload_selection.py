@@ -55,7 +55,8 @@ def _service_replicas(connection: Connection, service: str) -> WorkloadSelection
     )
     replicas = []
     for page in pages:
-        # Every user may set the label; spec.service decides.
+        # The label alone proves nothing, because every user may set the label: spec.service decides whether
+        # the workload is a replica of the service.
         replicas += [item for item in page.get("items") or [] if item["spec"].get("service") == service]
     return WorkloadSelection(sorted(replicas, key=_health_sort_key), service)
 

@@ -295,7 +295,7 @@ def list_query(
         "labelSelector": choices.selector,
         "fieldSelector": ",".join(part for part in (choices.field_selector, named) if part),
         "limit": str(choices.chunk_size) if limit and choices.chunk_size else "",
-        # A table carries whole objects only where the rows are sorted by a field.
+        # Only sorting by a field of the object needs the whole object in every row of a table.
         "includeObject": "Object" if choices.sort_by and choices.form.is_table else "",
     }
 

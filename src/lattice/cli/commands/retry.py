@@ -52,7 +52,8 @@ def retry(connection: Connection, words: tuple[str, ...], dry_run: str) -> int:
                 say.error(error)
                 codes.add(error.exit_code)
                 continue
-            # The server decides; the state read before the request only chooses the words.
+            # The server decides whether to retry. The state that was read before the request only chooses the
+            # text to print.
             outcome = "will be retried" if has_failed(workload) else "has not failed: nothing to retry"
             click.echo(f"workload/{name} {outcome}{DRY_RUN_SUFFIXES[dry_run]}")
     return say.combined_exit_code(codes)

@@ -45,8 +45,8 @@ CONCURRENCY = Concurrency(workers=1, resync_s=math.inf, timeout_s=math.inf)
 
 @dataclass
 class GarbageCollector:
-    """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces; a key is
-    the string of a store key.
+    """Reconcile objects with owners, deleted objects with a deletion policy, and deleted namespaces; a key in
+    the work queue is the key of the object in the store, as text.
 
     The caches determine which keys to reconcile and which dependents an owner has; the object and its owners
     are read from the store. Events are not cached: an event has no owner and no dependents.

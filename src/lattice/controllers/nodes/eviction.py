@@ -50,7 +50,7 @@ from lattice.lifecycle.replica_observation import (
 )
 from lattice.store.protocol import Change, Write
 
-# Delay until the drain of a node is planned again because a taint no longer evicts one of its workloads.
+# If a taint no longer evicts a workload of a draining node, the drain is planned again after this delay.
 SPARED_RECHECK_S = 1.0
 
 
@@ -259,9 +259,10 @@ class EvictionController:
     def _update_surges(
         self, key: str, surges: Mapping[str, str] | None, *, is_unschedulable: bool = False
     ) -> None:
-        """Replace the surges that the drain of a node waits for, and notify the listeners of changes.
+        """Record the surge replicas that the drain of a node waits for now, and notify the listeners of
+        changes.
 
-        `surges` is None if no workload of the node needs an eviction any more.
+        `surges` holds the waiting workload by service; None if no workload of the node needs an eviction any more.
         """
         if changed := self._surge_turns.update(key, surges, is_unschedulable=is_unschedulable):
             for listener in self._surge_listeners:

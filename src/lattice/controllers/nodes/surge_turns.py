@@ -39,9 +39,10 @@ class SurgeTurns:
         return {service: self._waiting[turn.node][service] for service, turn in self._turns.items()}
 
     def update(self, node: str, surges: Mapping[str, str] | None, *, is_unschedulable: bool) -> set[str]:
-        """Replace the surges that the node waits for, and return the services whose surge changes.
+        """Record the surge replicas that the node waits for now. Return the services that the node starts or
+        stops to wait for, and the services whose turn passes to another workload.
 
-        `surges` is None if the node no longer waits.
+        `surges` holds the waiting workload by service; None if the node no longer waits.
         """
         previous, previous_of_node = self.surges(), self._waiting.pop(node, {})
         if surges is not None:

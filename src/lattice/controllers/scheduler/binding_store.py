@@ -65,7 +65,7 @@ def workload_key(path: str) -> Key:
 
 @dataclass
 class PersistentBindingStore:
-    """The binding store of `scheduling.cycle.binder` on the object store.
+    """Implements the protocol `BindingStore` of `scheduling.cycle.binder` on the object store.
 
     `details_for` returns ports, GPUs and decision record of a binding. `is_workload_unchanged` states whether
     a workload still asks for the resources that were reserved; `is_node_unchanged` states whether a node is
@@ -235,7 +235,7 @@ class PersistentBindingStore:
         for request, entry in zip(requests, entries, strict=True):
             # A reservation may be bound although the reply of its commit was lost.
             if entry and binding_reservation(_decode_workload(entry.value)) == request.reservation:
-                # With this revision, an older state in the cache is ignored.
+                # The scheduler ignores states of the workload in the cache that are older than this revision.
                 self.written_revisions[request.workload] = entry.revision
                 bound.append(request.reservation)
         return bound

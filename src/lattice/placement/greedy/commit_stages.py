@@ -1,8 +1,8 @@
 """Place all services in commit stages, so that a controller can write and pay for every stage on its own.
 
-The order of services and the results are the same as in `plan`. Unlike `plan`, staged placement must not
-count on capacity that running replicas still use: machines leave the fleet only in clusters where every
-observed replica runs at its desired place.
+The order of services and the placement loop are the same as in `plan`. Unlike `plan`, staged placement must
+not count on capacity that running replicas still use: machines leave the fleet only in clusters where the
+observed replicas are the placed replicas.
 """
 
 from collections import Counter
@@ -35,8 +35,8 @@ class CommitStage:
 
 @dataclass
 class StagedDecision:
-    """The result of a staged decision: the trial fleet, the commit stages and the remediations of
-    unschedulable replicas."""
+    """The result of a staged decision: the trial fleet, the commit stages and the remediations, which add
+    machines for unschedulable replicas or move the replicas."""
 
     world: World
     fleet: Fleet
@@ -141,7 +141,8 @@ def decide_stages(
                 fleet.unassign(assignment)
     decided.paid_in_advance = payable_in_advance(fleet, observation) - over_budget
     for name in sorted(observation.unschedulable.keys() & world.demands.keys()):
-        # Node groups that are paid in advance get their machine without a remediation.
+        # In node groups that are paid in advance, the budget can pay for the missing machines now, so the
+        # replicas of these groups need no remediation.
         unschedulable = Counter(
             {
                 node_group: count

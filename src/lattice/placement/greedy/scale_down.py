@@ -38,8 +38,8 @@ def surplus_assignments(demand: Demand, fleet: Fleet) -> list[Assignment]:
         )
         # The sort is stable: rows that put equally many dependants out of range keep the order by cost.
         rows.sort(key=lambda row: _dependants_out_of_range(demand, fleet, remaining, row))
-        # First look for a row whose loss violates no rule if empty eligible offers count for the skew. If
-        # every row violates a rule, look again with occupied offers only.
+        # First look for an offer that can lose a replica without violating a rule, where the domains of empty
+        # eligible offers count for the skew. If there is none, look again with the occupied offers only.
         row = rows[0]
         for counted_offers, candidate in itertools.product((eligible, None), rows):
             if not violated_rules(demand, fleet, remaining - Counter([candidate]), counted_offers):

@@ -138,9 +138,9 @@ class Latencies:
         location = _equal(rows, columns, lambda place: place.location)
         np.copyto(ms, SAME_REGION_RTT_MS, where=region)
         np.copyto(ms, SAME_ZONE_RTT_MS, where=zone | location)
-        # Declarations overwrite the latency file. The two numbers are how many aliases may name the place
-        # that states a round trip, and the other place. An offer declares under its own name only (1), to
-        # names that are not plain regions (3).
+        # Declarations overwrite the latency file. `by` and `to` say how many of `Place.aliases` may name the
+        # place that states a round trip, and the other place. In the latency file all four may. A declaration
+        # is stated by the offer's own name only (1), and may not name a plain region, the last alias (3).
         for table, by, to in ((self.measured, 4, 4), (self.declared, 1, 3)):
             if table:
                 forward = _lookup_rtt_matrix(table, (rows, by), (columns, to))

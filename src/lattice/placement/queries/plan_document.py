@@ -204,8 +204,9 @@ def _budget(change: BudgetChange, before: FleetState) -> Document:
 def _unplaced_documents(names: Sequence[str], before: FleetState, after: FleetState) -> list[Document]:
     """Return the unplaced services with their verdicts.
 
-    Beyond MAX_INDIVIDUAL_VERDICTS, a service gets the verdict of the first service with an equal demand; its
-    own name replaces the name of the first service as the source of blockers.
+    After the first MAX_INDIVIDUAL_VERDICTS services, the verdict of a service is reused for later services
+    with an equal demand. Where a reused verdict names the earlier service as the source of a blocker, the
+    name of the later service replaces that name.
     """
     by_demand: dict[object, tuple[str, Document]] = {}
     documents = []
@@ -384,7 +385,7 @@ def cost_document(state: FleetState, by: str, namespace: str = "") -> Document:
 
     With a namespace only costs of its services are returned, without machines that hold no replicas.
     """
-    # Each row is a name, micro-dollars per hour, and the share of these for machines without replicas.
+    # Each row is a name, micro-dollars per hour, and the part of that amount for machines without replicas.
     rows = _costs(state, by) if not namespace else _costs_in(state, by, namespace)
     total, overhead = sum(row[1] for row in rows), sum(row[2] for row in rows)
     unplaced = by_priority(state.world.demands[name] for name in state.unplaced)
@@ -442,8 +443,8 @@ def _row_name(state: FleetState, by: str, service: str, pool: str) -> str:
 
 
 def _costs(state: FleetState, by: str) -> list[tuple[str, int, int]]:
-    """Name, micro-dollars per hour, and the share of these for machines without replicas; most expensive
-    first."""
+    """Rows of name, micro-dollars per hour, and the part of that amount for machines without replicas; most
+    expensive first, with the rows of machines without replicas last."""
     # Machines without replicas belong to no service; they get rows of their own unless rows are pools.
     overhead = {**fleet_costs(state.fleet).overhead, **state.orphaned.overhead}
     if by == "pool":

@@ -128,8 +128,8 @@ def decision_of(result: PlacementResult, fleet: Fleet) -> SchedulerDecision:
         and not last.fits
         and any(isinstance(reason, OverflowClosed) for reason in last.reasons)
     ):
-        # List why the overflow targets reject the replica; the reason "overflow is closed" held only until
-        # the overflow opened.
+        # The reason "overflow is closed" held only until placement opened the overflow. List the reasons of
+        # the later decision instead: why the overflow targets reject the replica.
         with at_failure(placement.demand, fleet) as failure:
             return _decision(result, fleet, failure.decision if failure else last)
     return _decision(result, fleet, last)
@@ -166,8 +166,8 @@ def placed_reason(demand: Demand, offers: Mapping[str, int]) -> str:
 
 
 def _alternatives(decision: Decision, used_offers: set[str]) -> Sequence[Alternative]:
-    """Return the offers with permanent reasons; the region or spread rule of a single replica is no permanent
-    reason."""
+    """Return the unused offers that were rejected for a permanent reason. A rejection by the region or spread
+    rule is not permanent: it holds for one replica, and another replica may use the offer."""
     alternatives = []
     for name, _ in all_rejections(decision):
         row = decision.table.row_of[name]
@@ -313,8 +313,8 @@ def _services_in(cluster: Cluster, fleet: Fleet) -> int:
 
 
 def spending(spent: int, projected: int, limit: int) -> PoolSpending:
-    """Return the spending of a budget. `utilization_percent` is a fraction of the limit: 8200 of 10000
-    projected is 0.82."""
+    """Return the spending of a budget. `utilization_percent` is a fraction, not a percentage: a
+    projected cost of 8200 and a limit of 10000 give 0.82."""
     return PoolSpending(
         current_month_cost=dollar_amount(spent),
         projected_month_cost=dollar_amount(projected),
@@ -324,8 +324,8 @@ def spending(spent: int, projected: int, limit: int) -> PoolSpending:
 
 
 def projected_cost(ledger: str, fleet: Fleet, world: World) -> int:
-    """Return the projected spend of this calendar month in micro-dollars; for a world without a time, of 30
-    days."""
+    """Return the projected spend of this calendar month in micro-dollars; if the world has no time, the cost
+    of 30 days."""
     return world.projected_spend(ledger, fleet.ledgers.committed[ledger])
 
 

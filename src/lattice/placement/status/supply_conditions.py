@@ -29,8 +29,8 @@ PRESSURE_MILLIONTHS = 800_000
 # The amount in use, and the limit.
 ResourceUsage = tuple[int, int]
 _KINDS = {LatticePool: "pool", CloudInfrastructure: "cloud", StaticInfrastructure: "static"}
-# By provider: sets of keys of the secret, of which one set suffices. The required keys of a provider without
-# an entry are unknown, so one key suffices.
+# By provider: alternative sets of keys of the secret; one complete set suffices. For a provider without an
+# entry the required keys are unknown, so any key suffices.
 CREDENTIAL_KEYS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     "aws": (
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),

@@ -130,12 +130,12 @@ class _EmptyNodes:
         self._best_nodes: dict[Hashable, NodeInfo] = {}
 
     def shortage_message(self, demands: Demands) -> str:
-        """The resources of which no node has enough. If there is no such resource, a message that no node has
-        enough of all resources together, or "" if some node has."""
+        """The resources of which no node has enough. If every resource alone fits some node, a message that
+        no node has enough of all resources together; "" if the workload fits an empty node."""
         requests = dict(demands.requests)
-        # Ports requested by name count as ports.
+        # A request for the resource PORTS counts like ports that the scheduler chooses.
         ports = demands.ports + requests.pop(PORTS, 0)
-        # A workload needs one slot in addition to the slots that it requests by name.
+        # A workload takes one workload slot, in addition to the slots in its requests.
         checks: list[CapacityCheck] = [
             ResourceCheck(resource, amount + (resource == WORKLOAD_SLOTS))
             for resource, amount in requests.items()

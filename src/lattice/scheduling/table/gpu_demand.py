@@ -247,7 +247,7 @@ class LearningProgress:
     """The latest snapshot and the number of changes until the next one."""
 
     snapshot_number: int = 0
-    # None: built from the current table on demand, because the next change ends the snapshot.
+    # None: every change of the table ends the snapshot, so the snapshot is built only when it is read.
     snapshot: GpuDemandSnapshot | None = None
     change_count: int = 0  # changes since the snapshot
     relearn_after_changes: int = 0
@@ -323,7 +323,7 @@ class GpuDemandLearner:
         """Copy the progress of a table with the same nodes and placements, so that equal changes lead to
         equal decisions."""
         gpus, progress = self._table.gpus, source._progress
-        # The snapshot of the source may refer to any model of the source.
+        # The snapshot of the source may refer to any GPU model of the source, so this table registers all.
         gpus.register_models(source._table.gpus.models, source._table.gpus.max_per_node)
         snapshot = (
             progress.snapshot.renumbered(gpus.models)

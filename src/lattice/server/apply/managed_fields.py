@@ -30,7 +30,7 @@ class Shape(IntEnum):
     MAP = 1
     LIST_MAP = 2
     SET = 3
-    # Fields of the server, without owner.
+    # Fields that no manager owns: apiVersion, kind, and metadata that the server sets.
     IGNORED = 4
 
 
@@ -274,8 +274,8 @@ _OptionalValue = tuple[bool, Any]
 def _compare(
     label: str, old: _OptionalValue, new: _OptionalValue, node: TypeNode, out: tuple[FieldSet, FieldSet]
 ) -> None:
-    """Record what changed under one label with different values; `out` is (changed, removed) of the
-    parent."""
+    """Record the difference between the old and the new value of one label; `out` collects the changed and
+    the removed paths of the parent."""
     (was_present, old_value), (is_present, value) = old, new
     if not was_present:
         _record(out[0], label, value, node)

@@ -84,7 +84,7 @@ class DiscoveryDocuments:
     @cached_property
     def _v2_protobuf(self) -> bytes:
         protobuf = gnostic.encode_v2(openapi.v2_document(self._kinds, __version__))
-        # The decoded document was megabytes of small objects.
+        # The decoded document, megabytes of small objects, is garbage now: free the memory at once.
         gc.collect()
         return protobuf
 

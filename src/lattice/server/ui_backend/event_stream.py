@@ -22,7 +22,7 @@ from lattice.server.resources.watch import MAX_WATCH_S
 from lattice.server.ui_backend.row_summaries import Row, row_summary
 from lattice.store.protocol import Batch, Entry, Page, Watch
 
-# Fields of an Event row that the search words of a scope are compared with.
+# The fields of an Event row that are searched for the `words` of a scope.
 SEARCHED_EVENT_FIELDS = ("type", "reason", "kind", "about", "namespace", "message", "by")
 
 
@@ -42,8 +42,8 @@ class Scope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The filter of one kind: a row must match every field that is set; an empty scope matches every row.
 
     `service` is namespace/name and selects replicas of the service, `node` selects workloads bound to the
-    node, `unplaced` selects unschedulable workloads, and `newest` limits the initial rows to that many (0: no
-    limit).
+    node, and `unplaced` selects unschedulable workloads. `type` selects Events of a type, and `words` selects
+    Events that contain every word. `newest` limits the initial rows to that many (0: no limit).
     """
 
     service: str = ""

@@ -92,8 +92,8 @@ def _reports_stopped(context: CheckerContext, record: CommitRecord, workload: La
 
 
 def check_instances(context: CheckerContext) -> Findings:
-    """I-13: a workload with `disconnect: stop` never runs twice, and stops in time when its node is
-    disconnected. I-19: a node runs a workload once.
+    """I-13: a workload with `disconnect: stop` never runs in two copies at the same time, and stops in time
+    when its node is disconnected. I-19: a node runs at most one copy of a workload at a time.
 
     Runs are compared by the name of the workload, because a workload that is deleted and created again has a
     new uid.

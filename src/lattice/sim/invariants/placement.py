@@ -35,7 +35,8 @@ def check_placement(context: CheckerContext, record: CommitRecord, changes: list
                 since = context.unseen_since(record)
                 pools = context.snapshot.versions(LatticePool, f"/{pool}", since)
                 classes = context.snapshot.versions(LatticeNodeClass, f"/{kind}", since)
-                # One pair of versions that the writer may have known and that allows the placement is enough.
+                # The writer may have known any of these versions. One pair that allows the placement is
+                # enough.
                 reasons = [
                     forbidden_reason(change.new, *versions) for versions in product(pools, classes)
                 ] or [f"pool {pool} or class {kind} does not exist"]

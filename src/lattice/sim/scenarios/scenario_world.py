@@ -292,7 +292,7 @@ class ScenarioWorld:
         return [msgspec.json.decode(entry.value, type=kind) for entry in page.entries]
 
     def show_workloads(self) -> Iterator[str]:
-        """Workloads with state, node, and the reason without a node."""
+        """Workloads with state, node, and the reason of a failure or of a missing node."""
         for workload in self._list(LatticeWorkload):
             status = workload.status
             state = status.actual_state + (" ready" if status.ready else "")

@@ -36,8 +36,9 @@ FAULT_KINDS = (
 # Faults that are active without a break while faults are injected; a wrong clock rate lasts for the whole
 # run.
 PERMANENT_FAULTS = frozenset({"twice", "clock rate"})
-# The interval between faults of one kind is the drawn interval between any two faults, times the share of kinds
-# that take part, times this factor. The factor is not the number of kinds, so that a new kind changes no plan.
+# The average interval between faults of one kind is a drawn number of seconds, times the share of kinds that
+# take part, times this factor. The factor is a constant and not the number of kinds, so that a new kind
+# changes no plan.
 KIND_INTERVAL_FACTOR = 18
 
 

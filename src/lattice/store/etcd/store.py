@@ -166,7 +166,7 @@ class EtcdStore:
                 self._keys,
                 (start, start[:-1] + b"0"),
                 after,
-                # CatchUpHistory replaces the function before the stream runs.
+                # CatchUpHistory sets its own `publish` before the stream runs.
                 publish=lambda revision, changes: None,
             )
             return CatchUpHistory(stream, resource, self.write_progress_marker)

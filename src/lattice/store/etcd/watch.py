@@ -108,9 +108,9 @@ class WatchStream:
     async def _read_events(self, member: Member) -> None:
         stream = member.watch.Watch(metadata=NEED_LEADER)
         try:
-            # Begin at the last published revision: etcd rejects the watch if that revision is compacted. If
-            # the watch began at the next revision, etcd would accept it even after compaction has removed
-            # events: a deletion at that next revision, or the previous value of one of its changes.
+            # Begin at the last published revision, although its events arrive again: etcd rejects the watch
+            # once that revision is compacted. At the next revision, etcd would accept a watch even after a
+            # compaction that has removed a deletion at that next revision, or the previous value of a change.
             create = pb.WatchCreateRequest(
                 key=self.key_range[0],
                 range_end=self.key_range[1],

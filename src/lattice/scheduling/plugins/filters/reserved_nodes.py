@@ -1,4 +1,5 @@
-"""Kept: nodes that a data center reserves for certain services reject workloads without a service."""
+"""Kept (class ReservedNodes): nodes that a data center reserves for certain services reject workloads without
+a service."""
 
 from dataclasses import dataclass
 from typing import ClassVar

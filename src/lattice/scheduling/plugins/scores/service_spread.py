@@ -1,4 +1,4 @@
-"""SpreadService: prefer nodes and zones with fewer replicas of the same service."""
+"""SpreadService (class ServiceSpread): prefer nodes and zones with fewer replicas of the same service."""
 
 from dataclasses import dataclass
 from typing import ClassVar, cast
