@@ -1,6 +1,7 @@
 """Validate the readable parts of an object that cannot be decoded as its kind."""
 
 from collections.abc import Iterator
+from functools import cache
 from inspect import signature
 from typing import Any
 
@@ -16,11 +17,17 @@ from lattice.kinds.meta.validator import join_path
 def readable_part_problems(kind: type[Kind], obj: Any) -> Iterator[Cause]:
     """The problems of every part of the spec that can be decoded as its class and whose `problems` method
     needs only the part and its path."""
-    info = inspect.type_info(kind)
-    assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
-    for field in info.fields:
+    for field in _struct_type(kind).fields:
         if field.name == "spec":
             yield from _problems(field.type, obj.get("spec"), "spec")
+
+
+@cache
+def _struct_type(kind: type[Kind]) -> inspect.StructType:
+    # Inspecting a kind takes longer than the rest of its validation, and its result never changes.
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType), info  # noqa: S101 - a kind is a Struct by definition
+    return info
 
 
 def _problems(info: inspect.Type, value: Any, path: str) -> Iterator[Cause]:
