@@ -145,7 +145,10 @@ EVENTS = (
     ),
     Told("NodeDrained", "LatticeNode", "Normal", "The drain is done: no workloads are bound to the node."),
     Told(
-        "NodeRemoved", "LatticeNode", "Normal", "The node was deleted, and no workloads are left on the node."
+        "NodeRemoved",
+        "LatticeNode",
+        "Normal",
+        "The node was deleted: no workloads are left on it, or it was not ready, so its removal waited for none.",
     ),
     Told("WorkloadScheduled", "LatticeWorkload", "Normal", "The workload is bound to a node."),
     Told(

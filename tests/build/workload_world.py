@@ -416,6 +416,13 @@ class World:
         results.sort(key=lambda item: int(item.metadata.uid.removeprefix("uid-")))
         return [item.reason for item in results if not name or item.involved_object.name == name]
 
+    async def event_message(self, reason: str) -> str:
+        """The message of the only event with the reason."""
+        page = await self.store.list(Event.resource.id)
+        results = [msgspec.json.decode(entry.value, type=Event) for entry in page.entries]
+        (message,) = [item.message for item in results if item.reason == reason]
+        return message
+
     def _hear(self, change: Change) -> None:
         for agent in self.agents.values():
             agent.tell(change.key.path)

@@ -122,6 +122,10 @@ def test_scenario_error_lists_existing_words(line: str, fix: str) -> None:
     assert f"\n  fix: {fix}" in mistake(["world racks=1", line])
 
 
+def test_scenario_error_without_machines_says_how_to_begin() -> None:
+    assert mistake(["world", "power-off rack-1"]).endswith("\n  fix: begin the scenario with `world racks=1`")
+
+
 def test_scenario_without_a_world_is_refused() -> None:
     told = mistake(["# What it shows.", "workload lone"])
     assert (

@@ -21,8 +21,8 @@ class JoinRecord(msgspec.Struct, frozen=True):
     """The node that the machine joined as, and the addresses of servers from the join."""
 
     node: str
-    server: str = ""  # https://…
-    agents: tuple[str, ...] = ()  # host:port, the last reachable address first
+    server: str = ""  # https://…; several addresses are separated by commas
+    agents: tuple[str, ...] = ()  # host:port; the address of the last connection first
 
 
 @dataclass

@@ -16,8 +16,8 @@ from lattice.kinds.join_token import JOIN_PATH, fingerprint, parse_token
 
 REQUEST_TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 1 << 20
-# A discovery adds the servers that a response lists until it has this many servers. A response lists at most
-# the same number (MAX_LISTED_SERVERS).
+# `discover_agent_addresses` queries at most this many servers, unless it was given more. A response lists at
+# most the same number (MAX_LISTED_SERVERS).
 MAX_SERVERS_QUERIED = 8
 ERROR_BY_STATUS: dict[int, type[LatticeError]] = {
     401: UnknownUser,

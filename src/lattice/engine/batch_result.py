@@ -135,9 +135,9 @@ class BatchResult:
         times, last = self._earlier_picks(), {pick.row: place for place, pick in enumerate(self.picks)}
         places = list(last.values())
         subset = self._rows_after_picks(list(last), [times[place] + 1 for place in places])
-        # Only the last pick of a row can make the row rejected. The key is the index of the ask after that
-        # pick: the rejection counts from that ask on. The reasons are read in reverse, so that the first
-        # reason of a row overwrites the later reasons.
+        # Only the last pick of a row can make the row rejected. `newly_rejected` maps the index of the first
+        # ask after that pick to the reason that rejects the row from that ask on. The reasons are read in
+        # reverse, so that the first reason of a row overwrites the later reasons.
         newly_rejected: dict[int, Reason] = {}
         for reason, mask in reversed(
             collect_rejections(self.ask, subset, self.shape_cache.plugins.row_filters).items()

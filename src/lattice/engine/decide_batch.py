@@ -30,8 +30,8 @@ def can_batch(ask: Ask, profile: Profile, table: Table | None = None) -> bool:
     one score per domain.
 
     A filter of wide reach reads more than the row (see `plugin.Reach`), and therefore prevents a batch. With
-    `table`, a wide filter prevents a batch only if the filter rejects a row now: placing an additive ask (see
-    `Ask.is_additive`) does not make a filter without rejections reject a row.
+    `table`, a wide filter prevents a batch only if the filter rejects a row now: if it rejects none now, it
+    rejects none after additive asks (see `Ask.is_additive`) are placed.
     """
     plugins = ActivePlugins(ask, profile)
     if not ask.is_additive or (plugins.wide_scores and not plugins.domain_score):
@@ -145,10 +145,11 @@ def _reachable_rows(lookahead: _Lookahead, rows: Rowids, count: int, margin: flo
     """Return the best `count` rows and all rows within the margin behind the last of them: no other row can
     be picked by `count` asks.
 
-    The worst total is the lowest of the best `count` totals. Without a margin, rows with the worst total only
-    fill the places that better rows leave. With a margin, rounding can make better rows equal to these rows,
-    and rank then decides. All `count` picks may therefore fall on rows with the worst total, so up to `count`
-    of these rows are kept, lowest rank first.
+    The worst total is the lowest of the best `count` totals. Without a margin, rows with the worst total are
+    kept only until `count` rows are kept in all. With a margin, the score of a domain is added to the totals
+    later. Rounding can then make the worst total equal to better totals; rank decides, and all `count` picks
+    may fall on rows with the worst total. Therefore up to `count` of these rows are kept in addition to the
+    better rows, lowest rank first.
     """
     if len(rows) <= count:
         return rows

@@ -33,8 +33,8 @@ SubsetT_co = TypeVar("SubsetT_co", bound=SelectedRows, covariant=True)
 
 
 class DerivableTable(Protocol[TableT_co, SubsetT_co]):
-    """What derived columns and aggregates read of a table: its rows, all or a subset, and the log of fixed
-    changes."""
+    """What derived columns and aggregates read of a table: its rows, all or a subset, and the log of the
+    changes in fixed columns."""
 
     @property
     def count(self) -> int: ...

@@ -64,8 +64,8 @@ class BulkReason(Reason, Protocol):
     """A reason that renders the details of many rows at once, faster than row by row."""
 
     def details(self, table: Table, rows: Rowids) -> "Sequence[Shortfall]":
-        """The result of `detail` for every row; for rows in very many domains the details may state counts
-        instead of names."""
+        """The result of `detail` for every row. If the rows lie in very many topology domains, the shortfalls
+        may state the counts of the domains without their names."""
         ...
 
 
@@ -120,8 +120,9 @@ class Score(Protocol):
     def score(self, ask: Ask, rows: Rows) -> Floats:
         """Scores from 0 (worst) to 1 (best), one per row.
 
-        Implementations use only + - * / and comparisons, so that the score of a row never depends on
-        neighbouring rows.
+        Implementations use only + - * / and comparisons, row by row: another function of numpy, such as exp,
+        may round a value differently at another position of the array, and the score of a row must not depend
+        on the other rows.
         """
         ...
 

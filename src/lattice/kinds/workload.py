@@ -68,7 +68,12 @@ class WorkloadSpec(Part):
     desired_state: Annotated[DesiredState, Meta(description="Desired state; Running by default.")] = "Running"
     revision: Annotated[
         str,
-        Meta(pattern="^([0-9a-f]{24})?$", description="First 24 hex digits of the SHA-256 of the template."),
+        Meta(
+            pattern="^([0-9a-f]{24})?$",
+            description=(
+                "First 24 hex digits of the SHA-256 of containers, requests, limits and disconnect policy."
+            ),
+        ),
     ] = ""
     cluster: Annotated[
         str, Meta(description="LatticeCluster whose nodes the workload may use; empty means any node.")
@@ -222,8 +227,8 @@ class Retry(Part):
         bool,
         Meta(
             description=(
-                "true: the workload failed permanently after fewer failures, because a restart would "
-                "not help."
+                "true: the workload failed permanently before it reached `max` failures, because a restart "
+                "would not help."
             )
         ),
     ] = False
@@ -246,8 +251,9 @@ class Retry(Part):
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether the workload has failed permanently. `max` is the limit that was stored with the last
-        failure; a later change of the setting does not count."""
+        """Whether the workload counts as failed permanently. `max` is the limit that was stored with the last
+        failure; a later change of the setting counts only in `lifecycle.retry.is_exhausted`, which decides
+        whether the workload is restarted."""
         return self.final or (self.max is not None and (self.attempts or 0) >= self.max)
 
 

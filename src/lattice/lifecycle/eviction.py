@@ -5,7 +5,7 @@
 - Planned: the scheduler chose the workload as a victim of preemption and has not stored the choice. If the
   preemptor is gone, the victim is spared: the scheduler withdraws the choice.
 - Requested: the workload must leave. The workload controller orders the stop. On a silent node there is no
-  stop order: the controller releases a workload that fails over at once.
+  stop order: as soon as the workload may fail over, the controller releases it.
 - Stopping: the order to stop is stored, and a copy may still run on the node. If no cause is known (the
   cause ended, or a new leader has not decided yet), the state stays Stopping.
 - Released: the workload is no longer bound, and the scheduler may bind it again. A workload whose node was

@@ -21,8 +21,8 @@ class ReplicaObservation:
 
     # Replicas that are unschedulable for longer than the timeout, by service and node group.
     unschedulable: Mapping[str, Counter[NodeGroupKey]] = field(default_factory=dict)
-    # Services whose template needs other machines than some replica was created for. A service without
-    # replicas is included if it has changed since it was placed.
+    # Services whose template needs other machines now than when one of their replicas was created. A service
+    # without replicas is included if it has changed since it was placed.
     updated_services: frozenset[str] = frozenset()
     # Clusters in which bound replicas differ from placed replicas, a replica terminates, or the service of a
     # replica is gone.

@@ -97,6 +97,7 @@ def with_retry_request(metadata: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 
 def is_exhausted(retry: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> bool:
+    """Whether no restart follows, by the present policy and not by the stored `retry.max`."""
     return retry.final or (retry.attempts or 0) >= policy.max_attempts
 
 

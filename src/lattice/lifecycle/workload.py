@@ -1,10 +1,10 @@
 """The lifecycle decision for one workload, from the desired state, the agent's report, the last action and
 the time.
 
-Two identifiers keep an action from taking effect twice. The revision, here a digest of the template and not
-the revision of a commit, names what runs. The run number names one start of the revision. An agent starts a
-run once. A run that ended by itself is followed by the next run only after its end is stored in the retry
-state.
+Two identifiers keep an action from taking effect twice. The revision names what runs; here it is the digest
+of containers, requests, limits and disconnect policy, and not the revision of a commit. The run number names
+one start of the revision. An agent starts a run once. A run that ended by itself is followed by the next run
+only after its end is stored in the retry state.
 """
 
 from dataclasses import dataclass, field
@@ -160,8 +160,8 @@ class WorkloadInput:
     failover_reason: str = ""
 
     def age(self, time: datetime | None) -> float:
-        """Seconds since the time; 0 for a time in the future, which a clock that was set back leaves behind,
-        and infinite for None."""
+        """Seconds since the time. A time in the future, which means that the clock was set back, gives 0;
+        None gives infinity."""
         return float("inf") if time is None else max(0.0, (self.now - time).total_seconds())
 
 

@@ -115,7 +115,7 @@ def test_closed_pools_are_counted_by_cause() -> None:
         regions={"r1": {"quotas": {"maxClusters": 0}}},
     )
     found = why(a_world(twin, foreign, cloud, a_service()))
-    assert "1 closed (give it credentials of its own, or delete one of the two)" in found["reason"]
+    assert "1 closed (give one of the two its own credentials, or delete one of the two)" in found["reason"]
     assert "1 closed (state the budget in USD)" in found["reason"]
 
 

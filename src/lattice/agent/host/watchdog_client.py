@@ -82,8 +82,8 @@ class WatchdogClient:
         """The reason not to start an instance now, or None.
 
         After `stop_after` seconds without contact, a replacement may already run elsewhere (I-13). The agent
-        rejects a start as early as the watchdog would send SIGTERM. None for `stop_after`: the instance may
-        run without contact for any time.
+        rejects a start from the moment at which the watchdog would send SIGTERM to a running instance. None
+        for `stop_after`: the instance may run without contact for any time.
         """
         if stop_after is None:
             return None

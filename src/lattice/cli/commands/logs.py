@@ -52,7 +52,8 @@ class LogsOptions:
 @click.option("--prefix/--no-prefix", default=None, help="Print the replica's name before each line.")
 @with_connection
 def logs(connection: Connection, word: str, **options: Any) -> int:
-    """Show the output of a workload. For a service, of one ready replica or of all replicas.
+    """Show the output of a workload. For a service, of one replica (a ready one if there is any), or of all
+    replicas with --all.
 
     If the node does not answer, the last received lines are shown.
 

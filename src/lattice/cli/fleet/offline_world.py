@@ -38,7 +38,8 @@ _FIELDS_HINT = "`lattice crds {}` lists the fields"
 def load_world(sources: FleetInputs) -> World:
     """The world of the files, with the price and latency files of the command line.
 
-    The current time is set only with a ledger, because only a ledger records what a month has cost.
+    The world has the current time only if the files contain a ledger, because only a ledger records what was
+    spent in the current month.
     """
     reader = ManifestReader(sources.namespace)
     for document in load_manifests(sources.world_files, sources.recursive):
@@ -69,7 +70,8 @@ def load_changes(sources: FleetInputs) -> list[Kind]:
 
 @dataclass
 class ManifestReader:
-    """Collects objects, each validated as the server would and each name once; reports all problems together."""
+    """Collects objects. Every object is validated as the server would validate it; a name that appears twice
+    is a problem. All problems are reported together."""
 
     namespace: str
     # The objects are a user's changes: kinds that only Lattice writes are denied.

@@ -46,9 +46,12 @@ from lattice.store.protocol import Change, Delete, Entry, Key, Write
 # The key of the reconcile that looks at silent nodes of all zones together.
 ZONES_KEY = "*"
 MAY_STILL_RUN_MESSAGE = (
-    "no failover: on the silent node the workload keeps running under its previous disconnect policy, and "
-    "the current policy forbids a second copy until the node reports that the first copy has ended"
+    "no failover: the copy on the silent node still follows an earlier disconnect policy, which lets it run "
+    "without contact; the current policy forbids a second copy, so Lattice waits until the node reports that "
+    "the copy has ended"
 )
+EMPTIED_MESSAGE = "No workloads are left on the node"
+NOT_READY_MESSAGE = "The node was not ready, so its removal did not wait for its workloads"
 # Delay between the departure of a workload and the new count: many workloads may leave at once.
 RECOUNT_DELAY_S = 1.0
 
@@ -223,7 +226,8 @@ class NodeHealthController:
             if finalizers := [name for name in node.metadata.finalizers if name != NODE_FINALIZER]:
                 # Another finalizer holds the object: only ours is removed.
                 removal = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
-            event = self._recorder.event(node, "NodeRemoved", "No workloads are left on the node")
+            message = EMPTIED_MESSAGE if readiness.state == "Ready" else NOT_READY_MESSAGE
+            event = self._recorder.event(node, "NodeRemoved", message)
             await self.context.commit([removal, event])
             return None
         status = replace(self._status(node, readiness), workloads=self._count_workloads(entry, node))
@@ -344,8 +348,8 @@ class NodeHealthController:
         ) or (None if node.status.workloads is None else 0)
 
     def _may_remove(self, entry: Entry, node: LatticeNode, readiness: NodeReadiness) -> bool:
-        """Whether the node object may be deleted: a ready node when no workload is left on the node (I-27), a
-        silent node at once."""
+        """Whether the node object may be deleted: a ready node when no workload is left on the node (I-27),
+        every other node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
             return False
         # A workload cache that is older than the node may miss a binding that this revision of the node

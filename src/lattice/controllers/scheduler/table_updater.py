@@ -110,7 +110,11 @@ class TableUpdater:
         problems = self.scheduler_cache.problems
         for subject, problem in problems.items():
             if self._logged_anomalies.get(subject) != problem:
-                log.warning("the scheduler cannot count an object as it is stored", what=subject, why=problem)
+                log.warning(
+                    "the scheduler leaves out an object, or counts it with other than the stored amounts",
+                    what=subject,
+                    why=problem,
+                )
         self._logged_anomalies = dict(problems)
         self._is_filled = True
 
@@ -200,7 +204,8 @@ class TableUpdater:
         return placement.ask if placement is not None else None
 
     def _current_node(self, path: str) -> str:
-        """The node that the workload is bound to or leaves as a victim; empty if there is none."""
+        """The node to which the workload is bound, or which the workload leaves as a victim of preemption;
+        empty if there is none."""
         placement = self.table.placements.get(path)
         if placement is not None and placement.state == "bound":
             return self.table.names[placement.row]

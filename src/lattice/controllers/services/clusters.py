@@ -69,8 +69,8 @@ from lattice.store.protocol import Change, Check, Delete, Put, Write
 
 # Machines that are being created are polled at this interval.
 PROVISIONING_POLL_S = 5.0
-# Delay before a cluster with a problem of its provider is reconciled again, whatever the problem. Only a
-# missing adapter is not retried.
+# Delay before a cluster is reconciled again after any problem of its provider except a missing adapter, which
+# is not retried.
 PROVIDER_RETRY_S = 15.0
 # The longest time for the provider calls of one reconcile.
 PROVIDER_TIMEOUT_S = 600.0
@@ -90,7 +90,8 @@ class ClusterController:
     endpoint: Callable[[], str] = lambda: ""
     resync_s: float = 30.0
     name: str = "clusters"
-    # Nodes whose machine a running provider call is creating; the provider may not list the machine yet.
+    # Nodes for which a call that creates the machine is in progress; the provider may not list the machine
+    # yet.
     _creating: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -352,8 +353,9 @@ class ClusterController:
             spec, node_class = node.spec, self._classes.get(f"/{node.spec.node_class}")
             size = node_class.spec.size_on(spec.provider) if node_class else None
             if size is None:
-                # The class is missing or has no size for this provider. In a data center, the machine type of
-                # the same name in the offer has the size.
+                # The class is missing or has no size for this provider. In a data center, the size is that of
+                # the machine type that has the name of the node class, among the types that the
+                # StaticInfrastructure offers.
                 static = self._statics.get(f"/{spec.pool}")
                 types = compile_supply([static], PriceBook.builtin()).offers[0].types if static else ()
                 machine_type = next((offered for offered in types if offered.name == spec.node_class), None)

@@ -36,8 +36,8 @@ CLASS_FIELDS = {"cpu": "cores", "memory": "memory_gi", "storage": "storage_gi", 
 def relaxations(
     demand: Demand, service: LatticeService, policies: Sequence[LatticePlacementPolicy], fleet: Fleet
 ) -> list[ChangeOption]:
-    """Return all options that relax one requirement each, every option with its maximum strength.
-    `policies` are the policies that apply to the service."""
+    """Return all options that relax one requirement each, every option with its maximum strength, the largest
+    size of the change (see `ChangeOption`). `policies` are the policies that apply to the service."""
     options: list[ChangeOption] = []
     for requirement in demand.requirements:
         option = relax_requirement(requirement, demand, service, policies, fleet)
@@ -214,8 +214,8 @@ def _with_amount(service: LatticeService, resource: str, lowered: int) -> Any:
 
 
 def _with_container_amount(service: LatticeService, main_container: str, resource: str, lowered: int) -> Any:
-    """Return the service with the lower request: the main container first, then other containers if the
-    decrease is larger."""
+    """Return the service with the lower request: the decrease comes from the main container first, and from
+    the other containers if it is larger than the request of the main container."""
     containers, decrease = dict(service.spec.containers), service.spec.requests.get(resource, 0) - lowered
     for name in (main_container, *(container for container in containers if container != main_container)):
         own = parse_amounts(_requests(containers[name])).get(resource, 0)

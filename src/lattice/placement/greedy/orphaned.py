@@ -45,7 +45,8 @@ class OrphanedState:
         cluster_rates, offer_rates = dict[str, int](), Counter[str]()
         for cluster in clusters:
             name, spec, rate = cluster.metadata.name, cluster.spec, 0
-            # The cluster of a data center has the same name as pool and as infrastructure, and costs nothing.
+            # A cluster in a data center costs nothing: its `pool` and its `infrastructure` both name the data
+            # center.
             if spec.pool != spec.infrastructure:
                 for node_class, count in spec.nodes.items():
                     for _ in range(count):

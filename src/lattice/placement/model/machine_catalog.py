@@ -18,7 +18,8 @@ ROUNDING_TOLERANCE = 1e-9
 
 
 class MachineCatalog:
-    """Sizes and prices of the machine types of all offers as matrices: a row per type, a column per offer."""
+    """Sizes and prices of the machine types of all offers as matrices [type, offer]. The second index is the
+    row of the offer in the offer table."""
 
     def __init__(self, offers: Sequence[Offer], first_names: Sequence[str] = ()) -> None:
         """Types in the order of `first_names`, then all other types of the offers."""
@@ -33,7 +34,7 @@ class MachineCatalog:
         self.types: list[dict[str, MachineType]] = [
             {machine_type.name: machine_type for machine_type in offer.types} for offer in offers
         ]
-        # By offer: the GPU models that the offer counts in total; empty if the offer counts no GPUs in total.
+        # By offer: the GPU models that the offer counts in total (see `Limits.gpus`), or an empty set.
         self.gpu_models = [frozenset(offer.limits.gpus) for offer in offers]
         self.is_offered: Flags = np.zeros(shape, np.bool_)
         self.rate: Integers = np.zeros(shape, np.int64)
@@ -87,7 +88,7 @@ def untolerated_taints(demand: Demand, kind: MachineType) -> list[Taint]:
 def matches_gpu_model(demand: Demand, kind: MachineType) -> bool:
     """Whether the machine type has the GPU model of the demand; a type without a model does not match.
 
-    A static machine type always matches: the offer counts GPUs by model in total.
+    A static machine type always matches: its offer limits GPUs by model for the whole offer, not per machine.
     """
     return (
         not demand.gpu_model

@@ -56,7 +56,8 @@ class Limits:
     memory: int = NO_LIMIT
     clusters: int = NO_LIMIT
     nodes_per_cluster: int = NO_LIMIT
-    # Milli-GPUs by model, where the offer counts GPUs in total.
+    # Milli-GPUs by model. Not empty means that the offer *counts GPUs in total*: it limits each model by one
+    # number for the whole offer, not per machine.
     gpus: Mapping[str, int] = field(default_factory=dict)
 
 

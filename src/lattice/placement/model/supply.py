@@ -26,7 +26,7 @@ K = TypeVar("K", bound=Kind)
 
 # The currency of every price: a budget in another currency cannot be compared with prices.
 PRICE_CURRENCY = "USD"
-OVERLAP_FIX = "give it credentials of its own, or delete one of the two"
+OVERLAP_FIX = "give one of the two its own credentials, or delete one of the two"
 _SINGULAR = {"pool": "latticepool", "cloud": "cloudinfrastructure", "static": "staticinfrastructure"}
 
 

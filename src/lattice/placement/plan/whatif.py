@@ -106,7 +106,8 @@ class DependencyEviction:
             pending = set()
             for name in evicted:
                 pending.update(self.dependants.get(name, ()))
-        # Machines that became empty free capacity and budget for the evicted replicas.
+        # Remove the machines that became empty: their capacity and budget are then free for the evicted
+        # replicas.
         if all_evicted:
             remove_empty_machines(fleet, list(fleet.clusters))
         return all_evicted

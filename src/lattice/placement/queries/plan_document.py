@@ -122,7 +122,7 @@ def plan_document(plan: Plan, before: FleetState, after: FleetState, world: Worl
 def _pending_document(before: FleetState, world: World) -> Document | None:
     """Return the pending work that the plan assumes to be done; None without such work.
 
-    The current cost is the cost of the existing machines.
+    `before` is the cost of the existing machines, `after` the cost once the pending work is done.
     """
     current = FleetState.current(world)
     pending = [

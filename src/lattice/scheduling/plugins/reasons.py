@@ -1,4 +1,4 @@
-"""Rejection reasons of nodes that need no arithmetic, and text that reasons share."""
+"""Reasons to reject a node that are found without arithmetic, and text that reasons share."""
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass

@@ -41,7 +41,8 @@ class LeaderProxy:
     _session: aiohttp.ClientSession | None = field(default=None)
 
     async def forward(self, request: ForwardedRequest) -> Reply:
-        """Send the request to the leader as this server's user and return the leader's reply.
+        """Send the request to the leader as SERVER_USER, the user of this server and not of the client, and
+        return the leader's reply.
 
         A body without length becomes a stream. The server must have authorized the user before.
         `Unavailable` if no other server leads or the leader does not answer.

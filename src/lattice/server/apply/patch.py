@@ -1,7 +1,7 @@
 """Patches: JSON merge patch (RFC 7386), JSON patch (RFC 6902) and the strategic merge patch of core kinds.
 
-No function changes its inputs. A result shares unchanged parts with the target and lists with the patch:
-treat results as frozen.
+No function changes its inputs. A result shares its unchanged parts with the target, and its lists with the
+patch: treat results as frozen.
 """
 
 from dataclasses import dataclass, field

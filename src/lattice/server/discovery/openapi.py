@@ -232,7 +232,8 @@ def _v2_schema(schema: Schema) -> Schema:
     converted.pop("x-kubernetes-validations", None)
     if converted.pop(INT_OR_STRING_KEY, False):
         return converted | {"type": "string", "format": "int-or-string"}
-    # Old versions of kubectl reject a field without a property, so an open object lists no properties.
+    # If an object lists properties, old versions of kubectl reject every other field. An open object
+    # therefore lists none.
     if schema.get(PRESERVE_UNKNOWN_KEY):
         converted.pop("required", None)
         return converted

@@ -126,8 +126,8 @@ def _bound_or_reserved_node(workload: LatticeWorkload) -> str:
 def shortfalls(
     workload: LatticeWorkload, name: str, node: LatticeNode | None, workloads: Iterable[LatticeWorkload]
 ) -> list[str]:
-    """One message for each resource of which the node has less than the workload and the workloads that are
-    bound to the node, or have it reserved, request together."""
+    """One message for each resource that is short on the node: the requests of the workload, added to those
+    of the workloads that are bound to the node or have it reserved, exceed the allocatable amount."""
     allocatable = node.status.allocatable if node else {}
     neighbours = [
         neighbour
@@ -332,7 +332,8 @@ def _is_spread_candidate(workload: LatticeWorkload, node: LatticeNode) -> bool:
 
 
 def are_unschedulable(members: list[LatticeWorkload], snap: StateSnapshot) -> bool:
-    """Report whether the members of a gang cannot all be bound to what other workloads leave free.
+    """Report whether some member of a gang finds no feasible node when the members are bound one after
+    another to the capacity that other workloads leave free.
 
     Workloads of services, and workloads of at least the lowest priority in the gang, keep their resources;
     all other workloads count as absent.

@@ -202,9 +202,10 @@ class ScenarioWorld:
 
     def _machine(self, name: str) -> SimMachine:
         if name not in self.world.machines:
+            names = ", ".join(sorted(self.world.machines))
             raise Malformed(
                 f"no machine {name!r} exists",
-                fix=f"use one of {', '.join(sorted(self.world.machines)) or 'none: no machine exists'}",
+                fix=f"use one of {names}" if names else "begin the scenario with `world racks=1`",
             )
         return self.world.machines[name]
 

@@ -206,8 +206,8 @@ def run_synchronously(coro: Coroutine[Any, Any, T]) -> T:
 class RejectedWrites(NamedTuple):
     """Consecutive rejections of the same commit by revision conflicts.
 
-    `informed_attempts` is the number of latest rejections in a row in which the writer had already received
-    the conflicting revision when it sent the commit.
+    `informed_attempts` counts the latest successive rejections for which the writer had received the
+    conflicting revision before it sent the commit.
     """
 
     keys: tuple[str, ...] = ()

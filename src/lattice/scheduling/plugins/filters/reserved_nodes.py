@@ -1,5 +1,5 @@
-"""Kept (class ReservedNodes): nodes that a data center reserves for certain services reject workloads without
-a service."""
+"""ReservedNodes, stored and shown as `Kept`: nodes that a data center reserves for certain services reject
+workloads without a service."""
 
 from dataclasses import dataclass
 from typing import ClassVar

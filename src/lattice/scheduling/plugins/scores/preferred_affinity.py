@@ -22,8 +22,8 @@ class PreferredAffinity:
         return bool(ask.demands.affinity_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """The weighted mean over the preferences: n matching workloads in the domain score n/(n+1), a node
-        without the topology key scores 0."""
+        """The weighted mean over the preferences: n/(n+1) for n matching workloads in the domain of the node,
+        0 for a node without the topology key."""
         total = np.zeros(rows.count, np.float32)
         for preference in ask.demands.affinity_preferences:
             counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
@@ -43,8 +43,8 @@ class PreferredAntiAffinity:
         return bool(ask.demands.anti_affinity_preferences)
 
     def score(self, ask: WorkloadAsk, rows: NodeTable) -> Floats:
-        """The weighted mean over the preferences: n matching workloads in the domain score 1/(n+1), a node
-        without the topology key scores 1."""
+        """The weighted mean over the preferences: 1/(n+1) for n matching workloads in the domain of the node,
+        1 for a node without the topology key."""
         total = np.zeros(rows.count, np.float32)
         for preference in ask.demands.anti_affinity_preferences:
             counts = rows.topology_counts(ask.demands.namespace, preference.term.selector)
