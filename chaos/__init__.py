@@ -4,5 +4,5 @@ simulator's checker."""
 import sys
 from pathlib import Path
 
-# The e2e tests hold wire.py, the HTTP client for servers.
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "e2e"))
+# tests/build holds wire.py, the HTTP client for servers.
+sys.path.append(str(Path(__file__).parents[1] / "tests"))

@@ -1,7 +1,10 @@
 """The benchmarks report missed targets and unknown arguments."""
 
 import ast
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,17 @@ def imported_modules(name: str, imports: set[str]) -> set[str]:
 def test_make_gives_a_benchmark_the_builders_that_it_imports(environment: str, module: str) -> None:
     needs_builders = any(name.split(".")[0] == "build" for name in imported_modules(module, set()))
     assert needs_builders == (environment == "PYTHONPATH=tests ")
+
+
+@pytest.mark.parametrize("name", ["bench.__main__", "bench.control", "bench.page", "chaos.trial"])
+def test_programs_with_builders_start_from_the_project(name: str) -> None:
+    """`tests` is on the path of pytest, so an import here would not show a path that a recipe lacks."""
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    if name.startswith("bench"):
+        environment["PYTHONPATH"] = "tests"
+    command = [sys.executable, "-c", f"import {name}"]
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_make_runs_every_benchmark() -> None:

@@ -152,7 +152,7 @@ def test_derive_eviction(
 
 
 @pytest.mark.parametrize("desired", ["Stopped", "Deleted"])
-def test_a_workload_that_shall_not_run_is_stopped_and_not_evicted(desired: str) -> None:
+def test_workload_that_must_not_run_is_not_evicted(desired: str) -> None:
     stopping = a_replica_of_web(desired=desired, **STOPPED)
     assert derive_eviction(stopping).state is NOT_EVICTING
     assert derive_eviction(stopping, [DRAINED]).state is REQUESTED, "it must also leave the node"
@@ -315,7 +315,7 @@ def test_drain_plans_again_unless_the_eviction_is_final(eviction: Eviction, is_e
 
 
 @pytest.mark.parametrize(("is_available", "is_due"), [*product((True, False), repeat=2)])
-def test_drain_keeps_a_replica_that_recovers_unless_a_taint_evicts_it(
+def test_drain_keeps_a_recovered_replica_unless_tainted(
     is_available: bool, is_due: bool
 ) -> None:
     resident = NodeWorkload("default/web-0", "default/web", is_available=is_available)

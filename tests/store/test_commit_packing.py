@@ -54,7 +54,7 @@ def fewest_commits(groups: list[CommitCost]) -> int:
 
 
 @given(groups=st.lists(COSTS, max_size=25))
-def test_commits_are_within_limits_in_order_and_as_few_as_possible(groups: list[CommitCost]) -> None:
+def test_commits_are_few_ordered_and_within_limits(groups: list[CommitCost]) -> None:
     commits = list(pack_commits(groups, lambda cost: cost, LIMITS))
     joined: list[CommitCost] = []
     for commit in commits:

@@ -52,7 +52,7 @@ def restored(obj: Kind) -> Kind:
     return decode_object(obj.resource.id, msgspec.json.encode(obj))
 
 
-def test_user_declared_kinds_are_those_without_hint_about_their_manager() -> None:
+def test_user_declared_kinds_have_no_managed_hint() -> None:
     assert set(PLACEMENT_KINDS) <= set(LATTICE_KINDS)
     assert set(CONFIG_KINDS) < set(DECLARED_KINDS)
     assert {kind for kind in PLACEMENT_KINDS if not kind.resource.managed_hint} == set(DECLARED_KINDS)

@@ -126,7 +126,7 @@ def test_workload_is_counted_on_its_latest_node_only(before: str, after: str) ->
 LEAVING = Condition(type="Leaving", status="True", reason="Preempted")
 
 
-def test_victim_leaves_its_node_until_unbound_or_bound_elsewhere() -> None:
+def test_victim_leaves_its_node_until_it_is_unbound_or_moved() -> None:
     cache = a_cache(a_node("n1"), a_node("n2"))
     evictions = cache.scheduler.evictions
     for _ in range(2):
