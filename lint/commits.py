@@ -32,10 +32,25 @@ def problems(commit: Commit) -> Iterator[str]:
         yield f"the subject has {len(commit.subject)} characters, at most {MAX_SUBJECT} fit a line"
     if match is None:
         yield "the subject must read `area: verb …` in lower case, where the area is a folder"
+    elif unknown := [area for area in match["areas"].split(", ") if not is_area(area)]:
+        yield f"{unknown[0]!r} is no folder or module of the project"
     elif match["verb"] in NOT_VERBS:
         yield f"the subject must begin with a verb, not with {match['verb']!r}"
     if not commit.body.strip() and any(name.startswith("src/") for name in commit.files):
         yield "a change of src/ needs a body that says why"
+
+
+def is_area(name: str) -> bool:
+    """Whether the area of a subject is a folder or module of the project, from its root, `src/lattice` or `docs`."""
+    paths = [base / name for base in (ROOT, ROOT / "src", ROOT / "src" / "lattice", ROOT / "docs")]
+    return any(path.exists() or path.with_suffix(".py").exists() for path in paths)
+
+
+def has_whole_history() -> bool:
+    """Whether this is a git checkout with all its commits."""
+    command = ["git", "rev-parse", "--is-shallow-repository"]
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return process.returncode == 0 and process.stdout.strip() == "false"
 
 
 def read_commits(commits: str) -> list[Commit]:
@@ -55,8 +70,9 @@ def main(arguments: list[str]) -> int:
         checked = read_commits(commits)
     except (OSError, subprocess.CalledProcessError) as error:
         sys.stdout.write(f"commit subjects are not checked: git cannot read {commits} here ({error})\n")
-        # A source archive or a shallow clone lacks the default range; a range that the user names must exist.
-        return 2 if arguments else 0
+        # A source archive or a shallow clone lacks the default range. A whole clone and a range that the user names
+        # must have it.
+        return 2 if arguments or has_whole_history() else 0
     count = 0
     for commit in checked:
         for problem in problems(commit):

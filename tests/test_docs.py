@@ -175,6 +175,16 @@ def test_pages_begin_with_a_title(path: Path) -> None:
         ).startswith("# ")
 
 
+@pytest.mark.parametrize("name", ["concepts.md", "contributing.md", "reliability.md"])
+def test_named_modules_exist(name: str) -> None:
+    """A page names a module by its path from the project, `src/lattice` or, in concepts, `controllers`."""
+    bases = [ROOT, ROOT / "src" / "lattice", ROOT / "src" / "lattice" / "controllers"]
+    text = (ROOT / "docs" / name).read_text()
+    paths = set(re.findall(r"`([a-z_0-9]+(?:/[a-z_0-9]+)+\.py)`", text))
+    assert paths
+    assert [path for path in sorted(paths) if not any((base / path).exists() for base in bases)] == []
+
+
 def test_decisions_are_numbered_and_listed() -> None:
     folder = ROOT / "docs" / "decisions"
     pages = sorted(path.name for path in folder.glob("0*.md"))

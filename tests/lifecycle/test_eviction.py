@@ -315,9 +315,7 @@ def test_drain_plans_again_unless_the_eviction_is_final(eviction: Eviction, is_e
 
 
 @pytest.mark.parametrize(("is_available", "is_due"), [*product((True, False), repeat=2)])
-def test_drain_keeps_a_recovered_replica_unless_tainted(
-    is_available: bool, is_due: bool
-) -> None:
+def test_drain_keeps_a_recovered_replica_unless_tainted(is_available: bool, is_due: bool) -> None:
     resident = NodeWorkload("default/web-0", "default/web", is_available=is_available)
     drain = plan_drain([resident], {})
     by_taint = [next(iter(drain.evictions))] if is_due else []

@@ -240,6 +240,17 @@ async def test_removed_silent_node_releases_terminating_workloads() -> None:
         assert await world.store.get(Key(LatticeWorkload.resource.id, "default", "w")) is None
 
 
+async def test_removed_silent_node_without_workloads_was_empty() -> None:
+    async with running_world() as world:
+        agent = await world.join("n1")
+        await add_node_finalizer(world, "n1")
+        agent.cut()
+        await world.run(60)
+        await world.delete(LatticeNode, "/n1")
+        await world.run(5)
+        assert await world.event_message("NodeRemoved") == "No workloads are left on the node"
+
+
 async def test_node_keeps_finalizers_of_others() -> None:
     async with running_world() as world:
         await world.join("n1")

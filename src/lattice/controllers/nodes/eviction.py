@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from msgspec.structs import replace
 
-from lattice.controllers.nodes.surge_turns import SURGE_TURN_S, SurgeTurns
+from lattice.controllers.nodes.surge_queue import SURGE_HOLD_S, SurgeQueue
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
@@ -76,7 +76,7 @@ class EvictionController:
         # Nodes with a drain or a NoExecute taint at their last reconcile; True for a drain. A change of a
         # workload wakes only these nodes.
         self._checked_nodes: dict[str, bool] = {}
-        self._surge_turns = SurgeTurns(self.context.clock.monotonic)
+        self._surge_queue = SurgeQueue(self.context.clock.monotonic)
         self._surge_listeners: list[Callable[[Iterable[str]], None]] = []
 
     def loop(self) -> Loop:
@@ -103,7 +103,7 @@ class EvictionController:
     def surges(self) -> Mapping[str, str]:
         """Services, by path, that need a surge replica before a drain can go on, each with a workload that
         waits for the surge."""
-        return self._surge_turns.surges()
+        return self._surge_queue.surges()
 
     async def reconcile(self, key: str) -> Requeue | None:
         entry, node = self._nodes.entry(key), self._nodes.get(key)
@@ -152,7 +152,7 @@ class EvictionController:
         if drain is not None and drain.surge_services:
             # A replica counts as unschedulable only after the grace period.
             delays.append(
-                SURGE_TURN_S if drain.is_surge_unschedulable else max(1.0, self.unschedulable_grace_s)
+                SURGE_HOLD_S if drain.is_surge_unschedulable else max(1.0, self.unschedulable_grace_s)
             )
         if drain is not None and not evicted_by_taint <= {eviction.name for eviction in by_taint}:
             delays.append(SPARED_RECHECK_S)
@@ -264,6 +264,6 @@ class EvictionController:
 
         `surges` holds the waiting workload by service; None if no workload of the node needs an eviction any more.
         """
-        if changed := self._surge_turns.update(key, surges, is_unschedulable=is_unschedulable):
+        if changed := self._surge_queue.update(key, surges, is_unschedulable=is_unschedulable):
             for listener in self._surge_listeners:
                 listener(sorted(changed))

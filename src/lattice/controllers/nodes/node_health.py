@@ -226,7 +226,7 @@ class NodeHealthController:
             if finalizers := [name for name in node.metadata.finalizers if name != NODE_FINALIZER]:
                 # Another finalizer holds the object: only ours is removed.
                 removal = with_metadata(entry, lambda metadata: metadata | {"finalizers": finalizers})
-            message = EMPTIED_MESSAGE if readiness.state == "Ready" else NOT_READY_MESSAGE
+            message = EMPTIED_MESSAGE if self._is_empty(entry, node) else NOT_READY_MESSAGE
             event = self._recorder.event(node, "NodeRemoved", message)
             await self.context.commit([removal, event])
             return None
@@ -352,17 +352,22 @@ class NodeHealthController:
         every other node at once."""
         if not node.metadata.deletion_timestamp or NODE_FINALIZER not in node.metadata.finalizers:
             return False
-        # A workload cache that is older than the node may miss a binding that this revision of the node
-        # counts (I-27).
-        name, is_current = node.metadata.name, self._workloads.revision >= entry.revision
-        is_empty = (
-            is_current
+        # A silent node reports no stop, so do not wait for its workloads: `_removed_node_state` waits until
+        # their copies have certainly ended.
+        return self._is_empty(entry, node) or readiness.state != "Ready"
+
+    def _is_empty(self, entry: Entry, node: LatticeNode) -> bool:
+        """Whether no workload is bound or reserved on the node.
+
+        A workload cache that is older than the node may miss a binding that this revision of the node counts
+        (I-27).
+        """
+        name = node.metadata.name
+        return (
+            self._workloads.revision >= entry.revision
             and not self._workloads.by_index("node", name)
             and not self._workloads.by_index("prepared", name)
         )
-        # A silent node reports no stop, so do not wait for its workloads: `_removed_node_state` waits until
-        # their copies have certainly ended.
-        return is_empty or readiness.state != "Ready"
 
     def _reconcile_zones(self) -> Requeue:
         """Decide from which silent nodes workloads may fail over, within the eviction rate and the outage

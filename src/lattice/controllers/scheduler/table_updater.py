@@ -107,11 +107,12 @@ class TableUpdater:
         self._apply_workload_changes(now)
         if self.disruption_budgets.has_eased(queue.is_awaited(Wakes.DISRUPTION_LIMITS_EASED)):
             queue.wake(Wakes.DISRUPTION_LIMITS_EASED, now.monotonic)
+        # The scheduler leaves these objects out, or counts them with other than the stored amounts.
         problems = self.scheduler_cache.problems
         for subject, problem in problems.items():
             if self._logged_anomalies.get(subject) != problem:
                 log.warning(
-                    "the scheduler leaves out an object, or counts it with other than the stored amounts",
+                    "object counted differently",
                     what=subject,
                     why=problem,
                 )

@@ -446,8 +446,8 @@ def _placement_key(placement: ServicePlacement) -> tuple[str, str, str, int | No
 
 def _is_news(condition: Condition, previous: ServiceStatus) -> bool:
     """Whether the previous status lacks the condition, or has it with another status, reason or message."""
-    before = find_condition(previous.conditions, condition.type)
-    return before is None or (before.status, before.reason, before.message) != (
+    stored = find_condition(previous.conditions, condition.type)
+    return stored is None or (stored.status, stored.reason, stored.message) != (
         condition.status,
         condition.reason,
         condition.message,

@@ -156,7 +156,7 @@ PLANTED_BUGS: dict[str, PlantedBug] = {
     "acts-before-it-is-told": PlantedBug(
         "a restarted agent acts on the assignments of the previous agent process",
         ("I-19",),
-        lifecycle.acts_before_it_is_told,
+        lifecycle.acts_before_assignments,
     ),
     "unheard-limit": PlantedBug(
         "a commit of machines ignores a concurrent reduction of the budget", ("I-20",), money.unheard_limit

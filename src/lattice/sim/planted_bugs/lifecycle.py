@@ -90,7 +90,7 @@ def contact_too_late() -> None:
     patch_attribute(session.AgentSession, "_on_heartbeat_ack", on_late_ack)
 
 
-def acts_before_it_is_told() -> None:
+def acts_before_assignments() -> None:
     """A restarted agent acts on the assignments of the previous agent process."""
     original = executor.Executor.__post_init__
 
@@ -164,7 +164,7 @@ def mute() -> None:
     patch_attribute(
         binding_records.BindingRecords,
         "mark_unschedulable",
-        lambda self, entry, reason, kinds, grounds: mark_unschedulable(self, entry, "", kinds, grounds),
+        lambda self, entry, reason, kinds, record: mark_unschedulable(self, entry, "", kinds, record),
     )
 
 
