@@ -19,6 +19,8 @@ NODE_CLASS_LABEL = "lattice.dev/node-class"
 # Finalizer of a node that a joining agent created. A deleted node that is ready is removed only after its
 # last workload is gone; a deleted node that is not ready is removed immediately.
 NODE_FINALIZER = "lattice.dev/node"
+# Annotation of a joined machine: the cluster that its join token names.
+PINNED_CLUSTER_ANNOTATION = "lattice.dev/joined-cluster"
 # Condition of a draining node: True when all its workloads are gone.
 DRAINED_CONDITION = "Drained"
 # Condition of a node whose agent reports implausible values; the scheduler binds no workload to the node.
@@ -175,6 +177,11 @@ class LatticeNode(Kind):
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
+
+    @property
+    def is_joined_machine(self) -> bool:
+        """Whether the owner of the machine joined it: no provider made it, and Lattice never removes it."""
+        return NODE_FINALIZER in self.metadata.finalizers
 
     def problems(self) -> Iterator[Cause]:
         for index, taint in enumerate(self.spec.taints):

@@ -39,6 +39,7 @@ class LocalProvider:
     server_address: Callable[[], str]
     clock: Clock
     name: str = "local"
+    creates_machines: bool = True
     command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
     flags: Sequence[str] = ()
     stop_timeout_s: float = AGENT_STOP_TIMEOUT_S

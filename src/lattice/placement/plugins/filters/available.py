@@ -10,7 +10,6 @@ from lattice.kinds.constraints import Toleration
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
 from lattice.placement.model.offer import MachineType, Offer
-from lattice.placement.model.replica_quotes import any_type
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
@@ -73,6 +72,8 @@ class ReplicaTooLarge:
         violates."""
         offer, needs = offer_at(table, row), self.demand.effective_needs
         types = offer.types
+        if offer.is_manual:
+            return [join_shortfall(self.demand, offer)]
         if not types:
             return [Shortfall("machines", "a node class", "none", "a node class")]
         short = list(_size_shortfalls(self.demand, offer))
@@ -101,6 +102,19 @@ class ReplicaTooLarge:
                 "such a node class",
             )
         ]
+
+
+def join_shortfall(demand: Demand, offer: Offer) -> Shortfall:
+    """What a pool of joined machines lacks: a machine with the free capacity for one replica."""
+    amounts = " and ".join(
+        f"{format_amount(name, amount)} {name}" for name, amount in demand.effective_needs.items()
+    )
+    return Shortfall(
+        "joined machine",
+        f"one with {amounts} free",
+        "none",
+        f"join a machine with `lattice tokens create --pool {offer.name}`",
+    )
 
 
 def _size_shortfalls(demand: Demand, offer: Offer) -> Iterator[Shortfall]:
@@ -159,7 +173,7 @@ class Available:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        can_host = fleet_of(rows).quotes.machine_fit(ask.demand).can_host
+        can_host = fleet_of(rows).quotes.hosts(ask.demand)
         hints = fleet_of(rows).table.reopen_hints
         closed: dict[Reason, Flags] = {
             OfferClosed(hint): offer_mask(rows, ("closed", hint), _has_reopen_hint(hint)) for hint in hints
@@ -167,7 +181,7 @@ class Available:
         return {
             **closed,
             OfferClosed(LOST_OFFER_HINT): rows.column("lost").copy(),
-            ReplicaTooLarge(ask.demand): ~select_rows(rows, any_type(can_host)),
+            ReplicaTooLarge(ask.demand): ~select_rows(rows, can_host),
         }
 
 
