@@ -13,6 +13,7 @@ from lattice.placement.model.offer import MachineType, Offer
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
+    join_shortfall,
     join_sorted,
     offer_at,
     offer_mask,
@@ -102,19 +103,6 @@ class ReplicaTooLarge:
                 "such a node class",
             )
         ]
-
-
-def join_shortfall(demand: Demand, offer: Offer) -> Shortfall:
-    """What a pool of joined machines lacks: a machine with the free capacity for one replica."""
-    amounts = " and ".join(
-        f"{format_amount(name, amount)} {name}" for name, amount in demand.effective_needs.items()
-    )
-    return Shortfall(
-        "joined machine",
-        f"one with {amounts} free",
-        "none",
-        f"join a machine with `lattice tokens create --pool {offer.name}`",
-    )
 
 
 def _size_shortfalls(demand: Demand, offer: Offer) -> Iterator[Shortfall]:

@@ -11,8 +11,7 @@ from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import offers_gpu_model
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.plugins.filters.available import join_shortfall
-from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, select_rows
+from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, join_shortfall, select_rows
 
 
 @dataclass(frozen=True, eq=False)
