@@ -1,7 +1,9 @@
 """Joined machines in the trial fleet: capacity of their own size, claimed by a cluster when used."""
 
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from build.joined_machines import GIB, a_joined_machine, a_manual_world
 from build.objects import make_object
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.node import PINNED_CLUSTER_ANNOTATION, LatticeNode
+from lattice.lifecycle.replica_observation import ReplicaObservation
+from lattice.placement.greedy.commit_stages import decide_stages
 from lattice.placement.greedy.machine_choice import class_counts, machine_counts, remove_empty_machines
 from lattice.placement.greedy.place_all import place_all
 from lattice.placement.model.fleet import Fleet
@@ -103,7 +107,8 @@ def a_claimed(name: str = "box", cluster: str = "p1-001", **parts: Any) -> Latti
 
 
 def a_cluster(**nodes: int) -> LatticeCluster:
-    spec = {"pool": "p1", "provider": "metal", "region": "p1-1", "nodes": nodes}
+    rules = a_manual_world(a_service()).demands["default/api"].rules.hash
+    spec = {"pool": "p1", "provider": "metal", "region": "p1-1", "nodes": nodes, "policyHash": rules}
     return make_object(LatticeCluster, "p1-001", spec=spec)
 
 
@@ -195,3 +200,21 @@ def test_replicas_fit_exactly_where_whole_machines_have_capacity(
     assert bought == min(
         max_nodes, -(-max(0, replicas - sum(count // need for count in cores)) // (4 // need))
     )
+
+
+def test_unschedulable_replica_moves_to_a_joined_machine_of_another_size() -> None:
+    """A drained machine: the replacement is scheduled on the class of the machine that leaves, and fits on
+    another joined machine of the same cluster."""
+    service = a_service(replicas=1)
+    placements = [{"pool": "p1", "cluster": "p1-001", "node": "joined-4c-16g", "replicas": 1}]
+    placed_service = msgspec.convert(
+        {**msgspec.to_builtins(service), "status": {"placements": placements}}, type(service), strict=False
+    )
+    drained = a_joined_machine(
+        "small", spec={"cluster": "p1-001", "nodeClass": "joined-4c-16g", "unschedulable": True}
+    )
+    other = a_joined_machine("large", 8, spec={"cluster": "p1-001", "nodeClass": "joined-8c-32g"})
+    world = a_manual_world(a_pool(**RACK), a_cluster(), drained, other, placed_service)
+    waiting = {"default/api": Counter({("p1-001", "joined-4c-16g"): 1})}
+    decided = decide_stages(world, ReplicaObservation(unschedulable=waiting))
+    assert placed_nodes(decided.fleet) == ["large"]

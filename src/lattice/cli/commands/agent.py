@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -10,13 +11,16 @@ import click
 
 from lattice.cli.client.daemon_flags import config_flag
 from lattice.cli.client.options import Duration
-from lattice.cli.commands.agent_machine import parse_ports, read_machine
+from lattice.cli.commands.agent_machine import AgentOptions, parse_ports, read_machine
 from lattice.cli.commands.server import configure_logging, install_stop_event
 from lattice.cli.output import messages as say
 from lattice.errors import Conflict, LatticeError, Unavailable, UsageError
 
 if TYPE_CHECKING:
+    from random import Random
+
     from lattice.agent.executor import Executor
+    from lattice.agent.host.machine_info import MachineInfo
     from lattice.agent.host.runtime_protocol import Runtime
     from lattice.agent.identity import Identity
     from lattice.agent.session import Agent
@@ -27,35 +31,6 @@ if TYPE_CHECKING:
 # In the data folder: `lattice agent --leave` asks the running agent to leave.
 LEAVE_FILE = "leave"
 LEAVE_POLL_S = 1.0
-
-
-@dataclass(frozen=True)
-class AgentOptions:
-    # One or several URLs, separated by commas.
-    server: str
-    server_file: str
-    token: str
-    data_dir: str
-    name: str
-    runtime: str
-    cpu: str
-    memory: str
-    disk: str
-    gpus: tuple[str, ...]
-    gpu_model: str
-    detect: bool
-    extended: tuple[str, ...]
-    licences: tuple[str, ...]
-    machine_image: str
-    machine_file: str
-    reserve: tuple[str, ...]
-    labels: tuple[str, ...]
-    ports: str
-    address: str
-    grace: float
-    stop_on_exit: bool
-    clear: bool
-    leave: bool
 
 
 @click.command()
@@ -288,11 +263,9 @@ async def _serve(
 
     from lattice.agent import join
     from lattice.agent.certificate_renewal import CertificateRenewal
-    from lattice.agent.host.usage import NodeMeter
-    from lattice.agent.identity import Identity, JoinRecord
+    from lattice.agent.identity import Identity
     from lattice.agent.port_block import PortBlock
-    from lattice.agent.session import MAX_ADDRESSES, Agent, NodeRemoved
-    from lattice.agent.transport import GrpcTransport
+    from lattice.agent.session import NodeRemoved
 
     identity, rng = Identity.load(folder), random.Random()  # noqa: S311 - jitter
     if options.leave and not identity.has_joined:
@@ -310,10 +283,47 @@ async def _serve(
     def servers() -> str:
         return _read_server_file(options.server_file) or options.server or identity.join_record.server
 
+    async def renew_certificate() -> bytes:
+        return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
+
     port_block = None if options.ports else PortBlock(folder)
     ports = parse_ports(options.ports) if port_block is None else port_block.port_range
     machine = read_machine(options, folder, runtimes, ports)
-    meter = NodeMeter(executor.clock, folder)
+    agent = _build_agent(options, executor, identity, machine, servers, rng)
+    if options.leave:
+        agent.leave()
+    await agent.discover_servers()
+    try:
+        await _run_until_stopped(
+            agent.run(),
+            CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run(),
+            _watch_leave_request(folder, agent),
+        )
+    except NodeRemoved:
+        # The node was removed: delete the credentials, so that the machine can join again with a new token.
+        identity.forget()
+        (folder / LEAVE_FILE).unlink(missing_ok=True)
+        if not agent.is_leaving:
+            raise
+        say.note("this machine has left: its workloads have moved and its node is deleted")
+    if options.stop_on_exit:
+        await executor.stop_all()
+
+
+def _build_agent(
+    options: AgentOptions,
+    executor: "Executor",
+    identity: "Identity",
+    machine: "MachineInfo",
+    servers: Callable[[], str],
+    rng: "Random",
+) -> "Agent":
+    """The agent of a joined machine; `servers` returns the current addresses of the servers."""
+    from lattice.agent import join
+    from lattice.agent.host.usage import NodeMeter
+    from lattice.agent.identity import JoinRecord
+    from lattice.agent.session import MAX_ADDRESSES, Agent
+    from lattice.agent.transport import GrpcTransport
 
     def save_addresses(*addresses: str) -> None:
         # A full disk must not cut the agent off from the control plane.
@@ -335,43 +345,21 @@ async def _serve(
     async def rejoin() -> bool:
         return await asyncio.to_thread(_try_rejoin, identity, replace(options, server=servers()))
 
-    async def renew_certificate() -> bytes:
-        return await asyncio.to_thread(join.renew_expired_certificate, identity, servers())
-
-    agent = Agent(
+    return Agent(
         executor,
         GrpcTransport(lambda: identity),
         executor.clock,
         rng,
         machine.registration,
         list(identity.join_record.agents),
+        node_usage=NodeMeter(executor.clock, identity.folder).usage,
+        # With explicit limits the agent is one of several on the machine: it reports only the usage of its own
+        # workloads.
+        shares_machine=bool(options.cpu or options.memory or options.disk),
+        discover_addresses=discover_addresses,
+        on_connected=save_addresses,
+        rejoin=rejoin,
     )
-    agent.node_usage, agent.discover_addresses, agent.on_connected, agent.rejoin = (
-        meter.usage,
-        discover_addresses,
-        save_addresses,
-        rejoin,
-    )
-    # With explicit limits the agent is one of several on the machine: it reports only the usage of its own workloads.
-    agent.shares_machine = bool(options.cpu or options.memory or options.disk)
-    if options.leave:
-        agent.leave()
-    await agent.discover_servers()
-    try:
-        await _run_until_stopped(
-            agent.run(),
-            CertificateRenewal(identity, agent, executor.clock, rng, renew_certificate).run(),
-            _watch_leave_request(folder, agent),
-        )
-    except NodeRemoved:
-        # The node was removed: delete the credentials, so that the machine can join again with a new token.
-        identity.forget()
-        (folder / LEAVE_FILE).unlink(missing_ok=True)
-        if not agent.is_leaving:
-            raise
-        say.note("this machine has left: its workloads have moved and its node is deleted")
-    if options.stop_on_exit:
-        await executor.stop_all()
 
 
 async def _watch_leave_request(folder: Path, agent: "Agent") -> NoReturn:

@@ -1,6 +1,8 @@
-"""What `lattice agent` reports about its machine: detected, from the machine file, or from flags."""
+"""The options of `lattice agent`, and what the agent reports about its machine: detected, from the machine file,
+or from flags."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +11,41 @@ from lattice.errors import LatticeError, UsageError
 if TYPE_CHECKING:
     from lattice.agent.host.machine_file import MachineFacts
     from lattice.agent.host.machine_info import MachineInfo
-    from lattice.cli.commands.agent import AgentOptions
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """The options of `lattice agent`."""
+
+    # One or several URLs, separated by commas.
+    server: str
+    server_file: str
+    token: str
+    data_dir: str
+    name: str
+    runtime: str
+    cpu: str
+    memory: str
+    disk: str
+    gpus: tuple[str, ...]
+    gpu_model: str
+    detect: bool
+    extended: tuple[str, ...]
+    licences: tuple[str, ...]
+    machine_image: str
+    machine_file: str
+    reserve: tuple[str, ...]
+    labels: tuple[str, ...]
+    ports: str
+    address: str
+    grace: float
+    stop_on_exit: bool
+    clear: bool
+    leave: bool
 
 
 def read_machine(
-    options: "AgentOptions", folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]
+    options: AgentOptions, folder: Path, runtimes: tuple[str, ...], ports: tuple[int, int]
 ) -> "MachineInfo":
     """The machine as its agent registers it. Flags win over the machine file, both win over detection."""
     from urllib.parse import urlsplit

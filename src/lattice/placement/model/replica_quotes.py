@@ -103,12 +103,13 @@ class Quotes:
         return fit
 
     def hosts(self, demand: Demand) -> Flags:
-        """Mask of the offers with a machine type or a joined machine that fits one replica when empty."""
+        """Mask of the offers with a machine type or a joined machine that fits one replica when empty, and of
+        the manual offers, which a machine of any size may join."""
         return any_type(self.machine_fit(demand).can_host) | self._joined_hosts(demand)
 
     def _joined_hosts(self, demand: Demand) -> Flags:
         machines = self._inventory.machines
-        hosts = np.zeros(self._table.count, np.bool_)
+        hosts = np.array([offer.is_manual for offer in self._table.offers], np.bool_)
         mask = machines.column("alive") & machines.column("joined") & ~machines.column("closed")
         if not mask.any():
             return hosts

@@ -13,7 +13,6 @@ from lattice.placement.model.offer import MachineType, Offer
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
-    join_shortfall,
     join_sorted,
     offer_at,
     offer_mask,
@@ -73,8 +72,6 @@ class ReplicaTooLarge:
         violates."""
         offer, needs = offer_at(table, row), self.demand.effective_needs
         types = offer.types
-        if offer.is_manual:
-            return [join_shortfall(self.demand, offer)]
         if not types:
             return [Shortfall("machines", "a node class", "none", "a node class")]
         short = list(_size_shortfalls(self.demand, offer))
