@@ -131,9 +131,9 @@ def _reserved(texts: Mapping[str, str]) -> dict[str, int]:
 
     reserved = {name: _amount("--reserve", resource_parser(name), text) for name, text in texts.items()}
     # Both names mean the same disk.
-    for name, other in (("storage", "ephemeral-storage"), ("ephemeral-storage", "storage")):
+    for name, alias in (("storage", "ephemeral-storage"), ("ephemeral-storage", "storage")):
         if name in reserved:
-            reserved.setdefault(other, reserved[name])
+            reserved.setdefault(alias, reserved[name])
     return reserved
 
 

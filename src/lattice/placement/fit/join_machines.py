@@ -39,10 +39,10 @@ def join_options(candidate: RejectedCandidate) -> list[ChangeOption]:
     )
     options = []
     for number in range(1, machines + 1):
-        which = "a machine" if number == 1 else f"machine {number}"
+        noun = "a machine" if number == 1 else f"machine {number}"
         node = _joined_node(f"{offer.name}-machine-{number}", offer, size, demand.gpu_model)
         sentence = (
-            f"join {which} with at least {amounts} to {offer.name} "
+            f"join {noun} with at least {amounts} to {offer.name} "
             f"(`lattice tokens create --pool {offer.name}`)"
         )
         change = ObjectChange(
@@ -88,7 +88,7 @@ def offers_with_joined(fleet: Fleet, nodes: Sequence[LatticeNode], offers: Itera
         )
         present_types = {offered.name for offered in offer.types}
         present = int(fleet.table.allocated(fleet.table.resource_index["nodes"])[row])
-        added = sum(other.spec.pool == offer.name for other in nodes)
+        added = sum(joined.spec.pool == offer.name for joined in nodes)
         changed[offer.name] = replace(
             offer,
             types=offer.types if kind.name in present_types else (*offer.types, kind),

@@ -183,8 +183,8 @@ def _status(hello: Hello, size: MachineSize | None, granted: Mapping[str, int]) 
         )
         stated = {name: amount for name, amount in amounts if amount} | {"gpu": size.gpu}
         # Several machines of a class may share one host: what the class does not promise, none of them has.
-        others = dict.fromkeys(capacity.keys() - {name for name, _ in amounts} - {"gpu"}, 0)
-        limits = others | stated | size.extended
+        unpromised = dict.fromkeys(capacity.keys() - {name for name, _ in amounts} - {"gpu"}, 0)
+        limits = unpromised | stated | size.extended
     return {
         "capacity": capacity,
         "reserved": reserved,
