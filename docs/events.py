@@ -104,6 +104,18 @@ EVENTS = (
     Told("ClusterRemoved", "LatticeCluster", "Normal", "No service needs the cluster; the cluster is gone."),
     Told("NodeCreating", "LatticeCluster", "Normal", "The provider creates a machine for the cluster."),
     Told(
+        "NodeClaimed",
+        "LatticeNode",
+        "Normal",
+        "A placement uses the joined machine. The message names its cluster and class.",
+    ),
+    Told(
+        "NodeReleased",
+        "LatticeNode",
+        "Normal",
+        "No replica needs the joined machine any more. It belongs to its pool only, until a placement uses it.",
+    ),
+    Told(
         "NodeGivenUp",
         "LatticeNode",
         "Normal",

@@ -35,7 +35,7 @@ ONLY_LOOKS = re.compile(
     r"(lattice|kubectl .*) ?\b(get|events|logs|top|cost|describe)\b"
 )  # what is under way when it is asked for may be asked again
 PLAIN = re.compile(r"lattice ((?!agent)[^|;&$<>`*\n]+?)(?: > (\S+))?")  # nothing that only a shell can do
-STAYS = "lattice agent"  # until the page ends
+STAYS = "lattice agent --server"  # until the page ends
 FOREIGN = ("kubectl", "curl")  # a reader may do without; CI may not
 LONGEST = 20.0  # seconds until what is under way must be there
 LEAVES_THINGS = ("docs/tour.md",)  # it runs last
@@ -239,7 +239,7 @@ def up(reader: Reader) -> Started:
         "--agents-port",
         str(agents),
         "--providers",
-        "local,docker=local,metal=fake",
+        "local,docker=local,metal=manual",
     ]
     with log.open("w") as file:
         process = subprocess.Popen(

@@ -149,7 +149,7 @@ SETTINGS = (
         "local,docker=local",
         (
             "Providers of machines, each NAME or NAME=ADAPTER. Adapter local runs agents on this "
-            "host; adapter fake starts nothing: you start the agents yourself. By default docker is "
+            "host; adapter manual creates nothing: you join machines of your own. By default docker is "
             "another name for local: Docker itself is not used."
         ),
     ),

@@ -50,6 +50,8 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
         disconnect=Disconnect(
             policy="stop" if message.disconnect == "stop" else "keep", stop_after=f"{message.stop_after_ms}ms"
         ),
+        gpus=tuple(message.gpus),
+        gpu_milli=message.gpu_milli,
     )
 
 

@@ -32,6 +32,9 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     # Limits of the workload; applied to every container if no container states limits.
     limits: Limits = Limits()
     disconnect: Disconnect = Disconnect()
+    # GPUs of the node by index from 0, and the thousandths of the one shared GPU; 0: whole GPUs.
+    gpus: tuple[int, ...] = ()
+    gpu_milli: int = 0
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -140,6 +143,8 @@ def run_spec(assignment: Assignment, name: str) -> RunSpec:
         stop_after=assignment.disconnect.stop_after_ms / 1000
         if assignment.disconnect.policy == "stop"
         else None,
+        gpus=assignment.gpus,
+        gpu_milli=assignment.gpu_milli,
     )
 
 

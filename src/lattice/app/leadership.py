@@ -42,6 +42,7 @@ from lattice.lifecycle.agreements import environment
 from lattice.presence import Presence
 from lattice.providers.fake import FakeProvider
 from lattice.providers.local import LocalProvider
+from lattice.providers.manual import ManualProvider
 from lattice.providers.protocol import Provider
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE
 from lattice.scheduling.table.node_table import NodeTable
@@ -67,7 +68,7 @@ FIRST_TERM_TIMEOUT_S = 1.0
 # Time for running reconciles to end before the server gives up its role.
 SHUTDOWN_TIMEOUT_S = 0.6
 JOIN_TOKEN_TTL = timedelta(minutes=15)
-PROVIDER_ADAPTERS = ("local", "fake")
+PROVIDER_ADAPTERS = ("local", "manual")
 
 log = structlog.get_logger()
 
@@ -91,7 +92,14 @@ def build_providers(
                 providers[name] = LocalProvider(
                     machine_folder, server, clock, name, stop_timeout_s=settings.local_stop_within
                 )
+            case "manual":
+                providers[name] = ManualProvider(name)
             case "fake":
+                log.warning(
+                    "adapter fake is for tests; use manual for machines of your own",
+                    provider=name,
+                    fix=f"start the server with --providers {name}=manual",
+                )
                 providers[name] = FakeProvider(clock, name, state_file=folder / "machines" / f"{name}.json")
             case unknown:
                 raise Invalid(

@@ -30,7 +30,7 @@ from lattice.lifecycle.node_health import NodeTimeouts
 from lattice.lifecycle.retry import RetryPolicy
 from lattice.lifecycle.workload import GracePeriods
 from lattice.placement.feed.placement_input import PricingTables
-from lattice.providers.protocol import Provider
+from lattice.providers.protocol import Provider, adapter_names
 from lattice.scheduling.cycle.profile import DEFAULT_PROFILE, PRESETS, STANDALONE_PROFILE, ProfileSpec
 from lattice.scheduling.table.node_table import NodeTable
 from lattice.settings import Settings
@@ -64,8 +64,8 @@ class ControllerDependencies:
 
     @property
     def adapters(self) -> frozenset[str]:
-        """The names of the providers with an adapter."""
-        return frozenset(self.providers)
+        """The names of the providers with an adapter, NAME=manual for a provider that creates no machines."""
+        return adapter_names(self.providers)
 
 
 class ControllerSet:

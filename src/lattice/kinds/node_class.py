@@ -9,7 +9,7 @@ from msgspec import Meta
 from lattice.errors import Cause
 from lattice.kinds.constraints import Taint
 from lattice.kinds.container import amount_problems, parse_amounts
-from lattice.kinds.meta.base import Column, Kind, Part, Resource, Status
+from lattice.kinds.meta.base import LIST_SET, Column, Kind, Part, Resource, Status
 from lattice.kinds.meta.quantity import (
     MIB,
     Amount,
@@ -101,6 +101,10 @@ class NodeClassSpec(Part):
     ] = {}
     labels: Annotated[dict[str, str], Meta(description="Labels of machines of this class.")] = {}
     taints: Annotated[tuple[Taint, ...], Meta(description="Taints of machines of this class.")] = ()
+    licences: Annotated[
+        tuple[str, ...], LIST_SET, Meta(description="Licences of machines of this class.")
+    ] = ()
+    machine_image: Annotated[str, Meta(description="Machine image of machines of this class.")] = ""
 
     @property
     def default_size(self) -> MachineSize:

@@ -68,12 +68,25 @@ class PoolCapacity(Part):
     """Limits of the pool; an absent field sets no limit."""
 
     max_nodes: (
-        Annotated[int, Meta(ge=0, description="Maximum number of machines; 0 closes the pool.")] | None
+        Annotated[
+            int,
+            Meta(
+                ge=0,
+                description=(
+                    "Maximum number of machines that Lattice makes; 0: none. Joined machines do not count."
+                ),
+            ),
+        ]
+        | None
     ) = None
-    max_cores: Annotated[Amount, Meta(description="Maximum number of cores of all machines.")] | None = None
-    max_memory_gi: Annotated[Amount, Meta(description="Maximum memory of all machines, in GiB.")] | None = (
-        None
-    )
+    max_cores: (
+        Annotated[Amount, Meta(description="Maximum number of cores of all machines that Lattice makes.")]
+        | None
+    ) = None
+    max_memory_gi: (
+        Annotated[Amount, Meta(description="Maximum memory of all machines that Lattice makes, in GiB.")]
+        | None
+    ) = None
 
     @property
     def max_millicores(self) -> int | None:

@@ -57,7 +57,9 @@ def observe_replicas(
     paid: Iterable[Counter[NodeGroupKey]] = (),
 ) -> ReplicaObservation:
     """Observe the replicas of all services; `paid` holds the machines that each ledger pays for."""
-    joined = Counter(_node_group(node) for node in nodes if has_joined(node))
+    # Machines that Lattice makes: joined machines are not bought, so none of them is waited for.
+    made_nodes = [node for node in nodes if not node.is_joined_machine]
+    joined = Counter(_node_group(node) for node in made_nodes if has_joined(node))
     live_nodes = {node.metadata.name for node in nodes if not node.metadata.deletion_timestamp}
     # Node groups in which a node became ready a moment ago: a replica that waits in such a group is about to
     # be bound, and needs no further node.
@@ -96,7 +98,11 @@ def observe_replicas(
     for orphans in owned.values():
         unsettled.update(workload.spec.cluster for workload in orphans)
     return ReplicaObservation(
-        unschedulable, frozenset(updated), frozenset(unsettled), joined, _blocked_node_groups(nodes, paid)
+        unschedulable,
+        frozenset(updated),
+        frozenset(unsettled),
+        joined,
+        _blocked_node_groups(made_nodes, paid),
     )
 
 

@@ -21,6 +21,7 @@ class FakeProvider:
 
     clock: Clock
     name: str = "fake"
+    creates_machines: bool = True
     # Per creation or deletion.
     latency_s: float = 0.0
     # Maximum count of machines.

@@ -39,6 +39,7 @@ class LocalProvider:
     server_address: Callable[[], str]
     clock: Clock
     name: str = "local"
+    creates_machines: bool = True
     command: Sequence[str] = (sys.executable, "-m", "lattice", "agent")
     flags: Sequence[str] = ()
     stop_timeout_s: float = AGENT_STOP_TIMEOUT_S
@@ -135,6 +136,8 @@ class LocalProvider:
             *("--grace", f"{int(self.stop_timeout_s * WORKLOAD_STOP_SHARE * 1000)}ms"),
             *("--cpu", f"{size.millicores}m", "--memory", str(size.memory)),
             *(("--disk", str(size.storage)) if size.storage else ()),
+            # The machines share this host: none of them has its GPUs and huge pages for itself.
+            "--no-detect",
             *self.flags,
         ]
         # The token is passed by environment: arguments are readable by every user of the host.

@@ -78,6 +78,8 @@ class Provider(Protocol):
     """An adapter that creates and deletes machines."""
 
     name: str
+    # False: the owners of the machines join them, and `create` always raises `ProvisioningRejected`.
+    creates_machines: bool
 
     async def available_capacity(self) -> AvailableCapacity: ...
 
@@ -99,3 +101,11 @@ class Provider(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+def adapter_names(providers: Mapping[str, Provider]) -> frozenset[str]:
+    """The providers of a server for placement: NAME, or NAME=manual for a provider that creates no
+    machines."""
+    return frozenset(
+        name if provider.creates_machines else f"{name}=manual" for name, provider in providers.items()
+    )

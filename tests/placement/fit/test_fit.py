@@ -8,12 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from build.joined_machines import a_joined_machine, a_manual_world
 from build.placed_worlds import a_placed_world
 from build.property_settings import LONG
 from build.worlds import a_class, a_cloud, a_policy, a_pool, a_service, a_static, a_world, seed_world, worlds
 from hypothesis import HealthCheck, Phase, given, note, settings
 
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.service import LatticeService
 from lattice.placement.explain.verdict import judge
 from lattice.placement.fit.fit import MAX_EDITS, Suggestion, fit
 from lattice.placement.model.object_changes import ObjectChange, apply_changes
@@ -408,3 +410,28 @@ def test_every_suggestion_places_the_service_when_applied(world: World) -> None:
         for each in found:
             note(f"{name}: {each.sentence} {each.services_ahead} {each.is_enough}")
             check(applied, name, each)
+
+
+JOIN = "join a machine with at least {} to p1 (`lattice tokens create --pool p1`)"
+
+
+@pytest.mark.parametrize(
+    ("service", "size"),
+    [
+        pytest.param(
+            a_service(replicas=3, cores=2, memory=1),
+            "4 cpu and 2Gi memory",
+            id="a machine for all replicas without a place",
+        ),
+        pytest.param(a_service(replicas=1, cores=8, memory=1), "8 cpu and 1Gi memory", id="a larger machine"),
+        pytest.param(
+            a_service(replicas=1, cores=1, memory=1, gpu=1, gpuModel="nvidia-t4"),
+            "1 cpu and 1 nvidia-t4 gpu and 1Gi memory",
+            id="a machine with a GPU",
+        ),
+    ],
+)
+def test_full_pool_of_joined_machines(service: LatticeService, size: str) -> None:
+    world = a_manual_world(a_pool(provider="metal", classes=[]), a_joined_machine(cores=2), service)
+    rates = {suggestion.sentence: suggestion.rate_increase for suggestion in fit(world, "default/api")}
+    assert rates[JOIN.format(size)] == 0

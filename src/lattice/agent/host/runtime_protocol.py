@@ -80,6 +80,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits = Limits()
     # Seconds without contact after which the instance must be dead; None: no limit.
     stop_after: float | None = None
+    # GPUs of the node by index from 0, and the thousandths of the one shared GPU; 0: whole GPUs.
+    gpus: tuple[int, ...] = ()
+    gpu_milli: int = 0
 
 
 class Instance(msgspec.Struct, frozen=True, kw_only=True):

@@ -60,9 +60,32 @@ def tokens() -> None:
 @click.option("--node-class", default="", metavar="NAME", help="Class of the new node.")
 @click.option("--region", default="", metavar="NAME", help="Region of the new node.")
 @click.option("--zone", default="", metavar="NAME", help="Zone of the new node.")
+@click.option(
+    "--extended",
+    multiple=True,
+    metavar="NAME=COUNT",
+    help="Other resource of the machine, such as example.com/dongle=2; it replaces what the agent reports. Repeatable.",
+)
+@click.option(
+    "--licence",
+    "licences",
+    multiple=True,
+    metavar="NAME",
+    help="Licence of the machine; replaces those that the agent reports. Repeatable.",
+)
+@click.option(
+    "--machine-image",
+    default="",
+    metavar="NAME",
+    help="Machine image of the machine; replaces the one that the agent reports.",
+)
 @with_connection
 def create(connection: Connection, node: str, ttl: float, long_lived: bool, **node_fields: Any) -> None:
-    """Create a join token and print it; Lattice shows the token only once."""
+    """Create a join token and print it; Lattice shows the token only once.
+
+    With --pool alone the machine is capacity of the pool: any cluster of the pool uses it when a service
+    needs it.
+    """
     import secrets
 
     from lattice.kinds.join_token import Grant, JoinToken, fingerprint, token_secret
@@ -85,7 +108,9 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
             f"{node!r} is not a valid node name: {problem}", where="--node", fix="choose another name"
         )
     labels = _labels(node_fields.pop("labels"))
-    _warn_unusual_target(connection.client, node, pool=node_fields["pool"], cluster=node_fields["cluster"])
+    node_fields["extended"] = _amounts(node_fields["extended"])
+    _warn_unusual_target(connection.client, node, pool=node_fields["pool"])
+    _check_cluster(connection.client, pool=node_fields["pool"], cluster=node_fields["cluster"])
     # The token carries the authority's fingerprint, so that a joining machine can verify the server.
     authority = connection.client.get(f"{SECRETS_PATH}/lattice-ca")["data"]["tls.crt"]
     token = JoinToken(secrets.token_hex(6), secrets.token_urlsafe(24), fingerprint(b64decode(authority)))
@@ -99,9 +124,8 @@ def create(connection: Connection, node: str, ttl: float, long_lived: bool, **no
     click.echo(str(token))
 
 
-def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) -> None:
-    """Warn about a token for an existing node, or for a pool or cluster that does not exist yet."""
-    from lattice.kinds.cluster import LatticeCluster
+def _warn_unusual_target(client: Client, node: str, *, pool: str) -> None:
+    """Warn about a token for an existing node, or for a pool that does not exist yet."""
     from lattice.kinds.node import LatticeNode
     from lattice.kinds.pool import LatticePool
 
@@ -109,10 +133,45 @@ def _warn_unusual_target(client: Client, node: str, *, pool: str, cluster: str) 
         say.warning(
             f"node {node} exists already: the machine that joins with this token replaces the current machine"
         )
-    for resource, name in ((LatticePool.resource, pool), (LatticeCluster.resource, cluster)):
-        word = resource.singular.removeprefix("lattice")
-        if name and not _exists(client, resource_path(resource, None, name)):
-            say.warning(f"there is no {word} {name} yet; see `lattice get {word}s`")
+    if pool and not _exists(client, resource_path(LatticePool.resource, None, pool)):
+        say.warning(f"there is no pool {pool} yet; see `lattice get pools`")
+
+
+def _check_cluster(client: Client, *, pool: str, cluster: str) -> None:
+    """Refuse a token for a cluster that does not exist or is in another pool: its machine could never be
+    used."""
+    from lattice.kinds.cluster import LatticeCluster
+
+    if not cluster:
+        return
+    fix = f"create the token with --pool {pool or 'POOL'} only: a cluster of the pool takes the machine"
+    try:
+        spec = client.get(resource_path(LatticeCluster.resource, None, cluster))["spec"]
+    except NotFound as error:
+        raise NotFound(
+            f"there is no cluster {cluster}: Lattice makes clusters for services", where="--cluster", fix=fix
+        ) from error
+    if pool and spec["pool"] != pool:
+        raise UsageError(
+            f"cluster {cluster} is in pool {spec['pool']}, not in pool {pool}", where="--cluster", fix=fix
+        )
+
+
+def _amounts(words: tuple[str, ...]) -> dict[str, str]:
+    """The amounts of `--extended`, checked as the server checks them."""
+    from lattice.kinds.container import amount_problems
+
+    amounts: dict[str, str] = {}
+    for word in words:
+        name, equals, amount = word.partition("=")
+        problems = [str(problem) for problem in amount_problems({name: amount}, "--extended")]
+        if not equals or problems:
+            message = problems[0] if equals else f"{word!r} is not NAME=COUNT"
+            raise UsageError(
+                message, where="--extended", fix="write NAME=COUNT, such as example.com/dongle=2"
+            )
+        amounts[name] = amount
+    return amounts
 
 
 def _exists(client: Client, path: str) -> bool:

@@ -61,5 +61,7 @@ def build_node(
             zone=spec.zone,
             node_class=class_name,
             taints=node_class.spec.taints if node_class else (),
+            machine_image=node_class.spec.machine_image if node_class else "",
+            licences=node_class.spec.licences if node_class else (),
         ),
     )

@@ -9,6 +9,7 @@ import msgspec
 
 from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.object_writes import put_new, with_spec, with_status
+from lattice.controllers.services.joined_nodes import claim_writes, made_nodes, release_writes
 from lattice.controllers.services.ledger_commit import CommittedPayment, LedgerCommitter, OverBudget, Payment
 from lattice.errors import Conflict
 from lattice.kinds.cluster import LatticeCluster
@@ -24,6 +25,7 @@ from lattice.kinds.service import (
     ServicePlacement,
     ServiceStatus,
 )
+from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import not_ready_message
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.commit_stages import CommitStage, StagedDecision
@@ -77,6 +79,7 @@ class PlacementWriter:
         self._context = context
         self._services, self._clusters = context.cache(LatticeService), context.cache(LatticeCluster)
         self._ledgers, self._nodes = context.cache(LatticeLedger), context.cache(LatticeNode)
+        self._workloads = context.cache(LatticeWorkload)
         self._ledger_committer = LedgerCommitter(context.store, context.clock, context.term, context.new_uid)
         self._recorder = context.recorder("services")
         # Node groups with an unpaid machine whose charge a ledger rejected in the last write.
@@ -151,7 +154,7 @@ class PlacementWriter:
 
     async def _wait_for_caches(self, revision: int) -> None:
         """Wait for the caches: the next write is built from the result of the previous write."""
-        for cache in (self._services, self._clusters, self._ledgers):
+        for cache in (self._services, self._clusters, self._ledgers, self._nodes):
             await cache.wait_for(revision)
 
     def _machine_writes(
@@ -169,6 +172,7 @@ class PlacementWriter:
             if cluster is None:
                 continue
             existing, entry = self._clusters.get(f"/{name}"), self._clusters.entry(f"/{name}")
+            writes += claim_writes(fleet, cluster, self._nodes, self._recorder)
             counts = dict(desired[name])
             if existing is None or entry is None:
                 template = cluster_object(cluster, fleet)
@@ -302,7 +306,7 @@ class PlacementWriter:
             leaving: list[tuple[Entry, LatticeNode]] = []
             # In these classes, the replacement of a leaving node is paid before the node is removed.
             for node_class in sorted(classes_by_cluster.get(name, ())):
-                in_cluster = self._nodes.by_index("cluster", name)
+                in_cluster = made_nodes(self._nodes.by_index("cluster", name))
                 nodes = [node for node in in_cluster if node.spec.node_class == node_class]
                 marked = [node for node in nodes if node.metadata.deletion_timestamp]
                 first = min(marked, key=lambda node: node.metadata.name, default=None)
@@ -336,6 +340,7 @@ class PlacementWriter:
             # cluster of a deleted pool or a withdrawn offer keeps its machines while it has replicas.
             if entry is None or name in decided.unsettled_clusters or is_orphaned_in_use:
                 continue
+            await self._release_joined_machines(decided, name)
             target = decided.desired_machines.get(name, Counter())
             counts = {
                 node_class: min(count, target[node_class]) for node_class, count in cluster.spec.nodes.items()
@@ -359,6 +364,16 @@ class PlacementWriter:
                     [with_spec(entry, spec), self._recorder.event(cluster, "ClusterShrunk", message)]
                 )
             await self._refund_unmade_machines(name)
+
+    async def _release_joined_machines(self, decided: StagedDecision, cluster: str) -> None:
+        """Give back the joined machines that the cluster no longer needs."""
+        if not any(node.is_joined_machine for node in self._nodes.by_index("cluster", cluster)):
+            return
+        # A binding writes its node: with a workload cache as fresh as the node cache, no bound replica is
+        # missed, and a later binding conflicts with the release.
+        await self._workloads.wait_for(self._nodes.revision)
+        writes = release_writes(decided.fleet, cluster, self._nodes, self._workloads, self._recorder)
+        await self._commit(list(writes))
 
     async def _refund_unmade_machines(self, name: str) -> None:
         """Release the charges of machines that were never created.
@@ -385,7 +400,7 @@ class PlacementWriter:
     def _unmade_machine_charges(self, cluster: str, desired: Mapping[str, int]) -> list[Charge]:
         """The charges of paid machines without a node; the cluster controller would never release these
         charges."""
-        nodes = self._nodes.by_index("cluster", cluster)
+        nodes = made_nodes(self._nodes.by_index("cluster", cluster))
         leaving = Counter(node.spec.node_class for node in nodes if node.metadata.deletion_timestamp)
         staying = Counter(node.spec.node_class for node in nodes) - leaving
         ledgers = self._ledgers.objects()

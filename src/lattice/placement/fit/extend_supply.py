@@ -9,6 +9,7 @@ from lattice.engine.plugin import Reason
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.pool import LatticePool
 from lattice.placement.explain.required_infrastructure import machine_class, required_for
+from lattice.placement.fit.join_machines import join_options
 from lattice.placement.fit.raise_limits import budget_options, capacity_options, price_options
 from lattice.placement.model.demand import Requirement
 from lattice.placement.model.machine_catalog import is_type_allowed
@@ -47,6 +48,8 @@ def extensions(candidate: RejectedCandidate, reason: Reason) -> list[ChangeOptio
     match reason:
         case MissingProperty(requirement=requirement):
             return _property(candidate, requirement)
+        case InsufficientCapacity() | ReplicaTooLarge() if candidate.offer.is_manual:
+            return join_options(candidate)
         case InsufficientCapacity():
             return list(capacity_options(candidate))
         case OverBudget():

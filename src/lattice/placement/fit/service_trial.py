@@ -10,11 +10,13 @@ from operator import attrgetter
 from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructure
 from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Kind
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.placement.explain.blockers import PlacementFailure, at_failure, resize_assignments
+from lattice.placement.fit.join_machines import offers_with_joined
 from lattice.placement.greedy.place import Placement
 from lattice.placement.greedy.place_all import PlanRounds, RoundPolicy, latency_groups, place_in_rounds
 from lattice.placement.greedy.upper_bound import may_fit
@@ -192,8 +194,9 @@ class ServiceTrial:
         for resource in (*self._users(classes), *changed_objects):
             if isinstance(resource, SupplyObject):
                 suppliers[object_key(resource)] = resource
+        joined = [resource for resource in changed_objects if isinstance(resource, LatticeNode)]
         if not suppliers:
-            return [], []
+            return offers_with_joined(self.fleet, joined, ()), []
         inputs = {object_key(resource): resource for resource in (*self._classes_and_ledgers, *classes)}
         supply = replace(self.world, objects={**inputs, **suppliers}).supply
         offers = []
@@ -204,7 +207,7 @@ class ServiceTrial:
                     offer, closed_reason=previous_offer.closed_reason, reopen_hint=previous_offer.reopen_hint
                 )
             offers.append(offer)
-        return offers, list(supply.budgets.values())
+        return offers_with_joined(self.fleet, joined, offers), list(supply.budgets.values())
 
     def _users(self, classes: Sequence[LatticeNodeClass]) -> list[Kind]:
         """Return the supply objects that use the node classes.

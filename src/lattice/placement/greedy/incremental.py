@@ -222,9 +222,14 @@ class IncrementalPlacer:
         Raises LookupError if the offer has no capacity, or if no decision was made.
         """
         filler = self._filler
+        claimed_machines = filler.claimed_machines
         assignment = filler.assign(below_threshold=True)
         if assignment is None:
             assignment = self._provision(filler) or filler.assign(below_threshold=False)
+        if filler.claimed_machines != claimed_machines:
+            # The claim may have created a cluster that can grow: that changes the cost of the next machine.
+            self._reusable_decisions, self._next_type, self._price_order = {}, None, None
+            self._exhausted_offers.clear()
         if assignment is None:
             raise LookupError(
                 f"{self.fleet.offers[filler.row].name} has no free capacity for {self.demand.name}"

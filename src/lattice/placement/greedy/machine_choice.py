@@ -9,7 +9,7 @@ import numpy as np
 
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
 from lattice.placement.model.offer import MachineType
 from lattice.placement.model.replica_index import Assignment
 
@@ -28,19 +28,40 @@ def assign_in_offer(ask: ReplicaAsk, fleet: Fleet, row: int) -> Assignment:
     machine = _choose_machine(ask, fleet, row)
     if machine is None:
         raise LookupError(f"{fleet.offers[row].name} has no free capacity for {ask.name}")
-    return fleet.assign_replica(ask.demand, machine)
+    return _assign(ask, fleet, machine)
 
 
 def assign_on_type(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str) -> Assignment | None:
     """Assign one replica as `assign_in_offer` does, but only on machines of the named type; None if those
     machines have no capacity."""
     machine = _choose_machine(ask, fleet, row, type_name)
-    return None if machine is None else fleet.assign_replica(ask.demand, machine)
+    return None if machine is None else _assign(ask, fleet, machine)
+
+
+def _assign(ask: ReplicaAsk, fleet: Fleet, machine: int) -> Assignment:
+    """Assign one replica to the machine; a cluster claims an unclaimed machine first."""
+    home = fleet.machines.cluster[machine]
+    if home.is_unclaimed:
+        groups = fleet.groups.growable(ask.demand, ask.overflow_source, home.offer_row)
+        names = fleet.inventory.growable_clusters(home.offer_row, groups)
+        claim_machine(ask, fleet, machine, [fleet.clusters[name] for name in names])
+    return fleet.assign_replica(ask.demand, machine)
+
+
+def claim_machine(ask: ReplicaAsk, fleet: Fleet, machine: int, growable: Sequence[Cluster]) -> Cluster:
+    """Move an unclaimed joined machine into the best cluster that may grow, else into a new cluster; return
+    the cluster."""
+    neighbours = neighbours_by_cluster(ask.demand, fleet)
+    cluster = min(growable, key=lambda cluster: cluster_rank(cluster, neighbours), default=None)
+    if cluster is None:
+        cluster = _create_cluster(ask, fleet, fleet.machines.cluster[machine].offer_row)
+    fleet.inventory.move_machine(machine, cluster)
+    return cluster
 
 
 def _choose_machine(ask: ReplicaAsk, fleet: Fleet, row: int, type_name: str = "") -> int | None:
-    """Fill clusters below their packing threshold, grow a cluster, create a cluster, fill clusters beyond the
-    threshold; the first of these that works yields the machine."""
+    """Fill clusters below their packing threshold, claim a joined machine, grow a cluster, create a cluster,
+    fill clusters beyond the threshold; the first of these that works yields the machine."""
     machine = _machine_with_capacity(ask, fleet, row, below_threshold=True, type_name=type_name)
     if machine is not None:
         return machine
@@ -91,8 +112,10 @@ def _machine_with_capacity(
     growable_groups = fleet.groups.growable(ask.demand, ask.overflow_source, row)
     clusters = [
         cluster
-        for cluster in map(fleet.clusters.__getitem__, machines_by_cluster)
-        if not below_threshold or (cluster.is_below_threshold and cluster.group in growable_groups)
+        for cluster in (table.cluster[machines[0]] for machines in machines_by_cluster.values())
+        if not below_threshold
+        or cluster.is_unclaimed
+        or (cluster.is_below_threshold and cluster.group in growable_groups)
     ]
     for cluster in sorted(clusters, key=lambda cluster: cluster_rank(cluster, neighbours)):
         machines = [
@@ -116,13 +139,19 @@ def neighbours_by_cluster(demand: Demand, fleet: Fleet) -> Counter[str]:
     return counts
 
 
-def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, int, int, str]:
-    """Return the sort key of a cluster: reserved clusters first, then the most neighbours, then the highest
-    utilisation.
+def cluster_rank(cluster: Cluster, neighbours: Counter[str]) -> tuple[bool, bool, int, int, str]:
+    """Return the sort key of a cluster: unclaimed machines last, reserved clusters first, then the most
+    neighbours, then the highest utilisation.
 
     A replica in a reserved cluster leaves the capacity of shared clusters to other services.
     """
-    return (not cluster.is_reserved, -neighbours[cluster.name], -cluster.utilisation, cluster.name)
+    return (
+        cluster.is_unclaimed,
+        not cluster.is_reserved,
+        -neighbours[cluster.name],
+        -cluster.utilisation,
+        cluster.name,
+    )
 
 
 def pick_machine(demand: Demand, fleet: Fleet, machines: Sequence[int]) -> int | None:
@@ -192,7 +221,7 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
         empty = [machine for machine in cluster.machines if not replica_counts[machine]]
         if len(empty) == len(cluster.machines):
             for machine in reversed(cluster.machines.copy()):
-                fleet.inventory.drop_machine(machine)
+                _remove_machine(fleet, machine)
             fleet.inventory.drop_cluster(name)
             continue
         # A cluster keeps its minimum size as long as it has replicas.
@@ -202,11 +231,27 @@ def remove_empty_machines(fleet: Fleet, clusters: Sequence[str]) -> None:
             key=lambda machine: (-fleet.machines.machine_type[machine].rate, fleet.machines.names[machine]),
         )
         for machine in by_rate[: max(0, spare)]:
-            fleet.inventory.drop_machine(machine)
+            if fleet.machines.names[machine] not in fleet.inventory.pinned:
+                _remove_machine(fleet, machine)
+
+
+def _remove_machine(fleet: Fleet, machine: int) -> None:
+    """Remove an empty machine from its cluster; a joined machine is unclaimed then."""
+    if fleet.machines.machine_type[machine].is_joined:
+        row = fleet.machines.cluster[machine].offer_row
+        fleet.inventory.move_machine(machine, fleet.inventory.unclaimed_cluster(row))
+    else:
+        fleet.inventory.drop_machine(machine)
 
 
 def class_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
-    """Count the machines of the cluster by node class."""
+    """Count the machines by node class that Lattice makes for the cluster."""
+    types = (fleet.machines.machine_type[machine] for machine in cluster.machines)
+    return Counter(machine_type.name for machine_type in types if not machine_type.is_joined)
+
+
+def machine_counts(fleet: Fleet, cluster: Cluster) -> Counter[str]:
+    """Count all machines of the cluster by node class, joined machines too."""
     return Counter(fleet.machines.machine_type[machine].name for machine in cluster.machines)
 
 
@@ -242,11 +287,17 @@ class OfferFiller:
             for cluster in fleet.inventory.clusters_by_offer[row].values()
             if cluster.group in accepting_groups
         ]
+        # The joined machines of the offer that no cluster has claimed.
+        self._unclaimed = fleet.inventory.unclaimed.get(row) if UNCLAIMED_GROUP in accepting_groups else None
+        if self._unclaimed is not None:
+            self._clusters_with_capacity.insert(0, self._unclaimed)
+        # Joined machines that clusters have claimed for the service.
+        self.claimed_machines = 0
         self._is_sorted = False
         # The cluster and its best machine; reset when a replica is assigned.
         self._best_entry: tuple[str, MachineEntry] | None = None
 
-    def _rank(self, cluster: Cluster) -> tuple[bool, int, int, str]:
+    def _rank(self, cluster: Cluster) -> tuple[bool, bool, int, int, str]:
         return cluster_rank(cluster, self._neighbours)
 
     @property
@@ -265,10 +316,11 @@ class OfferFiller:
     def assign(self, *, below_threshold: bool) -> Assignment | None:
         """Assign one replica in the best cluster with free capacity, or return None.
 
-        With `below_threshold`, only clusters below their packing threshold are candidates.
+        With `below_threshold`, only clusters below their packing threshold and then joined machines that no
+        cluster has claimed are candidates.
         """
         if below_threshold:
-            cluster = self._first_below_threshold()
+            cluster = self._first_below_threshold() or self._unclaimed
         else:
             self._clusters_with_capacity = [
                 candidate for candidate in self._clusters_with_capacity if self._best(candidate)
@@ -277,6 +329,8 @@ class OfferFiller:
         best = None if cluster is None else self._best(cluster)
         if cluster is None or best is None:
             return None
+        if cluster.is_unclaimed:
+            return self._claim(best[-1])
         assignment, self._best_entry = self.fleet.assign_replica(self.ask.demand, best[-1]), None
         heapreplace(self._heaps[cluster.name], self._entry(best[-1]))
         return assignment
@@ -288,7 +342,19 @@ class OfferFiller:
         """
         growing_cluster = min(self._growable_clusters, key=self._rank, default=None)
         cluster, added = create_machines(self.ask, self.fleet, self.row, machine_type, growing_cluster)
-        growable = self._growable_clusters if growing_cluster else [cluster]
+        return self._assign_to_added(cluster, added)
+
+    def _claim(self, machine: int) -> Assignment:
+        """Assign one replica on an unclaimed machine, which the best cluster that may grow claims, else a new
+        cluster."""
+        cluster = claim_machine(self.ask, self.fleet, machine, self._growable_clusters)
+        heappop(self._heaps[self.fleet.inventory.unclaimed[self.row].name])
+        self.claimed_machines += 1
+        return self._assign_to_added(cluster, [machine])
+
+    def _assign_to_added(self, cluster: Cluster, added: Sequence[int]) -> Assignment:
+        """Assign one replica to the first of the machines that were added to the cluster."""
+        growable = self._growable_clusters if cluster in self._growable_clusters else [cluster]
         self._growable_clusters = [
             candidate for candidate in growable if len(candidate.machines) < candidate.max_nodes
         ]

@@ -55,7 +55,7 @@ def remediate(
         # Move the remaining replicas to other clusters until a replica fits nowhere.
         moved = 0
         for assignment in remaining:
-            with fleet.attempt() as attempt, _closed_cluster(fleet, cluster):
+            with fleet.attempt() as attempt, _closed_cluster(fleet, cluster, node_group[1]):
                 fleet.unassign(assignment)
                 placement = place(demand, fleet)
                 attempt.succeeded = placement.is_complete or bool(placement.assignments)
@@ -179,13 +179,18 @@ def _is_affordable(fleet: Fleet, cluster: Cluster, machine_type: MachineType) ->
 
 
 @contextmanager
-def _closed_cluster(fleet: Fleet, cluster: Cluster) -> Iterator[None]:
-    """Close the cluster to new replicas inside the context.
+def _closed_cluster(fleet: Fleet, cluster: Cluster, node_class: str) -> Iterator[None]:
+    """Close the cluster to new replicas inside the context, except for its joined machines of other classes.
 
     The model shows free capacity on its machines, but no node accepts the replica, so the placement must not
-    choose the cluster again.
+    choose the cluster again. Joined machines differ in size: only those of the class have rejected the replica.
     """
-    machines = list(cluster.machines)
+    types = fleet.machines.machine_type
+    machines = [
+        machine
+        for machine in cluster.machines
+        if not types[machine].is_joined or types[machine].name == node_class
+    ]
     was_closed = [bool(fleet.machines.column("closed")[machine]) for machine in machines]
     for machine in machines:
         fleet.machines.set(machine, "closed", True, fixed=False)

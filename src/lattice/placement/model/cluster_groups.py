@@ -4,7 +4,7 @@ import numpy as np
 
 from lattice.engine.table import Flags
 from lattice.placement.model.demand import Demand, group_name
-from lattice.placement.model.inventory import ClusterInventory
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, ClusterInventory
 from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, OfferTable
 
@@ -22,12 +22,16 @@ class ClusterGroups:
         return group_name(demand.rules.hash, overflow, offer if offer in demand.usable_reserves else "")
 
     def accepting(self, demand: Demand, overflow: str) -> tuple[str, ...]:
-        """The groups of clusters that accept the demand; a service that may use a reserve may join clusters
-        outside of the reserve too."""
+        """The groups of clusters that accept the demand, and the group of unclaimed joined machines; a
+        service that may use a reserve may join clusters outside of the reserve too."""
         reserves = demand.usable_reserves
         if "reservation" in demand.ignored_limits:
             reserves = reserves.union(self._table.offers_with_reserve)
-        return tuple(group_name(demand.rules.hash, overflow, reserve) for reserve in ("", *sorted(reserves)))
+        groups = tuple(
+            group_name(demand.rules.hash, overflow, reserve) for reserve in ("", *sorted(reserves))
+        )
+        # Overflow goes to machines that Lattice makes.
+        return groups if overflow or not self._inventory.unclaimed else (*groups, UNCLAIMED_GROUP)
 
     def growable(self, demand: Demand, overflow: str, row: int) -> tuple[str, ...]:
         """The groups of clusters that may grow for the demand in the offer; all accepting groups if

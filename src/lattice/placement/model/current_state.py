@@ -17,6 +17,7 @@ from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_existing, is_terminating
+from lattice.placement.inputs.joined_machines import JoinedMachine
 from lattice.placement.inputs.price_book import Price
 from lattice.placement.model.demand import Demand, group_name
 from lattice.placement.model.fleet import Fleet
@@ -87,6 +88,8 @@ class PlannedLayout:
     replicas: Mapping[str, tuple[str, ...]]  # by service: the machine of every replica
     # By offer, deleted offers included: the number of the next cluster.
     next_cluster_numbers: Mapping[str, int] = field(default_factory=dict)
+    # By joined machine: the cluster that has claimed the machine, or an empty name.
+    joined: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(fleet: Fleet, previous: "PlannedLayout") -> "PlannedLayout":
@@ -94,15 +97,19 @@ class PlannedLayout:
         names, machine_type = fleet.machines.names, fleet.machines.machine_type
         machines: dict[str, tuple[tuple[str, str], ...]] = {}
         for cluster in fleet.clusters.values():
-            rows = cluster.machines
+            rows = [row for row in cluster.machines if not machine_type[row].is_joined]
             machines[cluster.name] = tuple(sorted((names[row], machine_type[row].name) for row in rows))
+        joined: dict[str, str] = {}
+        for row, cluster in fleet.machines.cluster.items():
+            if machine_type[row].is_joined:
+                joined[names[row]] = "" if cluster.is_unclaimed else cluster.name
         replicas: dict[str, tuple[str, ...]] = {}
         for service, assignments in fleet.assignments.items():
             replicas[service] = tuple(sorted(names[assignment.machine] for assignment in assignments))
         next_numbers = dict(previous.next_cluster_numbers)
         for row, number in fleet.inventory.next_cluster_number.items():
             next_numbers[fleet.offers[row].name] = number
-        return PlannedLayout(machines, replicas, next_numbers)
+        return PlannedLayout(machines, replicas, next_numbers, joined)
 
 
 EMPTY_LAYOUT = PlannedLayout({}, {})
@@ -127,6 +134,9 @@ class CurrentState:
         bound: dict[str, list[LatticeWorkload]] = {}
         kinds = list(objects)
         for kind in kinds:
+            if isinstance(kind, LatticeNode) and kind.is_joined_machine:
+                # `add_joined_machines` adds these.
+                continue
             if isinstance(kind, LatticeNode) and kind.spec.cluster and is_existing(kind):
                 nodes.setdefault(kind.spec.cluster, []).append(kind)
             elif isinstance(kind, LatticeWorkload) and kind.status.binding and not is_terminating(kind):
@@ -225,6 +235,38 @@ def add_cluster(
     for name, count in sorted(expected.items()):
         if count > 0:
             _add_expected_machines(fleet, cluster, name, count, present)
+
+
+def add_joined_machines(
+    fleet: Fleet, machines: Iterable[JoinedMachine], layout: PlannedLayout, classes: NodeClasses
+) -> None:
+    """Add joined machines to the clusters that have claimed them, all other joined machines as unclaimed
+    machines of their pools. A machine of an unknown pool and cluster is left out."""
+    for machine in machines:
+        cluster = fleet.clusters.get(layout.joined.get(machine.node, machine.cluster))
+        if cluster is None:
+            row = fleet.table.row_of.get(machine.pool)
+            if row is None or fleet.offers[row].kind != "pool":
+                continue
+            cluster = fleet.inventory.unclaimed_cluster(row)
+        place = fleet.offers[cluster.offer_row].place
+        stated = classes.machine_types([machine.node_class], place.provider, place.region)
+        # The price of the stated class is for reporting only: the owner pays for the machine.
+        kind = MachineType(
+            machine.node_class,
+            machine.size,
+            0,
+            as_owned(next(iter(stated), MachineType(machine.node_class, {}, 0))).price,
+            machine.gpu_model,
+            machine.labels,
+            machine.taints,
+            is_joined=True,
+        )
+        (row,) = fleet.inventory.add_machines(cluster, kind, [machine.node])
+        if machine.is_pinned:
+            fleet.inventory.pinned.add(machine.node)
+        if not machine.is_open:
+            fleet.machines.set(row, "closed", True, fixed=False)
 
 
 def _add_expected_machines(

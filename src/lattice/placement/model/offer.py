@@ -41,6 +41,8 @@ class MachineType:
     gpu_model: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    # A machine of an owner, which Lattice neither makes nor removes; it costs nothing.
+    is_joined: bool = False
 
     @property
     def is_priced(self) -> bool:
@@ -104,6 +106,8 @@ class Offer:
     reservation: Reservation | None = None
     reserved_nodes: int = 0
     overflow: Overflow | None = None
+    # The provider creates no machines: only machines that join serve the offer.
+    is_manual: bool = False
     closed_reason: str = ""  # why no new replica is placed
     reopen_hint: str = ""  # the change that opens the offer again
 

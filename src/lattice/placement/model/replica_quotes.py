@@ -10,7 +10,12 @@ from lattice.engine.table import Flags, Integers, Rowids
 from lattice.placement.model.cluster_groups import ClusterGroups
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.inventory import ClusterInventory
-from lattice.placement.model.machine_catalog import UNPRICED_COST, MachineCatalog, MachineFit
+from lattice.placement.model.machine_catalog import (
+    UNPRICED_COST,
+    MachineCatalog,
+    MachineFit,
+    is_type_allowed,
+)
 from lattice.placement.model.offer import NO_LIMIT, OfferTable
 from lattice.placement.model.offer_ledgers import OfferLedgers
 
@@ -97,6 +102,24 @@ class Quotes:
             fit = self._fit_cache[key] = MachineFit(self.catalog, demand)
         return fit
 
+    def hosts(self, demand: Demand) -> Flags:
+        """Mask of the offers with a machine type or a joined machine that fits one replica when empty, and of
+        the manual offers, which a machine of any size may join."""
+        return any_type(self.machine_fit(demand).can_host) | self._joined_hosts(demand)
+
+    def _joined_hosts(self, demand: Demand) -> Flags:
+        machines = self._inventory.machines
+        hosts = np.array([offer.is_manual for offer in self._table.offers], np.bool_)
+        mask = machines.column("alive") & machines.column("joined") & ~machines.column("closed")
+        if not mask.any():
+            return hosts
+        for resource, amount in demand.effective_needs.items():
+            mask &= machines.total(machines.add_resource(resource)) >= amount
+        for machine in np.flatnonzero(mask).tolist():
+            if is_type_allowed(demand, machines.machine_type[machine]):
+                hosts[machines.cluster[machine].offer_row] = True
+        return hosts
+
     def quote_for(self, ask: ReplicaAsk) -> Quote:
         """The current quote of the ask. Later calls update the same quote in place."""
         table, key = self._table, (ask.demand.machine_shape, ask.overflow_source, ask.capacity_target)
@@ -142,7 +165,7 @@ class Quotes:
         has_free_capacity = self._has_free_machine(ask, rows)
         return Quote(
             version=self._table.version,
-            can_host=any_type(can_host),
+            can_host=any_type(can_host) | self._joined_hosts(demand)[rows],
             has_free_capacity=has_free_capacity,
             within_limits=any_type(feasible_types),
             affordable=affordable,
@@ -353,7 +376,8 @@ class Quotes:
     def _has_machine_constraints(self, demand: Demand) -> bool:
         """Whether more than free capacity decides which machines fit the demand."""
         special = demand.max_per_node or demand.node_selector or demand.gpu_model or demand.needs.get("gpu")
-        return bool(special or self.catalog.has_taints or self._table.offers_with_reserve)
+        has_taints = self.catalog.has_taints or self._inventory.has_tainted_machines
+        return bool(special or has_taints or self._table.offers_with_reserve)
 
     def _has_free_machine(self, ask: ReplicaAsk, rows: Rowids) -> Flags:
         """Mask of rows with a machine that fits the replica, in a cluster of an accepting group.

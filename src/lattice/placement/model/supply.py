@@ -26,6 +26,8 @@ K = TypeVar("K", bound=Kind)
 
 # The currency of every price: a budget in another currency cannot be compared with prices.
 PRICE_CURRENCY = "USD"
+# Ends the name of a provider that creates no machines, in `World.adapters`.
+MANUAL_SUFFIX = "=manual"
 OVERLAP_FIX = "give one of the two its own credentials, or delete one of the two"
 _SINGULAR = {"pool": "latticepool", "cloud": "cloudinfrastructure", "static": "staticinfrastructure"}
 
@@ -97,7 +99,8 @@ def compile_supply(
     """Compile the supply of a world; an object with a mistake still takes part as far as possible, with a
     finding.
 
-    `adapters` are the providers that this server can create machines with; None means every provider.
+    `adapters` are the providers of this server, NAME or NAME=manual for a provider whose machines only join;
+    None means every provider, and none of them is manual.
     """
     kinds = list(objects)
     classes = NodeClasses(of_kind(kinds, LatticeNodeClass), book)
@@ -110,10 +113,12 @@ def compile_supply(
     offers += [_static_offer(static, classes) for static in statics]
     offers, duplicates = _drop_duplicate_names(offers)
     overlaps = dict(_overlaps(pools, clouds))
-    adapter_hint = (
-        f"name a provider of this server's --providers: {', '.join(sorted(adapters or ())) or 'none yet'}"
-    )
+    names = sorted(adapter.removesuffix(MANUAL_SUFFIX) for adapter in adapters or ())
+    adapter_hint = f"name a provider of this server's --providers: {', '.join(names) or 'none yet'}"
     for position, offer in enumerate(offers):
+        if offer.place.provider + MANUAL_SUFFIX in (adapters or ()):
+            # Lattice makes no machine here: what joins is what there is.
+            offer = offers[position] = replace(offer, types=(), is_manual=True)
         if offer.name in overlaps:
             message = overlaps[offer.name].message
             offers[position] = replace(offer, closed_reason=message, reopen_hint=OVERLAP_FIX)
@@ -454,13 +459,13 @@ def _drop_duplicate_names(offers: list[Offer]) -> tuple[list[Offer], list[Findin
 
 
 def _has_adapter(offer: Offer, adapters: frozenset[str] | None) -> bool:
-    return adapters is None or offer.place.provider in adapters
+    return adapters is None or offer.is_manual or offer.place.provider in adapters
 
 
 def _offer_findings(offers: list[Offer], adapters: frozenset[str] | None) -> Iterator[Finding]:
     for offer in offers:
         subject = f"{_SINGULAR[offer.kind]}/{offer.owner}"
-        if not offer.types:
+        if not offer.types and not offer.is_manual:
             where = f" in {offer.place.region}" if offer.kind == "cloud" else ""
             message = f"no node class is available{where} on provider {offer.place.provider or '(none)'}"
             yield Finding(subject, READY_CONDITION, "NoNodeClass", message)

@@ -15,11 +15,13 @@ from lattice.kinds.infrastructure import CloudInfrastructure, StaticInfrastructu
 from lattice.kinds.ledger import MICROSECONDS_PER_HOUR, LatticeLedger, LedgerSpec
 from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.timestamps import parse_timestamp
+from lattice.kinds.node import LatticeNode
 from lattice.kinds.node_class import LatticeNodeClass
 from lattice.kinds.policy import DEFAULT_PACKING_MILLIONTHS, LatticePlacementPolicy
 from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService, service_key
 from lattice.lifecycle.replica_template import NodeGroupKey
+from lattice.placement.inputs.joined_machines import joined_machines
 from lattice.placement.inputs.latency import Latencies
 from lattice.placement.inputs.ledger_math import (
     UNLIMITED_HEADROOM,
@@ -38,6 +40,7 @@ from lattice.placement.model.current_state import (
     ReplicaAssigner,
     add_bare_workloads,
     add_cluster,
+    add_joined_machines,
     restore_cluster_numbers,
 )
 from lattice.placement.model.demand import Demand, callers_by_service, resolve_demand
@@ -98,7 +101,8 @@ class World:
     now: datetime | None = None
     # The planned machines and the assignments of replicas to them, kept from one plan to the next.
     layout: PlannedLayout = EMPTY_LAYOUT
-    # Providers with an adapter on this server; None: every provider, as planning on files assumes.
+    # Providers with an adapter on this server, NAME or NAME=manual if the adapter creates no machines; None:
+    # every provider, as planning on files assumes.
     adapters: frozenset[str] | None = None
 
     @staticmethod
@@ -314,6 +318,9 @@ class World:
                     )
         for stored in sorted(self.of_kind(LatticeCluster), key=lambda cluster: cluster.metadata.name):
             add_cluster(fleet, stored, present, is_reserved.get(stored.metadata.name))
+        add_joined_machines(
+            fleet, joined_machines(self.of_kind(LatticeNode)), self.layout, self.supply.node_classes
+        )
         restore_cluster_numbers(fleet, self.objects.values(), self.layout)
         packing = {demand.rules.hash: demand.rules.packing_millionths for demand in self.demands.values()}
         for cluster in fleet.clusters.values():

@@ -17,7 +17,7 @@ import numpy as np
 from lattice.engine.table import Flags, Integers
 from lattice.placement.model.demand import ClusterRules, Demand, ReplicaAsk
 from lattice.placement.model.fleet import Fleet
-from lattice.placement.model.inventory import Cluster
+from lattice.placement.model.inventory import UNCLAIMED_GROUP, Cluster
 from lattice.placement.model.machine_catalog import is_type_allowed
 from lattice.placement.model.offer import NO_LIMIT, MachineType, Offer
 from lattice.placement.optimise.problem import (
@@ -200,7 +200,8 @@ class _FleetView:
                 if serves[quotes.catalog.type_ids[machine_type.name]]
             ]
             for unlisted in self.unlisted[row].values():
-                is_usable = unlisted.rules == rules and not unlisted.closed
+                # A cluster of any rules may claim an unclaimed joined machine.
+                is_usable = unlisted.rules in (rules, UNCLAIMED_GROUP) and not unlisted.closed
                 if is_usable and is_type_allowed(demand, unlisted.machine_type):
                     models.append(unlisted.name)
             models_by_offer[self.fleet.offers[row].name] = tuple(models)
@@ -273,8 +274,14 @@ def _source(view: _FleetView, row: int) -> MachineSource:
         if limits.get(name, NO_LIMIT) < NO_LIMIT:
             # Unlisted machines may count as larger than their class, because their services need the
             # capacity: the limit grows by the difference.
+            # The limit does not count joined machines at all.
             extra = sum(
-                group.count * max(0, group.size[position] - group.machine_type.size.get(name, 0))
+                group.count
+                * max(
+                    0,
+                    group.size[position]
+                    - (0 if group.machine_type.is_joined else group.machine_type.size.get(name, 0)),
+                )
                 for group in unlisted
             )
             most.append(limits[name] + extra)
@@ -282,6 +289,8 @@ def _source(view: _FleetView, row: int) -> MachineSource:
             most.append(None)
     # Reserved nodes count too: the bound must not exceed the cost of a solution that may use them.
     nodes = offer.limits.nodes
+    if nodes < SOLVER_NO_LIMIT:
+        nodes += sum(group.count for group in unlisted if group.machine_type.is_joined)
     return MachineSource(
         offer.name,
         offer.region,

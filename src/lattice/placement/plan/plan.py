@@ -15,7 +15,7 @@ from lattice.kinds.meta.base import Kind
 from lattice.kinds.meta.quantity import MILLIONTHS
 from lattice.kinds.service import LatticeService, service_key
 from lattice.lifecycle.replica_template import workload_template
-from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.greedy.machine_choice import machine_counts
 from lattice.placement.greedy.orphaned import OrphanedState, find_final_orphans, find_orphans
 from lattice.placement.greedy.place import Placement, place, remove_assignments
 from lattice.placement.greedy.place_all import find_stale_placement, outgrown_assignments, place_all
@@ -132,7 +132,7 @@ class FleetState:
         """Machines by cluster, then by node class, with orphaned clusters."""
         counts = {cluster.metadata.name: Counter(cluster.spec.nodes) for cluster in self.orphaned.clusters}
         for name, cluster in self.fleet.clusters.items():
-            counts[name] = class_counts(self.fleet, cluster)
+            counts[name] = machine_counts(self.fleet, cluster)
         return counts
 
     @cached_property

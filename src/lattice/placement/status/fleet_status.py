@@ -52,7 +52,7 @@ from lattice.kinds.service import (
 )
 from lattice.kinds.workload import LatticeWorkload
 from lattice.placement.explain.blockers import at_failure
-from lattice.placement.greedy.machine_choice import class_counts
+from lattice.placement.greedy.machine_choice import class_counts, machine_counts
 from lattice.placement.greedy.place import Placement
 from lattice.placement.inputs.ledger_math import rate_per_30_days
 from lattice.placement.model.costs import placed_costs
@@ -198,8 +198,14 @@ def fleet_digest(fleet: Fleet) -> str:
     for name in sorted(fleet.clusters):
         cluster = fleet.clusters[name]
         digest.update(
-            repr((name, sorted(class_counts(fleet, cluster).items()), sorted(cluster.used.items()))).encode()
+            repr(
+                (name, sorted(machine_counts(fleet, cluster).items()), sorted(cluster.used.items()))
+            ).encode()
         )
+    for row in sorted(fleet.inventory.unclaimed, key=lambda row: fleet.offers[row].name):
+        free = fleet.inventory.unclaimed[row]
+        names = sorted(fleet.machines.names[machine] for machine in free.machines)
+        digest.update(repr((free.name, names, sorted(free.size.items()))).encode())
     for offer in sorted(fleet.offers, key=lambda candidate: candidate.name):
         digest.update(
             repr(

@@ -116,7 +116,7 @@ def _condition(kind: str, holds: bool, reason: str, message: str = "") -> Condit
 
 
 def _is_usable(offer: Offer) -> bool:
-    return bool(offer.types) and not offer.closed_reason
+    return bool(offer.types or offer.is_manual) and not offer.closed_reason
 
 
 def ready_condition(offers: Sequence[Offer], findings: Sequence[Finding]) -> Condition:

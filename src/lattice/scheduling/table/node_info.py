@@ -53,8 +53,8 @@ def node_info_of(node: LatticeNode, *, default_ready: str = "Unknown") -> NodeIn
         is_cordoned=spec.unschedulable,
         is_draining=status.phase == "Draining" or any(taint.key == DRAINING_TAINT for taint in spec.taints),
         runtimes=frozenset(status.runtimes),
-        licences=frozenset(spec.licences),
-        image=spec.machine_image,
+        licences=frozenset(node.effective_licences),
+        image=node.effective_machine_image,
         port_range=(status.port_range.first, status.port_range.last) if status.port_range else None,
         taken_ports=frozenset(map(int, status.taken_ports)),
         price=dollars_to_micros(Decimal(node.metadata.labels[PRICE_LABEL]))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from lattice.kinds.meta.quantity import MILLI
 from lattice.kinds.workload import DesiredRun, LatticeWorkload
 from lattice.presence import Heartbeat, Usage, WorkloadReport
 from lattice.wire import agent_pb2 as pb
@@ -24,6 +25,7 @@ def encode_assignment(
 ) -> pb.Assignment:
     """The assignment message for a workload with its desired run and its environment variables."""
     spec, limits = workload.spec, workload.spec.limit_amounts
+    gpu_milli = spec.request_amounts.get("gpu", 0)
     return pb.Assignment(
         workload=path,
         uid=workload.metadata.uid,
@@ -37,6 +39,9 @@ def encode_assignment(
         memory_limit=limits.get("memory"),
         disconnect=spec.disconnect.policy,
         stop_after_ms=spec.disconnect.stop_after_ms,
+        gpus=workload.status.allocated_gpus,
+        # A request above one GPU gets whole GPUs.
+        gpu_milli=gpu_milli if gpu_milli < MILLI else 0,
     )
 
 

@@ -10,7 +10,6 @@ from lattice.kinds.constraints import Toleration
 from lattice.placement.model.demand import Demand, ReplicaAsk
 from lattice.placement.model.machine_catalog import matches_gpu_model, offers_gpu_model, untolerated_taints
 from lattice.placement.model.offer import MachineType, Offer
-from lattice.placement.model.replica_quotes import any_type
 from lattice.placement.plugins.rejection_reasons import (
     fleet_of,
     format_amount,
@@ -159,7 +158,7 @@ class Available:
         return True
 
     def filter(self, ask: ReplicaAsk, rows: Rows) -> Rejections:
-        can_host = fleet_of(rows).quotes.machine_fit(ask.demand).can_host
+        can_host = fleet_of(rows).quotes.hosts(ask.demand)
         hints = fleet_of(rows).table.reopen_hints
         closed: dict[Reason, Flags] = {
             OfferClosed(hint): offer_mask(rows, ("closed", hint), _has_reopen_hint(hint)) for hint in hints
@@ -167,7 +166,7 @@ class Available:
         return {
             **closed,
             OfferClosed(LOST_OFFER_HINT): rows.column("lost").copy(),
-            ReplicaTooLarge(ask.demand): ~select_rows(rows, any_type(can_host)),
+            ReplicaTooLarge(ask.demand): ~select_rows(rows, can_host),
         }
 
 

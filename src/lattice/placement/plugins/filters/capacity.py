@@ -11,7 +11,7 @@ from lattice.placement.model.demand import ReplicaAsk
 from lattice.placement.model.fleet import Fleet
 from lattice.placement.model.machine_catalog import offers_gpu_model
 from lattice.placement.model.offer import NO_LIMIT
-from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, select_rows
+from lattice.placement.plugins.rejection_reasons import fleet_of, format_amount, join_shortfall, select_rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +36,9 @@ class InsufficientCapacity:
         return self.shortfalls(table, row)[0]
 
     def shortfalls(self, table: Table, row: int) -> list[Shortfall]:
+        offer = fleet_of(table).offers[row]
+        if offer.is_manual:
+            return [join_shortfall(self.ask.demand, offer)]
         return list(exceeded_limits(self.ask, fleet_of(table), row)) or [
             Shortfall("capacity", "1 more machine", "none", "1")
         ]
