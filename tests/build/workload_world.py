@@ -96,8 +96,13 @@ class Agent:
         """Drop the connection: neither heartbeats nor orders arrive."""
         self.session = None
 
-    def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
-        self._become(path, "Failed", failure_reason=failure, log=log)
+    def end(
+        self, path: str, failure: str = "RUNTIME_ERROR", log: str = "", exit_code: int | None = None
+    ) -> None:
+        self._become(path, "Failed", failure_reason=failure, log=log, exit_code=exit_code)
+
+    def finish(self, path: str) -> None:
+        self._become(path, "Stopped", exit_code=0)
 
     def say(self, beat: Heartbeat) -> None:
         if self.session is not None and self.world.presence.record_heartbeat(

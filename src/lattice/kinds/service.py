@@ -216,6 +216,15 @@ class ServiceSpec(Part):
         ),
     ] = {}
     replicas: Annotated[Replicas, Meta(description="Number of replicas.")] = Replicas()
+    restart_policy: Annotated[
+        str,
+        Meta(
+            description=(
+                "Always, which is the default and the only value: the replicas of a service run until the "
+                "service is deleted. For a program that ends, use a LatticeWorkload."
+            )
+        ),
+    ] = "Always"
     priority: Annotated[
         int,
         Meta(
@@ -385,6 +394,12 @@ class LatticeService(Kind):
         # Totals need amounts that can be parsed.
         if not bad_numbers and not wrong_alone:
             yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
+        if spec.restart_policy != "Always":
+            yield Cause(
+                "spec.restartPolicy",
+                f'must be Always, got "{spec.restart_policy}": the replicas of a service run until it is deleted; '
+                "use a LatticeWorkload for a program that ends",
+            )
         max_replicas, regions = spec.replicas.max, spec.placement.required_regions
         if max_replicas is not None and spec.min_replicas > max_replicas:
             yield Cause(

@@ -5,12 +5,12 @@ no failure.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
-from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, Retry
+from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload, Retry
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,15 @@ class RetryPolicy:
     # Delay after the first failure; doubles with every further failure.
     initial_backoff: float = 5.0
     max_backoff: float = 120.0
-    # Failures after which the workload has failed for good.
+    # Failures after which the workload is reported as failed. A workload without a service then stops for
+    # good.
     max_attempts: int = 5
-    # Running time after which earlier failures are forgotten: twice the longest back-off.
-    reset_after: float = 240.0
+    # Seconds of readiness after which earlier failures are forgotten.
+    reset_after: float = 600.0
+    # The longest back-off of a replica of a service.
+    service_max_backoff: float = 300.0
+    # True: further attempts follow after `max_attempts` failures.
+    keeps_trying: bool = False
 
     def backoff(self, failures: int) -> float:
         """Seconds from the last failure to the next start."""
@@ -31,6 +36,10 @@ class RetryPolicy:
             return 0.0
         # The exponent is capped: a larger power would overflow before the minimum is taken.
         return min(self.max_backoff, self.initial_backoff * 2.0 ** min(failures - 1, 60))
+
+    def for_service(self) -> "RetryPolicy":
+        """Return the policy of a replica of a service, which is meant to run: attempts never end."""
+        return replace(self, max_backoff=self.service_max_backoff, keeps_trying=True)
 
 
 DEFAULT_RETRY_POLICY = RetryPolicy()
@@ -50,7 +59,7 @@ def count_failure(previous: Retry, now: datetime, policy: RetryPolicy = DEFAULT_
     run, and the failure is not counted twice.
     """
     attempts = (previous.attempts or 0) + 1
-    is_last = attempts >= policy.max_attempts
+    is_last = attempts >= policy.max_attempts and not policy.keeps_trying
     next_at = None if is_last else format_micro_time(now + timedelta(seconds=policy.backoff(attempts)))
     return Retry(
         attempts=attempts,
@@ -80,6 +89,12 @@ def fail_permanently(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY
     return Retry(attempts=count, max=policy.max_attempts, final=True, revision=previous.revision, run=run)
 
 
+def succeed(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
+    """Return the retry state after a run that ended with exit code 0 and is never repeated."""
+    run = (previous.run or 0) + 1
+    return Retry(attempts=0, max=policy.max_attempts, revision=previous.revision, run=run, succeeded=True)
+
+
 def manual_retry(
     previous: Retry | None, revision: str, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY
 ) -> Retry:
@@ -98,7 +113,35 @@ def with_retry_request(metadata: Mapping[str, Any], now: str) -> dict[str, Any]:
 
 def is_exhausted(retry: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> bool:
     """Whether no restart follows, by the present policy and not by the stored `retry.max`."""
-    return retry.final or (retry.attempts or 0) >= policy.max_attempts
+    is_spent = (retry.attempts or 0) >= policy.max_attempts and not policy.keeps_trying
+    return retry.final or retry.succeeded or is_spent
+
+
+def current_retry(workload: LatticeWorkload) -> Retry | None:
+    """Return the stored retry state, or None if it belongs to another revision than the spec."""
+    retry = workload.status.retry
+    return retry if retry is not None and retry.revision == workload.spec.effective_revision else None
+
+
+def is_reported_failed(workload: LatticeWorkload) -> bool:
+    """Whether the workload failed so often, or in such a way, that it is reported as failed."""
+    retry = current_retry(workload)
+    return retry is not None and retry.has_failed
+
+
+def has_succeeded(workload: LatticeWorkload) -> bool:
+    """Whether the run of the present revision ended with exit code 0 and is never repeated."""
+    retry = current_retry(workload)
+    return retry is not None and retry.succeeded
+
+
+def has_ended(workload: LatticeWorkload) -> bool:
+    """Whether no restart of the present revision follows. A replica of a service is restarted even after it
+    is reported as failed, unless a restart cannot help."""
+    retry = current_retry(workload)
+    if retry is None:
+        return False
+    return retry.final or retry.succeeded or (retry.has_failed and not workload.spec.service)
 
 
 def backoff_remaining(retry: Retry, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> float:

@@ -136,7 +136,7 @@ class Beat(_message.Message):
     def __init__(self, number: _Optional[int] = ..., order: _Optional[int] = ..., is_whole: bool = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., workload_usage: _Optional[_Mapping[str, Usage]] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how", "exit_code")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,7 @@ class Report(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     HOW_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -155,7 +156,8 @@ class Report(_message.Message):
     failure: str
     log: str
     how: str
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "version", "term", "heartbeat", "node")
@@ -200,7 +202,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ..., is_whole: bool = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "restart")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -227,6 +229,7 @@ class Assignment(_message.Message):
     MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
     DISCONNECT_FIELD_NUMBER: _ClassVar[int]
     STOP_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -239,7 +242,8 @@ class Assignment(_message.Message):
     memory_limit: int
     disconnect: str
     stop_after_ms: int
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ...) -> None: ...
+    restart: str
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., restart: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("beat",)

@@ -37,6 +37,7 @@ def encode_assignment(
         memory_limit=limits.get("memory"),
         disconnect=spec.disconnect.policy,
         stop_after_ms=spec.disconnect.stop_after_ms,
+        restart="" if spec.restart_policy == "Always" else spec.restart_policy,
     )
 
 
@@ -80,6 +81,7 @@ def decode_heartbeat(beat: pb.Beat) -> Heartbeat:
             report.failure,
             report.log,
             report.how,
+            report.exit_code if report.HasField("exit_code") else None,
         )
     usage, workload_usage = None, None
     if beat.HasField("usage"):
