@@ -20,6 +20,7 @@ from lattice.controllers.runtime.object_writes import (
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.quantity import without_amounts
 from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
@@ -40,6 +41,7 @@ from lattice.lifecycle.replica_template import (
     workload_template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
+from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
 ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
@@ -134,7 +136,8 @@ class ReplicaController:
             service.spec.min_replicas,
             self._scale_down_limits(key),
         )
-        if steps.is_rolling or steps.is_waiting:
+        progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if steps.is_rolling or steps.is_waiting or is_under_way(progressing, steps):
             self._awaiting_ready.add(key)
         else:
             self._awaiting_ready.discard(key)
@@ -207,7 +210,7 @@ class ReplicaController:
             is_ready=status.ready is True and not self.evictions.eviction_of(workload).is_active,
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
-            failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
+            failure=(status.failure_reason or "Failed") if is_failing(workload) else "",
             unschedulable_reason=unschedulable_reason(workload),
         )
 
@@ -271,7 +274,7 @@ class ReplicaController:
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
         if condition.reason == COMPLETE:
             events.append(self._recorder.event(service, "RolloutDone", condition.message))
-        elif condition.status == "False":
+        elif condition.status == "False" and not _is_same_pause(previous, condition):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
 
@@ -299,12 +302,25 @@ def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
     return (status.ready, status.actual_state, status.failure_reason, unschedulable_reason(workload))
 
 
+def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
+    """Whether a rollout has replaced all replicas, and waits until the new replicas are ready."""
+    return progressing is not None and progressing.reason != COMPLETE and not steps.is_ready
+
+
+def _is_same_pause(previous: Condition | None, condition: Condition) -> bool:
+    """Whether a rollout is paused for the same reason as before: other amounts are no news."""
+    if previous is None or previous.reason != condition.reason:
+        return False
+    return without_amounts(previous.message) == without_amounts(condition.message)
+
+
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
     """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
-    if steps.is_rolling and steps.failure:
+    is_rolling = steps.is_rolling or is_under_way(previous, steps)
+    if is_rolling and steps.failure:
         message = f"Update to revision {revision} is paused until its replicas become ready: {steps.failure}"
         return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
-    if steps.is_rolling and steps.unschedulable_reason:
+    if is_rolling and steps.unschedulable_reason:
         message = (
             f"Update to revision {revision} waits for capacity for 1 surge replica: "
             f"{steps.unschedulable_reason}. "
@@ -313,7 +329,7 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
         return Condition(
             type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
         )
-    if steps.is_rolling:
+    if is_rolling:
         return Condition(
             type=PROGRESSING_CONDITION,
             status="True",
