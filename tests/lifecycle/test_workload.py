@@ -8,10 +8,8 @@ from build.workload_inputs import OLD, REV, a_report, a_retry, ago, an_action, a
 from msgspec import structs
 
 from lattice.kinds.workload import Retry
-from lattice.lifecycle.retry import is_exhausted, succeed
+from lattice.lifecycle.retry import FINAL_FAILURES, NODE_FAULTS, is_exhausted, succeed
 from lattice.lifecycle.workload import (
-    FINAL_FAILURES,
-    NODE_FAULTS,
     START_ACTIONS,
     Action,
     decide,

@@ -1,4 +1,4 @@
-"""Retry and back-off of failed workloads.
+"""Retry and back-off of failed workloads: kinds of failures, and the times of further attempts.
 
 The decisions depend only on the stored retry state and the current time, so a restart of the server forgets
 no failure.
@@ -11,6 +11,45 @@ from typing import Any
 
 from lattice.kinds.meta.timestamps import MAX_CLOCK_SKEW_S, format_micro_time, parse_time
 from lattice.kinds.workload import RETRY_REQUESTED_ANNOTATION, LatticeWorkload, Retry
+
+# Failures that no retry can mend: the spec must change, or a user must ask for a retry.
+FINAL_FAILURES = frozenset(
+    {
+        "INVALID_IMAGE",
+        "INVALID_SPEC",
+        "INVALID_SPECIFICATION",
+        "INVALID_CONFIGURATION",
+        "PORT_BIND_CONFLICT",
+        "COMMAND_NOT_FOUND",
+    }
+)
+# A failure that is final only for a workload without a service: the other program may release the port.
+PORT_CONFLICT = "PORT_BIND_CONFLICT"
+# A run that ended with exit code 0 although the workload should run.
+EXITED = "EXITED"
+# Failures before the program started: under restartPolicy Never such a workload is still started.
+NOT_STARTED_FAILURES = frozenset(
+    {
+        "IMAGE_NOT_FOUND",
+        "IMAGE_PULL_FAILED",
+        "NETWORK_ERROR",
+        "STORAGE_ERROR",
+        "RUNTIME_UNAVAILABLE",
+        "PORT_TAKEN",
+    }
+)
+# Failures under restartPolicy Never of a program that may have started and that its node no longer runs.
+NODE_LOST, EVICTED_FROM_NODE = "NODE_LOST", "EVICTED"
+# A port that Lattice allocated is in use on the node; a port that the spec names is PORT_BIND_CONFLICT.
+PORT_TAKEN = "PORT_TAKEN"
+# Failures that a new binding may mend.
+NODE_FAULTS = {
+    "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
+    PORT_TAKEN: "rescheduling with other ports",
+}
+# The node was cut off and stopped the workload, as its disconnect policy demands: the failure does not count
+# as an attempt.
+UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +128,11 @@ def fail_permanently(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY
     return Retry(attempts=count, max=policy.max_attempts, final=True, revision=previous.revision, run=run)
 
 
+def reset_attempts(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
+    """Return the retry state of the same run without its earlier failures."""
+    return Retry(attempts=0, max=policy.max_attempts, revision=previous.revision, run=previous.run)
+
+
 def succeed(previous: Retry, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> Retry:
     """Return the retry state after a run that ended with exit code 0 and is never repeated."""
     run = (previous.run or 0) + 1
@@ -142,6 +186,13 @@ def has_ended(workload: LatticeWorkload) -> bool:
     if retry is None:
         return False
     return retry.final or retry.succeeded or (retry.has_failed and not workload.spec.service)
+
+
+def is_quiet(retry: Retry) -> bool:
+    """Whether the failure has no event: after a replica is reported as failed, only failures whose number is a
+    power of two have events, so that a crash loop does not fill the store."""
+    attempts = retry.attempts or 0
+    return retry.max is not None and attempts > retry.max and attempts & (attempts - 1) != 0
 
 
 def backoff_remaining(retry: Retry, now: datetime, policy: RetryPolicy = DEFAULT_RETRY_POLICY) -> float:

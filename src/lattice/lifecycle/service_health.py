@@ -33,7 +33,7 @@ class ServiceHealth:
 
     phase: ServicePhase
     # Replicas that should be ready.
-    wanted: int
+    desired: int
     # Replicas that must be ready for the service to be available.
     minimum: int
     running: int
@@ -100,16 +100,16 @@ def service_health(service: LatticeService, replicas: Sequence[LatticeWorkload])
     ready = sum(bool(replica.status.ready) for replica in running)
     revision = workload_template(service).revision if live else ""
     updated = sum(replica.spec.revision in ("", revision) for replica in live)
-    wanted, minimum = wanted_replicas(service), service.spec.min_replicas
+    desired, minimum = wanted_replicas(service), service.spec.min_replicas
     has_been_available = service.status.has_been_available or (ready > 0 and ready >= minimum)
     # A service that was scaled to zero starts from the beginning.
     has_been_available = has_been_available and service.spec.desired_replicas() > 0
     phase = _phase(service, live, ready, updated, has_been_available=has_been_available)
     reason, cause = _cause(service, phase, live)
-    message = f"{ready:,} of {wanted:,} replicas are ready"
+    message = f"{ready:,} of {desired:,} replicas are ready"
     return ServiceHealth(
         phase=phase,
-        wanted=wanted,
+        desired=desired,
         minimum=minimum,
         running=len(running),
         ready=ready,

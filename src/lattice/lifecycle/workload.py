@@ -22,59 +22,29 @@ from lattice.kinds.workload import (
     Retry,
 )
 from lattice.lifecycle.retry import (
+    EVICTED_FROM_NODE,
+    EXITED,
+    FINAL_FAILURES,
+    NODE_FAULTS,
+    NODE_LOST,
+    NOT_STARTED_FAILURES,
+    PORT_CONFLICT,
+    UNCOUNTED_FAILURES,
     RetryPolicy,
     backoff_remaining,
     count_failure,
     fail_permanently,
     is_exhausted,
+    is_quiet,
     manual_retry,
     next_run,
     postpone,
+    reset_attempts,
     succeed,
 )
 
 BoundNodeState = Literal["None", "Ready", "Silent", "Gone"]
 ReportedState = ActualState | Literal["Missing"]
-
-# Failures that no retry can mend: the spec must change, or a user must ask for a retry.
-FINAL_FAILURES = frozenset(
-    {
-        "INVALID_IMAGE",
-        "INVALID_SPEC",
-        "INVALID_SPECIFICATION",
-        "INVALID_CONFIGURATION",
-        "PORT_BIND_CONFLICT",
-        "COMMAND_NOT_FOUND",
-    }
-)
-# A failure that is final only for a workload without a service: the other program may release the port.
-PORT_CONFLICT = "PORT_BIND_CONFLICT"
-# A run that ended with exit code 0 although the workload should run.
-EXITED = "EXITED"
-# Failures before the program started: under restartPolicy Never such a workload is still started.
-NOT_STARTED_FAILURES = frozenset(
-    {
-        "IMAGE_NOT_FOUND",
-        "IMAGE_PULL_FAILED",
-        "NETWORK_ERROR",
-        "STORAGE_ERROR",
-        "RUNTIME_UNAVAILABLE",
-        "PORT_TAKEN",
-    }
-)
-# Failures under restartPolicy Never of a program that may have started and that its node no longer runs.
-NODE_LOST, EVICTED_FROM_NODE = "NODE_LOST", "EVICTED"
-# A port that Lattice allocated is in use on the node; a port that the spec names is PORT_BIND_CONFLICT.
-PORT_TAKEN = "PORT_TAKEN"
-# Failures that a new binding may mend.
-NODE_FAULTS = {
-    "RUNTIME_UNAVAILABLE": "rescheduling, because another node may run the workload",
-    PORT_TAKEN: "rescheduling with other ports",
-}
-# The node was cut off and stopped the workload, as its disconnect policy demands: the failure does not count
-# as an attempt.
-UNCOUNTED_FAILURES = frozenset({"DISCONNECTED"})
-
 
 LIVE_STATES = frozenset({"Pending", "Starting", "Running", "Unknown"})
 
@@ -220,37 +190,25 @@ class Decision:
     @property
     def is_reporting_failed(self) -> bool:
         """Whether this decision is the one that reports the workload as failed."""
-        retry = self.retry
-        if not self.failure_reason or self.failure_reason in UNCOUNTED_FAILURES or retry is None:
-            return False
-        return retry.final or (retry.attempts or 0) == retry.max
+        retry, is_counted = self.retry, self.failure_reason not in ("", *UNCOUNTED_FAILURES)
+        return retry is not None and is_counted and (retry.final or retry.attempts == retry.max)
 
     @property
     def event(self) -> str:
         """The reason of the event for the decision; empty for no event.
 
-        A back-off has one event, when its retry state is stored. After a replica is reported as failed, only
-        every failure whose number is a power of two has events, so that a crash loop fills no store.
+        A back-off has one event, when its retry state is stored.
         """
-        if not self.is_stored:
-            return ""
         if self.is_reporting_failed:
             return "WorkloadFailed"
-        if self.retry is not None and _is_quiet(self.retry):
+        if not self.is_stored or (self.retry is not None and is_quiet(self.retry)):
             return ""
         return EVENT_REASONS.get(self.action, "")
-
-
-def _is_quiet(retry: Retry) -> bool:
-    attempts = retry.attempts or 0
-    return retry.max is not None and attempts > retry.max and attempts & (attempts - 1) != 0
 
 
 PERMANENT_FAILURE = "Failed permanently; change the workload or request a retry"
 SUCCEEDED = "Succeeded with exit code 0; the restart policy does not repeat the run"
 STOPPED = Decision(Action.NO_ACTION, "Stopped")
-
-
 # The default is frozen: one shared instance is safe.
 DEFAULT_GRACE_PERIODS = GracePeriods()
 
@@ -281,7 +239,9 @@ def decide_manual_retry(
             Action.NO_ACTION, "No retry: the workload has not failed, or its desired state is not Running"
         )
     if inputs.report.state == "Running" and _reports_run(inputs, retry):
-        return Decision(Action.FORGIVE, "Running; failure count reset", _reset_attempts(retry, grace_periods))
+        return Decision(
+            Action.FORGIVE, "Running; failure count reset", reset_attempts(retry, grace_periods.retry)
+        )
     return Decision(
         Action.RETRY,
         "Restarting: a user requested a retry",
@@ -486,7 +446,7 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
             return Decision(
                 Action.FORGIVE,
                 f"Ready for {grace_periods.retry.reset_after:g} s; failure count reset",
-                _reset_attempts(retry, grace_periods),
+                reset_attempts(retry, grace_periods.retry),
             )
         case "Stopped" if not report.failure_reason and inputs.restart_policy != "Always":
             return Decision(Action.SUCCEED, SUCCEEDED, succeed(retry, grace_periods.retry))
@@ -496,10 +456,6 @@ def _decide_ordered(inputs: WorkloadInput, retry: Retry, grace_periods: GracePer
     return _wait_within_grace(grace_periods.start - age, reason) or _decide_failure(
         inputs, retry, "START_TIMEOUT", grace_periods
     )
-
-
-def _reset_attempts(retry: Retry, grace_periods: GracePeriods) -> Retry:
-    return Retry(attempts=0, max=grace_periods.retry.max_attempts, revision=retry.revision, run=retry.run)
 
 
 def _decide_failure(
@@ -548,14 +504,6 @@ def failure_message_for(report: Report, failure: str) -> str:
     if failure == EXITED and report.state == "Stopped":
         return "exited with code 0, but the workload should run"
     return report.failure_message if failure == report.failure_reason else ""
-
-
-def exit_code_for(report: Report, failure: str) -> int | None:
-    """Return the exit code of the run that the failure ended; None if it is unknown, or if the leader detected
-    the failure and no run ended."""
-    if failure == EXITED and report.state == "Stopped":
-        return 0
-    return report.exit_code if failure == report.failure_reason else None
 
 
 def _final_reason(inputs: WorkloadInput, failure: str) -> str:

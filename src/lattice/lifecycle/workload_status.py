@@ -20,7 +20,7 @@ from lattice.kinds.workload import (
     WorkloadStatus,
 )
 from lattice.lifecycle.eviction import NOT_EVICTING, RELEASING_ACTIONS, Eviction, EvictionCause
-from lattice.lifecycle.retry import has_succeeded, is_reported_failed
+from lattice.lifecycle.retry import EXITED, has_succeeded, is_reported_failed
 from lattice.lifecycle.workload import (
     LIVE_STATES,
     START_ACTIONS,
@@ -31,7 +31,6 @@ from lattice.lifecycle.workload import (
     Report,
     WorkloadInput,
     desired_state,
-    exit_code_for,
     failure_message_for,
 )
 
@@ -140,7 +139,7 @@ def next_status(
         status = replace(
             status,
             failure_message=failure_message_for(observation.report, decision.failure_reason),
-            last_exit_code=exit_code_for(observation.report, decision.failure_reason),
+            last_exit_code=_exit_code(observation.report, decision.failure_reason),
         )
     if not decision.is_stored:
         return status
@@ -169,6 +168,14 @@ def next_status(
         )
         status = _in_state(unbound, _unbound_state(replace(workload, status=unbound)), now)
     return status
+
+
+def _exit_code(report: Report, failure: str) -> int | None:
+    """The exit code of the run that the failure ended; None if it is unknown, or if the leader detected
+    the failure and no run ended."""
+    if failure == EXITED and report.state == "Stopped":
+        return 0
+    return report.exit_code if failure == report.failure_reason else None
 
 
 def _observed_status(

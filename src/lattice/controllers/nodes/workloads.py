@@ -27,9 +27,9 @@ from lattice.kinds.workload import (
     WorkloadStatus,
 )
 from lattice.lifecycle.eviction import DecidedEvictions
+from lattice.lifecycle.retry import PORT_TAKEN
 from lattice.lifecycle.workload import (
     AWAIT_ACTIONS,
-    PORT_TAKEN,
     Action,
     Decision,
     GracePeriods,

@@ -432,7 +432,7 @@ def status_with_health(service: LatticeService, health: ServiceHealth, replicas:
     """
     return msgspec.structs.replace(
         service.status,
-        wanted_replicas=health.wanted,
+        wanted_replicas=health.desired,
         replicas=replicas,
         updated_replicas=health.updated,
         has_been_available=health.has_been_available,
