@@ -257,7 +257,7 @@ MAP: dict[str, Folder] = {
     ),
     "server.ui_backend": Folder(
         "Pages, sign-in and the event stream of the web page.",
-        "kinds kinds.meta clock server.access server.live server.requests server.resources store",
+        "kinds kinds.meta clock lifecycle server.access server.live server.requests server.resources store",
         "HTTP connections, the store",
     ),
     "server.grpc": Folder(

@@ -97,6 +97,12 @@ CASES: dict[str, tuple[LatticeWorkload, Facts, str, str]] = {
         "Start",
         'COMMAND_NOT_FOUND: command "pyton3" does not exist',
     ),
+    "its command does not exist, and its node is lost": (
+        a_lab_replica("Unknown", 1, final=True, status=failing("COMMAND_NOT_FOUND")),
+        facts_of(NOW, [a_lab_node("n1", "False", "HeartbeatMissed")]),
+        "Start",
+        "COMMAND_NOT_FOUND",
+    ),
     "its program crashes": (
         a_lab_replica("Failed", 4, status=failing("RUNTIME_ERROR", "exited with code 3", lastExitCode=3, lastLog="no table\n")),
         READY_NODE,

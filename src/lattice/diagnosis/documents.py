@@ -8,9 +8,11 @@ from lattice.diagnosis.blocker import Blocker
 from lattice.diagnosis.problems import SEVERITIES, Problem, is_wrong
 from lattice.diagnosis.service import CountedBlocker, ServiceDiagnosis
 from lattice.kinds.meta.base import path_of
+from lattice.kinds.meta.quantity import pluralize
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.replica_observation import is_terminating
+from lattice.lifecycle.retry import current_retry
 from lattice.lifecycle.service_health import failure_text
 
 Document = dict[str, Any]
@@ -84,6 +86,9 @@ def workload_document(workload: LatticeWorkload, blocker: Blocker | None) -> Doc
     status = workload.status
     state = status.actual_state
     answer = f"{state}: {blocker.cause}." if blocker else f"It runs on node {_node(workload)} and is ready."
+    retry = current_retry(workload)
+    if blocker is None and retry is not None and retry.attempts:
+        answer += f" It failed before ({pluralize(retry.attempts, 'failure')}): {failure_text(workload)}."
     return {
         "workload": path_of(workload),
         "answer": answer,

@@ -138,13 +138,15 @@ def service_problems(objects: FleetObjects, facts: Facts) -> Iterator[Problem]:
             continue
         available = find_condition(service.status.conditions, AVAILABLE_CONDITION)
         since = (available.last_transition_time or "") if available else ""
-        ready = find_condition(service.status.conditions, READY_CONDITION)
+        ready = find_condition(
+            service.status.conditions, CRASHING_CONDITION if title == "Crashing" else READY_CONDITION
+        )
         cause = ready.message if ready else ""
         if diagnosed < MAX_DIAGNOSED:
             diagnosed += 1
             diagnosis = diagnose_service(service, replicas.get(path_of(service), ()), facts)
             if diagnosis.blockers:
-                health, first = diagnosis.health, diagnosis.blockers[0]
+                health, first, since = diagnosis.health, diagnosis.blockers[0], diagnosis.since
                 name = f"{first.first}: " if first.first else ""
                 cause = f"{health.ready} of {health.desired} replicas ready; {name}{first.blocker.cause}"
         namespace, name = service.metadata.namespace or DEFAULT_NAMESPACE, service.metadata.name

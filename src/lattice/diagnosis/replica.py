@@ -67,8 +67,11 @@ def diagnose_replica(replica: LatticeWorkload, facts: Facts) -> Blocker | None:
         )
     if replica.status.ready and replica.status.actual_state == "Running":
         return None
+    # A failure that needs a change comes first: no node would mend it.
+    if is_failing(replica) and (replica.status.binding is None or has_ended(replica)):
+        return _failure(replica)
     if replica.status.binding is None:
-        return _failure(replica) if is_failing(replica) else _unbound(replica, facts)
+        return _unbound(replica, facts)
     return (
         _node(replica, facts)
         or _evicting(replica)

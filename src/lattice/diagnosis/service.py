@@ -10,6 +10,7 @@ from lattice.kinds.meta.conditions import find_condition
 from lattice.kinds.meta.quantity import pluralize, without_amounts
 from lattice.kinds.service import (
     AVAILABLE_CONDITION,
+    CRASHING_CONDITION,
     PLACED_CONDITION,
     PROGRESSING_CONDITION,
     LatticeService,
@@ -34,9 +35,11 @@ class ServiceDiagnosis:
     """The health of a service and what blocks it, first stage first; no blockers for a service that runs."""
 
     health: ServiceHealth
-    # Since when the service is available, or is not.
+    # Since when the service is available, or is not; for a crash loop, since the first failure.
     since: str
     blockers: tuple[CountedBlocker, ...]
+    # The failures that are not forgotten yet, in words; empty if there are none.
+    crashes: str = ""
 
     @property
     def answer(self) -> str:
@@ -44,7 +47,11 @@ class ServiceDiagnosis:
         health = self.health
         counts = f"{health.ready:,} of {health.desired:,} replicas are ready"
         if not self.blockers:
-            return f"It runs: {counts}." if health.phase == "Running" else f"{health.phase}: {counts}."
+            # A crash loop is ready for a moment after every restart.
+            crashes = f" {self.crashes}." if self.crashes else ""
+            return (
+                f"It runs: {counts}.{crashes}" if health.phase == "Running" else f"{health.phase}: {counts}."
+            )
         first = self.blockers[0]
         subject = f"{first.first}: " if first.first else ""
         return f"{health.phase}, {counts}. {subject}{first.blocker.cause}."
@@ -57,10 +64,15 @@ def diagnose_service(
     health = service_health(service, replicas)
     available = find_condition(service.status.conditions, AVAILABLE_CONDITION)
     since = (available.last_transition_time or "") if available else service.metadata.creation_timestamp or ""
+    crashing = find_condition(service.status.conditions, CRASHING_CONDITION)
+    is_crashing = crashing is not None and crashing.status == "True"
+    if crashing is not None and is_crashing and not health.is_available:
+        since = min(since or "~", crashing.last_transition_time or "~").removeprefix("~")
     blockers = list(_service_blockers(service, health, replicas))
     blockers += _replica_blockers(service, replicas, facts)
     blockers.sort(key=lambda counted: counted.blocker.rank)
-    return ServiceDiagnosis(health, since, tuple(blockers))
+    crashes = crashing.message if crashing is not None and is_crashing else ""
+    return ServiceDiagnosis(health, since, tuple(blockers), crashes)
 
 
 def _service_blockers(

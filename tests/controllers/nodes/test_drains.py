@@ -174,13 +174,14 @@ async def test_drain_that_a_budget_blocks_names_the_budget_once() -> None:
         await world.add(a_ledger("south", 6_000_000, machines=lots, **as_of))
         await world.add(make_object(LatticeCluster, "south-001", spec={"pool": "south"}))
         await world.add(a_workload("web-2", service="web", slot=2, cluster="south-001"))
+        since = world.context.timestamp
         for missing in ("750m", "500m"):
             stuck = {
                 "type": "Scheduled",
                 "status": "False",
                 "reason": "NoNodeFits",
                 "message": f"1 without {missing} cpu",
-                "lastTransitionTime": world.context.timestamp,
+                "lastTransitionTime": since,
             }
             await world.set_conditions("default/web-2", (msgspec.convert(stuck, Condition),))
             await world.run(60)
