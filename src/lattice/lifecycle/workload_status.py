@@ -148,6 +148,8 @@ def next_status(
         status = replace(status, failure_reason="", failure_message="")
     if decision.action in RESTART_ACTIONS:
         status = replace(status, restarts=(status.restarts or 0) + 1)
+    elif decision.action is Action.APPLY:
+        status = replace(status, restarts=status.restarts or 0)
     if decision.action is Action.MARK_FAILED:
         status = _in_state(status, "Failed", now)
     if decision.action is Action.SUCCEED:

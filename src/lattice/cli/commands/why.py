@@ -97,6 +97,6 @@ def _print(diagnosis: dict[str, Any] | None, placement: list[str], form: output.
     from lattice.cli.output.table_renderer import join_blocks
 
     lines = diagnosis_lines(diagnosis, table_renderer(form)) if diagnosis else []
-    if lines and placement:
+    if diagnosis and diagnosis["blockers"] and placement:
         placement = ["PLACEMENT", *placement]
     print_lines(join_blocks(lines, placement))

@@ -11,8 +11,8 @@ const COLUMNS = [
   { name: "state", title: "State", value: (row) => row.state, cell: state },
   { name: "node", title: "Node", value: (row) => row.node, cell: node },
   { name: "restarts", title: "Restarts", value: (row) => row.restarts ?? 0, end: true, wide: 500 },
-  { name: "ports", title: "Ports", value: ports, wide: 600 },
-  { name: "asks", title: "Requests", value: (row) => row.cpu, cell: asks, end: true, wide: 700 },
+  { name: "ports", title: "Ports", value: ports, wide: 700 },
+  { name: "asks", title: "Requests", value: (row) => row.cpu, cell: asks, end: true, wide: 500 },
   { name: "since", title: "Since", value: (row) => row.since, cell: since, end: true },
 ];
 
