@@ -41,6 +41,11 @@ MAP: dict[str, Folder] = {
         "kinds kinds.meta",
         VALUES,
     ),
+    "diagnosis": Folder(
+        "Why a service, a workload or a machine does not run, and what is wrong in the fleet, from stored objects.",
+        "kinds kinds.meta lifecycle placement.inputs",
+        VALUES,
+    ),
     "placement": Folder(
         "Choosing pools, clusters and machines for the replicas of services; `queries` answers queries about them.",
         "",
@@ -183,7 +188,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.services": Folder(
         "Turn services into placements, ledger entries, clusters, machines, replicas and agreements; report status.",
-        "kinds kinds.meta clock metrics lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
+        "kinds kinds.meta clock metrics diagnosis lifecycle placement.feed placement.greedy placement.inputs placement.model placement.status providers store"
         " controllers.garbage controllers.runtime",
         "the store through controllers.runtime.context, providers",
     ),
@@ -195,7 +200,7 @@ MAP: dict[str, Folder] = {
     ),
     "controllers.nodes": Folder(
         "Node health, eviction, workload lifecycle, drift.",
-        "kinds kinds.meta clock metrics lifecycle presence store scheduling.table controllers.runtime controllers.services",
+        "kinds kinds.meta clock metrics diagnosis lifecycle presence store scheduling.table controllers.runtime controllers.services",
         "the store through controllers.runtime.context, heartbeats",
     ),
     "controllers.garbage": Folder(
@@ -246,13 +251,13 @@ MAP: dict[str, Folder] = {
         "connections to agents, heartbeats, the store",
     ),
     "server.live": Folder(
-        "What only the leader knows: usage, logs, spending.",
-        "kinds kinds.meta clock placement.inputs presence server.access server.agents server.requests server.resources store",
+        "What only the leader knows: usage, logs, spending, problems and diagnoses.",
+        "kinds kinds.meta clock diagnosis placement.inputs presence server.access server.agents server.requests server.resources store",
         "the store, heartbeats",
     ),
     "server.ui_backend": Folder(
         "Pages, sign-in and the event stream of the web page.",
-        "kinds kinds.meta clock server.access server.live server.requests server.resources store",
+        "kinds kinds.meta clock lifecycle server.access server.live server.requests server.resources store",
         "HTTP connections, the store",
     ),
     "server.grpc": Folder(

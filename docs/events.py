@@ -60,7 +60,14 @@ EVENTS = (
         "Normal",
         "A rollout replaces the replicas one by one.",
     ),
-    Told("RolloutDone", "LatticeService", "Normal", "All replicas run the new revision."),
+    Told("RolloutDone", "LatticeService", "Normal", "All replicas run the new revision and are ready."),
+    Told(
+        "ReplicaFailing",
+        "LatticeService",
+        "Warning",
+        "Replicas fail. The event is written at the first failure, and when the number of failures doubles.",
+        "`lattice why service/NAME` shows the failure, the exit code and the last lines of the log.",
+    ),
     Told(
         "RolloutPaused",
         "LatticeService",
@@ -162,12 +169,18 @@ EVENTS = (
         "Normal",
         "The node was deleted: no workloads are left on it, or it was not ready, so its removal waited for none.",
     ),
+    Told(
+        "WorkloadSucceeded",
+        "LatticeWorkload",
+        "Normal",
+        "The program ended with exit code 0, and its restartPolicy does not repeat it.",
+    ),
     Told("WorkloadScheduled", "LatticeWorkload", "Normal", "The workload is bound to a node."),
     Told(
         "FailedScheduling",
         "LatticeWorkload",
         "Warning",
-        "No node accepts the workload; the message counts the nodes per reason. The scheduler tries again after a change that may help.",
+        "No node has accepted the workload for 10 seconds; the message counts the nodes per reason. The scheduler tries again after a change that may help.",
     ),
     Told(
         "BindingFailed",

@@ -138,9 +138,11 @@ def test_events_are_listed_exactly() -> None:
 
 def test_failure_reasons_are_listed_exactly() -> None:
     """What agents say, and what the lifecycle finds by itself."""
-    found = words_in(
-        ROOT / "src" / "lattice" / "lifecycle" / "workload.py", r"MISSING|NOT_APPLIED|EXITED|START_TIMEOUT"
-    )
+    lifecycle = ROOT / "src" / "lattice" / "lifecycle"
+    found = {
+        *words_in(lifecycle / "workload.py", r"MISSING|NOT_APPLIED|START_TIMEOUT"),
+        *words_in(lifecycle / "retry.py", r"EXITED|NODE_LOST|EVICTED"),
+    }
     assert [each.word for each in FAILURES] == sorted({*get_args(FailureReason), *found})
 
 

@@ -38,6 +38,7 @@ class WorkloadReport:
     failure_reason: str = ""  # one word
     log: str = ""  # the last lines of the log
     failure_message: str = ""
+    exit_code: int | None = None  # None: the run has not ended, or the agent reports no exit codes
 
 
 class Session(NamedTuple):

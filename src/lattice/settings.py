@@ -108,13 +108,26 @@ SETTINGS = (
         "retry-longest",
         ("LATTICE_RETRY_LONGEST",),
         120.0,
-        "Maximum seconds of back-off before a failed workload is restarted.",
+        "Maximum seconds of back-off before a failed workload without a service is restarted.",
+    ),
+    Setting(
+        "retry-service-longest",
+        ("LATTICE_RETRY_SERVICE_LONGEST",),
+        300.0,
+        "Maximum seconds of back-off before a failed replica of a service is restarted.",
+    ),
+    Setting(
+        "retry-reset",
+        ("LATTICE_RETRY_RESET",),
+        600.0,
+        "Seconds for which a workload must be ready before its failures are forgotten.",
     ),
     Setting(
         "retry-attempts",
         ("LATTICE_RETRY_ATTEMPTS",),
         5,
-        "Maximum number of failures before a workload is marked Failed and not restarted.",
+        "Number of failures after which a workload is reported as failed. A workload without a service is then "
+        "not restarted.",
     ),
     Setting(
         "missing-grace",
@@ -226,6 +239,8 @@ class Settings:
     reconcile_workers: int = 8
     retry_first: float = 5.0
     retry_longest: float = 120.0
+    retry_service_longest: float = 300.0
+    retry_reset: float = 600.0
     retry_attempts: int = 5
     missing_grace: float = 15.0
     start_grace: float = 300.0

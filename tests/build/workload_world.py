@@ -23,6 +23,7 @@ from lattice.controllers.runtime.object_writes import put_new, with_metadata, wi
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.constraints import Taint
 from lattice.kinds.core import Event
+from lattice.kinds.ledger import LatticeLedger
 from lattice.kinds.meta.base import Condition, Kind, path_of
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import LatticeNode
@@ -43,7 +44,7 @@ DRAIN = Taint(key="lattice.dev/draining", effect="NoSchedule")
 BROKEN = Taint(key="broken", effect="NoExecute")
 TIMES = NodeTimeouts()
 PORTS = range(30000, 30010)
-COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool)
+COPIES = (LatticeWorkload, LatticeNode, LatticeService, LatticeCluster, LatticePool, LatticeLedger)
 
 
 def a_joining_node(name: str, **spec: Any) -> LatticeNode:
@@ -96,8 +97,13 @@ class Agent:
         """Drop the connection: neither heartbeats nor orders arrive."""
         self.session = None
 
-    def end(self, path: str, failure: str = "RUNTIME_ERROR", log: str = "") -> None:
-        self._become(path, "Failed", failure_reason=failure, log=log)
+    def end(
+        self, path: str, failure: str = "RUNTIME_ERROR", log: str = "", exit_code: int | None = None
+    ) -> None:
+        self._become(path, "Failed", failure_reason=failure, log=log, exit_code=exit_code)
+
+    def finish(self, path: str) -> None:
+        self._become(path, "Stopped", exit_code=0)
 
     def say(self, beat: Heartbeat) -> None:
         if self.session is not None and self.world.presence.record_heartbeat(

@@ -16,7 +16,7 @@ def test_defaults_match_the_rules() -> None:
 
 def test_every_timeout_can_be_set() -> None:
     settings = Settings(
-        heartbeat=1, node_lost_after=4, replace_after=12, evictions_per_second=2, retry_first=0.5, retry_longest=3, retry_attempts=2,
+        heartbeat=1, node_lost_after=4, replace_after=12, evictions_per_second=2, retry_first=0.5, retry_longest=3, retry_attempts=2, retry_reset=6, retry_service_longest=7,
         missing_grace=1.5, start_grace=9, stop_grace=6, reconcile_workers=3,
     )  # fmt: skip
     times, waits = node_timeouts(settings), grace_periods(settings)
@@ -32,7 +32,8 @@ def test_every_timeout_can_be_set() -> None:
         waits.retry.max_backoff,
         waits.retry.max_attempts,
         waits.retry.reset_after,
-    ) == (0.5, 3, 2, 6)
+        waits.retry.service_max_backoff,
+    ) == (0.5, 3, 2, 6, 7)
     assert concurrency(settings).workers == 3
 
 

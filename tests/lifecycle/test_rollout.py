@@ -89,7 +89,7 @@ def an_api_replica(
         pytest.param(
             {A: 2},
             [an_api_replica(0), an_api_replica(1, ready=False, unschedulable_reason="0 of 1 node")],
-            RolloutSteps(),
+            RolloutSteps(unschedulable_reason="0 of 1 node"),
             id="no update waits for room",
         ),
         pytest.param(
@@ -151,7 +151,20 @@ def an_api_replica(
     ],
 )
 def test_next_steps(wanted: dict[NodeGroupKey, int], replicas: list[Replica], steps: RolloutSteps) -> None:
-    assert next_steps(wanted, NEW, replicas) == steps
+    assert replace(next_steps(wanted, NEW, replicas), is_ready=True) == steps
+
+
+@pytest.mark.parametrize(
+    ("replicas", "is_ready"),
+    [
+        pytest.param([an_api_replica(0), an_api_replica(1)], True, id="all of the revision are ready"),
+        pytest.param([an_api_replica(0), an_api_replica(1, ready=False)], False, id="one is not ready"),
+        pytest.param([an_api_replica(0), an_api_replica(1, OLD)], False, id="one has the old revision"),
+        pytest.param([an_api_replica(0)], False, id="one does not exist yet"),
+    ],
+)
+def test_rollout_is_ready_with_the_last_new_replica(replicas: list[Replica], is_ready: bool) -> None:
+    assert next_steps({A: 2}, NEW, replicas).is_ready is is_ready
 
 
 def test_scale_down_does_not_prefer_shared_machine() -> None:

@@ -12,8 +12,10 @@ from lattice.agent.plan import Assignment
 from lattice.agent.status_report import MAX_FAILURE_CHARS
 from lattice.errors import Invalid
 from lattice.kinds.container import Container, Disconnect
+from lattice.kinds.workload import RestartPolicy
 from lattice.wire import agent_pb2 as pb
 
+_RESTART_POLICIES: dict[str, RestartPolicy] = {"OnFailure": "OnFailure", "Never": "Never"}
 _decode_containers = msgspec.json.Decoder(dict[str, Container]).decode
 
 
@@ -52,6 +54,8 @@ def decode_assignment(message: pb.Assignment, term: int) -> Assignment:
         ),
         gpus=tuple(message.gpus),
         gpu_milli=message.gpu_milli,
+        # An unknown policy of a later server is Always: the server decides about restarts.
+        restart=_RESTART_POLICIES.get(message.restart, "Always"),
     )
 
 

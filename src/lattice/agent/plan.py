@@ -13,7 +13,7 @@ import msgspec
 
 from lattice.agent.host.runtime_protocol import Instance, InstanceId, Limits, RunSpec
 from lattice.kinds.container import Container, Disconnect, parse_amounts
-from lattice.kinds.workload import DesiredState, WorkloadSpec
+from lattice.kinds.workload import DesiredState, RestartPolicy, WorkloadSpec
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +35,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     # GPUs of the node by index from 0, and the thousandths of the one shared GPU; 0: whole GPUs.
     gpus: tuple[int, ...] = ()
     gpu_milli: int = 0
+    restart: RestartPolicy = "Always"
+
+    @property
+    def may_succeed(self) -> bool:
+        """Whether a container that ends with exit code 0 has done its work."""
+        return self.restart != "Always"
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -49,13 +49,16 @@ SECTIONS: dict[str, dict[str, Entry]] = {
         ),
         "delete": Entry("lattice.cli.commands.delete:delete", "Delete objects and wait until they are gone."),
         "events": Entry("lattice.cli.commands.events:events", "List events, oldest first."),
+        "status": Entry(
+            "lattice.cli.commands.status:status", "Show what is wrong now, with causes and next commands."
+        ),
     },
     "Decide": {
         "plan": Entry(
             "lattice.cli.commands.plan:plan", "Show how a change would affect placements and cost."
         ),
         "why": Entry(
-            "lattice.cli.commands.why:why", "Explain the placement of a service and every rejected pool."
+            "lattice.cli.commands.why:why", "Explain why a service is not running, and its placement."
         ),
         "fit": Entry("lattice.cli.commands.fit:fit", "List the smallest changes that would place a service."),
         "whatif": Entry(

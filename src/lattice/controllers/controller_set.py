@@ -185,7 +185,11 @@ def node_timeouts(settings: Settings) -> NodeTimeouts:
 def grace_periods(settings: Settings) -> GracePeriods:
     # Failures are forgotten once the workload has run for twice the longest back-off.
     retry = RetryPolicy(
-        settings.retry_first, settings.retry_longest, settings.retry_attempts, 2 * settings.retry_longest
+        settings.retry_first,
+        settings.retry_longest,
+        settings.retry_attempts,
+        settings.retry_reset,
+        settings.retry_service_longest,
     )
     return GracePeriods(settings.missing_grace, settings.start_grace, settings.stop_grace, retry)
 

@@ -2,7 +2,7 @@
 
 Imported by: agent agent.host agent.runtimes app cli.client cli.commands cli.fleet cli.output
 controllers.automation controllers.garbage controllers.nodes controllers.runtime controllers.scheduler
-controllers.services lifecycle placement.explain placement.feed placement.fit placement.greedy
+controllers.services diagnosis lifecycle placement.explain placement.feed placement.fit placement.greedy
 placement.inputs placement.model placement.plan placement.plugins.filters placement.status presence
 providers scheduling.cycle scheduling.offline scheduling.plugins.filters scheduling.plugins.scores
 scheduling.preemption scheduling.table server server.agents server.discovery server.fleet_queries

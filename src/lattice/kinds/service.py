@@ -39,6 +39,29 @@ PLACED_CONDITION = "Placed"
 STALE_CONDITION = "PlacementStale"
 # Condition: whether a rollout replaces replicas.
 PROGRESSING_CONDITION = "Progressing"
+# Condition: whether at least `replicas.min` replicas are ready.
+AVAILABLE_CONDITION = "Available"
+# Condition: whether replicas fail again and again.
+CRASHING_CONDITION = "Crashing"
+
+ServicePhase = Literal[
+    # On the way to the first ready replica: not decided, not placed, without a node, not ready yet.
+    "Pending",
+    "Placing",
+    "Provisioning",
+    "Starting",
+    # All wanted replicas are ready.
+    "Running",
+    # All wanted replicas are ready, and some have an earlier revision.
+    "Updating",
+    # Fewer replicas are ready than wanted.
+    "Degraded",
+    # No replica is ready, although the service was available or a replica has started before.
+    "Down",
+    # No replica is ready, and all are reported as failed.
+    "Failed",
+    "Deleting",
+]
 
 
 class PlacementResources(Part):
@@ -216,6 +239,15 @@ class ServiceSpec(Part):
         ),
     ] = {}
     replicas: Annotated[Replicas, Meta(description="Number of replicas.")] = Replicas()
+    restart_policy: Annotated[
+        str,
+        Meta(
+            description=(
+                "Always, which is the default and the only value: the replicas of a service run until the "
+                "service is deleted. For a program that ends, use a LatticeWorkload."
+            )
+        ),
+    ] = "Always"
     priority: Annotated[
         int,
         Meta(
@@ -284,10 +316,25 @@ class ServicePlacement(Part):
 
 
 class Health(Part):
-    """Number of running and ready replicas."""
+    """Number of running and ready replicas, and of failures."""
 
     available: Annotated[int, Meta(description="Replicas that run.")] | None = None
     ready: Annotated[int, Meta(description="Replicas that run and pass their readiness probe.")] | None = None
+    failures: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Failures of the replicas that are not forgotten yet. A replica's failures are forgotten "
+                    "when it has been ready for 10 minutes."
+                )
+            ),
+        ]
+        | None
+    ) = None
+    restarts: Annotated[int, Meta(description="Restarts of the present replicas after failures.")] | None = (
+        None
+    )
 
 
 class Alternative(Part):
@@ -324,7 +371,29 @@ class SchedulerDecision(Part):
 class ServiceStatus(Status):
     """Placement, cost and health of the service, and the reason of the placement."""
 
+    wanted_replicas: (
+        Annotated[
+            int,
+            Meta(
+                description=(
+                    "Replicas that should be ready: `replicas.min`, 1 by default, or more if required regions or "
+                    "policies demand more."
+                )
+            ),
+        ]
+        | None
+    ) = None
     replicas: Annotated[int, Meta(description="Replicas that exist.")] | None = None
+    updated_replicas: Annotated[int, Meta(description="Replicas of the current revision.")] | None = None
+    has_been_available: Annotated[
+        bool,
+        Meta(
+            description=(
+                "Whether the service was available before: from then on, missing replicas make it Degraded or "
+                "Down instead of Starting."
+            )
+        ),
+    ] = False
     placements: Annotated[
         tuple[ServicePlacement, ...], Meta(description="Pools, clusters and node classes of the replicas.")
     ] = ()
@@ -354,16 +423,23 @@ class LatticeService(Kind):
         columns=(
             Column(
                 "Wanted",
-                ".spec.replicas.min",
+                ".status.wantedReplicas",
                 "integer",
                 description="Desired number of replicas; 1 by default.",
             ),
             Column("Ready", ".status.health.ready", "integer"),
-            Column("Replicas", ".status.replicas", "integer"),
+            Column(
+                "Updated",
+                ".status.updatedReplicas",
+                "integer",
+                description="Replicas of the current revision.",
+            ),
             Column("Pools", ".status.placements[*].pool"),
             Column("Cost/h", ".status.totalCost.hourly", "number", description="Dollars per hour."),
             Column("Phase", ".status.phase"),
             Column("Verdict", ".status.schedulerDecision.verdict"),
+            Column("Replicas", ".status.replicas", "integer", 1, "Replicas that exist."),
+            Column("Restarts", ".status.health.restarts", "integer", 1, "Restarts after failures."),
             Column("Clusters", ".status.placements[*].cluster", priority=1),
             Column("Cost/30d", ".status.totalCost.projected30Day", "number", 1, "Dollars in 30 days."),
             Column("Why", ".status.schedulerDecision.reason", priority=1),
@@ -385,6 +461,12 @@ class LatticeService(Kind):
         # Totals need amounts that can be parsed.
         if not bad_numbers and not wrong_alone:
             yield from total_limit_problems(spec.requests, spec.limits, "spec.placement.resources")
+        if spec.restart_policy != "Always":
+            yield Cause(
+                "spec.restartPolicy",
+                f'must be Always, got "{spec.restart_policy}": the replicas of a service run until it is deleted; '
+                "use a LatticeWorkload for a program that ends",
+            )
         max_replicas, regions = spec.replicas.max, spec.placement.required_regions
         if max_replicas is not None and spec.min_replicas > max_replicas:
             yield Cause(

@@ -45,6 +45,8 @@ class RolloutSteps:
     stop: tuple[str, ...] = ()
     # Replicas of another revision, or in a node group without a placement, still exist.
     is_rolling: bool = False
+    # As many replicas of the current revision are ready as are desired.
+    is_ready: bool = True
     # The reason why the new revision fails; the rollout replaces no replica until the new revision is ready.
     failure: str = ""
     # Surplus replicas exist that must not stop until other replicas are ready.
@@ -99,15 +101,15 @@ def next_steps(
     stop = _removable(removable, max(total, min_ready), live)
     staying = [replica for replica in live if replica.name not in stop]
     start = _node_groups_to_start(diff.missing, total, staying, replicas)
-    if not diff.outdated:
-        return RolloutSteps(start, stop, is_waiting=len(stop) < len(removable))
     current = [replica for replica in live if replica.revision == revision]
     failing = [(replica.slot, replica.failure) for replica in current if replica.is_failing]
     unschedulable = [replica.unschedulable_reason for replica in current if replica.unschedulable_reason]
     return RolloutSteps(
         start,
         stop,
-        is_rolling=True,
+        is_rolling=bool(diff.outdated),
+        is_ready=sum(replica.is_ready for replica in current) >= total,
+        is_waiting=not diff.outdated and len(stop) < len(removable),
         failure=min(failing)[1] if failing else "",
         unschedulable_reason=unschedulable[0] if unschedulable else "",
     )

@@ -142,7 +142,7 @@ class Beat(_message.Message):
     def __init__(self, number: _Optional[int] = ..., order: _Optional[int] = ..., is_whole: bool = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., gone: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[Usage, _Mapping]] = ..., workload_usage: _Optional[_Mapping[str, Usage]] = ..., leaving: bool = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "ready", "failure", "log", "how", "exit_code")
     WORKLOAD_FIELD_NUMBER: _ClassVar[int]
     UID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -152,6 +152,7 @@ class Report(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
     HOW_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -161,7 +162,8 @@ class Report(_message.Message):
     failure: str
     log: str
     how: str
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ...) -> None: ...
+    exit_code: int
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., ready: bool = ..., failure: _Optional[str] = ..., log: _Optional[str] = ..., how: _Optional[str] = ..., exit_code: _Optional[int] = ...) -> None: ...
 
 class Welcome(_message.Message):
     __slots__ = ("protocol", "version", "term", "heartbeat", "node")
@@ -206,7 +208,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., number: _Optional[int] = ..., is_whole: bool = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., dropped: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "gpus", "gpu_milli")
+    __slots__ = ("workload", "uid", "state", "revision", "run", "containers", "env", "ports", "cpu_limit", "memory_limit", "disconnect", "stop_after_ms", "gpus", "gpu_milli", "restart")
     class EnvEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +237,7 @@ class Assignment(_message.Message):
     STOP_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     GPU_MILLI_FIELD_NUMBER: _ClassVar[int]
+    RESTART_FIELD_NUMBER: _ClassVar[int]
     workload: str
     uid: str
     state: str
@@ -249,7 +252,8 @@ class Assignment(_message.Message):
     stop_after_ms: int
     gpus: _containers.RepeatedScalarFieldContainer[int]
     gpu_milli: int
-    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., gpu_milli: _Optional[int] = ...) -> None: ...
+    restart: str
+    def __init__(self, workload: _Optional[str] = ..., uid: _Optional[str] = ..., state: _Optional[str] = ..., revision: _Optional[str] = ..., run: _Optional[int] = ..., containers: _Optional[bytes] = ..., env: _Optional[_Mapping[str, str]] = ..., ports: _Optional[_Mapping[str, int]] = ..., cpu_limit: _Optional[int] = ..., memory_limit: _Optional[int] = ..., disconnect: _Optional[str] = ..., stop_after_ms: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., gpu_milli: _Optional[int] = ..., restart: _Optional[str] = ...) -> None: ...
 
 class Heard(_message.Message):
     __slots__ = ("beat",)

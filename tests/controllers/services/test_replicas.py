@@ -160,6 +160,24 @@ async def test_rollout_replaces_one_by_one_without_shortfall() -> None:
         ] == [1, 1, 0]
 
 
+async def test_rollout_of_replicas_that_are_down_is_done_when_the_new_ones_are_ready() -> None:
+    service = a_service(replicas=2)
+    async with running_fleet(a_class(), a_pool(), service) as fleet:
+        await fleet.converge()
+        for replica in fleet.live():
+            await fleet.change(replica, actual_state="Failed", ready=False, failure_reason="RUNTIME_ERROR")
+        await fleet.apply(with_image(service, "app:2"))
+        for _ in range(3):
+            await fleet.converge()
+            await fleet.finish_deletions()
+        assert fleet.condition("Progressing").reason == "RollingOut"  # type: ignore[union-attr]
+        assert await fleet.events("RolloutDone") == [], "no new replica is ready yet"
+        await fleet.bind()
+        await fleet.converge()
+        assert fleet.condition("Progressing").reason == "Complete"  # type: ignore[union-attr]
+        assert len(await fleet.events("RolloutDone")) == 1
+
+
 async def test_failing_rollout_pauses_and_yields_to_next_revision() -> None:
     service = a_service(replicas=2)
     async with running_fleet(a_class(), a_pool(), service) as fleet:

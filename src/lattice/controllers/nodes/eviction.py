@@ -16,13 +16,13 @@ from lattice.controllers.runtime.context import ControllerContext
 from lattice.controllers.runtime.loop import Concurrency, Loop, Requeue, Source
 from lattice.controllers.runtime.object_writes import with_status
 from lattice.controllers.services.placement import UNSCHEDULABLE_GRACE_S
-from lattice.kinds.cluster import LatticeCluster
+from lattice.diagnosis.blocker import facts_from
+from lattice.diagnosis.machines import capacity_text
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
-from lattice.kinds.meta.quantity import pluralize
+from lattice.kinds.meta.quantity import pluralize, without_amounts
 from lattice.kinds.meta.timestamps import format_micro_time
 from lattice.kinds.node import DRAINED_CONDITION, LatticeNode
-from lattice.kinds.pool import LatticePool
 from lattice.kinds.service import LatticeService
 from lattice.kinds.workload import LatticeWorkload
 from lattice.lifecycle.disruption import service_availability
@@ -48,6 +48,7 @@ from lattice.lifecycle.replica_observation import (
     is_unschedulable,
     unschedulable_reason,
 )
+from lattice.lifecycle.replica_template import node_group_of
 from lattice.store.protocol import Change, Write
 
 # If a taint no longer evicts a workload of a draining node, the drain is planned again after this delay.
@@ -220,8 +221,8 @@ class EvictionController:
         return any(not node.metadata.deletion_timestamp and not has_joined(node) for node in nodes)
 
     def _blocker(self, service: str) -> str:
-        """Why no node accepts a replica of the service, as text, with a note if the pool is full; empty if no
-        replica is stuck.
+        """Why no node accepts a replica of the service, as text, with what keeps Lattice from adding a machine,
+        such as a budget; empty if no replica is stuck.
 
         Placement grows the cluster after the grace period. A replica is stuck if it is still unschedulable
         after twice the grace period and no machine of its cluster is being created.
@@ -234,14 +235,13 @@ class EvictionController:
                 break
         else:
             return ""
-        reason = unschedulable_reason(replica)
-        cluster = self.context.cache(LatticeCluster).get(f"/{replica.spec.cluster}")
-        pool = self.context.cache(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
-        usage, max_nodes = (pool.status.capacity, pool.spec.capacity.max_nodes) if pool else (None, None)
-        used = usage.allocated_nodes if usage else None
-        if pool is None or used is None or max_nodes is None or used < max_nodes:
-            return reason
-        return f"{reason}; pool {pool.metadata.name} has {used} of {max_nodes} nodes"
+        cluster, node_class = node_group_of(replica)
+        # What refuses the machine comes first: the reasons of all nodes together can be long.
+        texts = (
+            capacity_text(cluster, node_class, facts_from(self.context.cache, self.context.clock.now())),
+            unschedulable_reason(replica),
+        )
+        return "; ".join(filter(None, texts))
 
     def _drain_events(self, node: LatticeNode, condition: Condition, residents: int) -> Iterator[Write]:
         previous = find_condition(node.status.conditions, DRAINED_CONDITION)
@@ -251,9 +251,13 @@ class EvictionController:
             return
         if previous is None or previous.status == "True":
             yield self._recorder.event(node, "NodeDraining", f"{pluralize(residents, 'workload')} to evict")
-        if condition.reason == DRAIN_BLOCKED_REASON and (
-            previous is None or previous.reason != DRAIN_BLOCKED_REASON
-        ):
+        # Reported again only for another blocker: other amounts are no news.
+        is_news = (
+            previous is None
+            or previous.reason != DRAIN_BLOCKED_REASON
+            or without_amounts(previous.message) != without_amounts(condition.message)
+        )
+        if condition.reason == DRAIN_BLOCKED_REASON and is_news:
             yield self._recorder.event(node, "NodeDrainStuck", condition.message, warning=True)
 
     def _update_surges(

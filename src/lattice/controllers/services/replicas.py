@@ -1,6 +1,7 @@
 """Reconcile the workloads of services: create and delete replicas as placed, and roll out template changes
 step by step."""
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +18,12 @@ from lattice.controllers.runtime.object_writes import (
     with_spec,
     with_status,
 )
+from lattice.diagnosis.blocker import facts_from
+from lattice.diagnosis.machines import capacity_text
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
+from lattice.kinds.meta.quantity import without_amounts
 from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
@@ -40,9 +44,12 @@ from lattice.lifecycle.replica_template import (
     workload_template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
+from lattice.lifecycle.service_health import is_failing
 from lattice.store.protocol import Change, Write
 
 ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
+# A scale-down waits for replicas that are not ready.
+SCALE_DOWN_WAITS = "ScaleDownWaits"
 
 
 @dataclass
@@ -134,7 +141,8 @@ class ReplicaController:
             service.spec.min_replicas,
             self._scale_down_limits(key),
         )
-        if steps.is_rolling or steps.is_waiting:
+        progressing = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        if steps.is_rolling or steps.is_waiting or is_under_way(progressing, steps):
             self._awaiting_ready.add(key)
         else:
             self._awaiting_ready.discard(key)
@@ -207,7 +215,7 @@ class ReplicaController:
             is_ready=status.ready is True and not self.evictions.eviction_of(workload).is_active,
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
-            failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
+            failure=(status.failure_reason or "Failed") if is_failing(workload) else "",
             unschedulable_reason=unschedulable_reason(workload),
         )
 
@@ -254,6 +262,7 @@ class ReplicaController:
         """The writes of the condition Progressing and of its events; only the events of scaling if the
         condition is unchanged."""
         previous = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+        steps = dataclasses.replace(steps, unschedulable_reason=self._surge_blocker(steps, owned))
         condition = _progress(previous, revision, steps)
         entry = self._services.entry(path_of(service))
         events: list[Write] = []
@@ -267,13 +276,32 @@ class ReplicaController:
         conditions = merge_conditions(service.status.conditions, [condition], self.context.timestamp)
         if conditions == service.status.conditions:
             return events
-        if previous is None or revision not in previous.message:
+        if condition.reason != SCALE_DOWN_WAITS and (previous is None or revision not in previous.message):
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
-        if condition.reason == COMPLETE:
+        is_scaled_down = previous is not None and previous.reason == SCALE_DOWN_WAITS
+        if condition.reason == COMPLETE and not is_scaled_down:
             events.append(self._recorder.event(service, "RolloutDone", condition.message))
-        elif condition.status == "False":
+        elif (
+            condition.status == "False"
+            and condition.reason != COMPLETE
+            and not _is_same_pause(previous, condition)
+        ):
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
         return [with_status(entry, msgspec.structs.replace(service.status, conditions=conditions)), *events]
+
+    def _surge_blocker(self, steps: RolloutSteps, owned: Sequence[LatticeWorkload]) -> str:
+        """Why no node accepts a replica that the steps wait for, with what keeps Lattice from adding a machine,
+        such as a budget."""
+        if not steps.unschedulable_reason:
+            return ""
+        for workload in owned:
+            if unschedulable_reason(workload) == steps.unschedulable_reason:
+                cluster, node_class = node_group_of(workload)
+                text = capacity_text(
+                    cluster, node_class, facts_from(self.context.cache, self.context.clock.now())
+                )
+                return "; ".join(filter(None, (text, steps.unschedulable_reason)))
+        return steps.unschedulable_reason
 
 
 def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
@@ -299,12 +327,29 @@ def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
     return (status.ready, status.actual_state, status.failure_reason, unschedulable_reason(workload))
 
 
+def is_under_way(progressing: Condition | None, steps: RolloutSteps) -> bool:
+    """Whether a rollout has replaced all replicas, and waits until the new replicas are ready."""
+    return (
+        progressing is not None
+        and progressing.reason not in (COMPLETE, SCALE_DOWN_WAITS)
+        and not steps.is_ready
+    )
+
+
+def _is_same_pause(previous: Condition | None, condition: Condition) -> bool:
+    """Whether a rollout is paused for the same reason as before: other amounts are no news."""
+    if previous is None or previous.reason != condition.reason:
+        return False
+    return without_amounts(previous.message) == without_amounts(condition.message)
+
+
 def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) -> Condition | None:
     """The condition Progressing for the steps of a rollout; None if the service never had a rollout."""
-    if steps.is_rolling and steps.failure:
+    is_rolling = steps.is_rolling or is_under_way(previous, steps)
+    if is_rolling and steps.failure:
         message = f"Update to revision {revision} is paused until its replicas become ready: {steps.failure}"
         return Condition(type=PROGRESSING_CONDITION, status="False", reason=steps.failure, message=message)
-    if steps.is_rolling and steps.unschedulable_reason:
+    if is_rolling and steps.unschedulable_reason:
         message = (
             f"Update to revision {revision} waits for capacity for 1 surge replica: "
             f"{steps.unschedulable_reason}. "
@@ -313,12 +358,19 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
         return Condition(
             type=PROGRESSING_CONDITION, status="False", reason=NO_SURGE_CAPACITY, message=message
         )
-    if steps.is_rolling:
+    if is_rolling:
         return Condition(
             type=PROGRESSING_CONDITION,
             status="True",
             reason=ROLLING_OUT,
             message=f"Replacing replicas with revision {revision}",
+        )
+    if steps.is_waiting and (cause := steps.failure or steps.unschedulable_reason):
+        return Condition(
+            type=PROGRESSING_CONDITION,
+            status="False",
+            reason=SCALE_DOWN_WAITS,
+            message=f"Surplus replicas run on until the other replicas are ready: {cause}",
         )
     if previous is None:
         return None

@@ -180,6 +180,14 @@ def format_dollars(micros: int, *, signed: bool = False) -> str:
     return f"{sign}${dollars:,}.{digits}"
 
 
+_AMOUNTS = re.compile(r"\d[\d.,:]*[A-Za-z%]*")
+
+
+def without_amounts(text: str) -> str:
+    """Return the text with every number replaced, to compare what two messages say apart from amounts."""
+    return _AMOUNTS.sub("#", text)
+
+
 def pluralize(count: int, noun: str) -> str:
     """Return the count with its noun: 1 replica, 2 replicas, 2 classes."""
     plural = "es" if noun.endswith("s") else "s"

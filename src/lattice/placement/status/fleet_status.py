@@ -28,8 +28,7 @@ from lattice.kinds.infrastructure import (
     StaticStatus,
     StaticUtilization,
 )
-from lattice.kinds.meta.base import Condition, Kind, Metadata
-from lattice.kinds.meta.conditions import READY_CONDITION
+from lattice.kinds.meta.base import Kind, Metadata
 from lattice.kinds.meta.quantity import (
     GIB,
     MILLI,
@@ -50,7 +49,7 @@ from lattice.kinds.service import (
     TotalCost,
     service_key,
 )
-from lattice.kinds.workload import LatticeWorkload
+from lattice.lifecycle.service_health import ServiceHealth
 from lattice.placement.explain.blockers import at_failure
 from lattice.placement.greedy.machine_choice import class_counts, machine_counts
 from lattice.placement.greedy.place import Placement
@@ -430,31 +429,26 @@ def objects_to_write(world: World, fleet: Fleet, results: Mapping[str, Placement
     return objects
 
 
-def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorkload]) -> ServiceStatus:
-    """Return the service status with the health that its replicas report.
+def status_with_health(service: LatticeService, health: ServiceHealth, replicas: int) -> ServiceStatus:
+    """Return the service status with the health of its replicas; `replicas` counts all, also those that are
+    being deleted.
 
     Placements and the scheduler decision stay, since another controller writes these fields; the caller sets
     the transition times of the conditions.
     """
-    available = ready = 0
-    failed: list[LatticeWorkload] = []
-    for replica in replicas:
-        status = replica.status
-        # Replicas that have not started or are being deleted do not count for the health.
-        if status.actual_state == "Pending" or replica.metadata.deletion_timestamp:
-            continue
-        if status.actual_state == "Running":
-            available += 1
-            ready += bool(status.ready)
-        elif status.actual_state == "Failed":
-            failed.append(replica)
-    placed = sum(placement.replicas or 0 for placement in service.status.placements)
-    phase = _phase(service, placed, ready, len(failed))
     return msgspec.structs.replace(
         service.status,
-        replicas=len(replicas),
-        health=Health(available=available, ready=ready),
-        phase=phase,
+        wanted_replicas=health.desired,
+        replicas=replicas,
+        updated_replicas=health.updated,
+        has_been_available=health.has_been_available,
+        health=Health(
+            available=health.running,
+            ready=health.ready,
+            failures=health.failures,
+            restarts=health.restarts,
+        ),
+        phase=health.phase,
         total_cost=total_cost(
             sum(
                 dollars_to_micros(placement.cost.hourly)
@@ -463,34 +457,5 @@ def status_with_health(service: LatticeService, replicas: Sequence[LatticeWorklo
             )
         ),
         observed_generation=service.metadata.generation,
-        conditions=(_ready(service, placed, ready, failed),),
-    )
-
-
-def _phase(service: LatticeService, placed: int, ready: int, failed: int) -> str:
-    if service.metadata.deletion_timestamp:
-        return "Deleting"
-    if not placed and service.spec.desired_replicas():
-        decision = service.status.scheduler_decision
-        return (
-            "Unschedulable" if decision is not None and decision.verdict not in ("", "Placed") else "Pending"
-        )
-    if failed:
-        return "Degraded" if ready else "Failed"
-    return "Running" if ready >= placed and placed >= service.spec.desired_replicas() else "Progressing"
-
-
-def _ready(service: LatticeService, placed: int, ready: int, failed: Sequence[LatticeWorkload]) -> Condition:
-    needed = max(placed, service.spec.desired_replicas())
-    message = f"{ready:,} of {needed:,} replicas are ready"
-    if failed:
-        first = failed[0]
-        message += f"; {first.metadata.name} failed: {first.status.failure_reason or 'no reason reported'}"
-    is_ready = ready >= needed
-    if is_ready:
-        reason = "ReplicasReady"
-    else:
-        reason = "ReplicaFailed" if failed else "ReplicasMissing"
-    return Condition(
-        type=READY_CONDITION, status="True" if is_ready else "False", reason=reason, message=message
+        conditions=health.conditions(),
     )

@@ -42,6 +42,7 @@ def encode_assignment(
         gpus=workload.status.allocated_gpus,
         # A request above one GPU gets whole GPUs.
         gpu_milli=gpu_milli if gpu_milli < MILLI else 0,
+        restart="" if spec.restart_policy == "Always" else spec.restart_policy,
     )
 
 
@@ -85,6 +86,7 @@ def decode_heartbeat(beat: pb.Beat) -> Heartbeat:
             report.failure,
             report.log,
             report.how,
+            report.exit_code if report.HasField("exit_code") else None,
         )
     usage, workload_usage = None, None
     if beat.HasField("usage"):

@@ -2,6 +2,7 @@
 import { top } from "../lib/api.js";
 import { html, useEffect, useMemo, useRef } from "../lib/dom.js";
 import { bytes, cores, count, cpu, hourly, monthly, percent, plural, share } from "../lib/format.js";
+import { Wrong } from "../lib/health.js";
 import { useLive } from "../lib/live.js";
 import { Legend, PackedMap } from "../lib/map.js";
 import { Choice, Crumbs, Empty, Figures, Heading, Loading, Problem, useAsked, usePaced } from "../lib/parts.js";
@@ -36,6 +37,7 @@ export default function Fleet({ params, query }) {
     <//>
     <${Problem} error=${error} retry=${again} />
     ${!tree && !error && html`<${Loading} />`}
+    ${!params.length && html`<${Wrong} />`}
     ${here && html`<${Totals} of=${here} /><${Path} params=${params} query=${query} /><${Drawn} here=${here} by=${by} of=${of} />`}
     ${tree && !here && html`<${Empty}>This part of the fleet no longer exists. <a href=${href("fleet")}>See the whole fleet</a>.<//>`}`;
 }
