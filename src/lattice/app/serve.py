@@ -254,7 +254,7 @@ def _build_request_handlers(
 
         # Invalid price and latency files are rejected at start, not with the first query.
         validate_files(settings.prices, settings.latency)
-    query_process = QueryProcess(settings.prices, settings.latency, ",".join(sorted(control_plane.providers)))
+    query_process = QueryProcess(settings.prices, settings.latency, leadership.dependencies.adapters)
     fleet = FleetQueryService(api, query_process, settings.fleet_time_limit)
     stack.push_async_callback(fleet.close)
     servers.leases = leadership.lease_cache

@@ -62,10 +62,9 @@ class ControllerDependencies:
         words = [word.strip() for word in self.enabled_controllers.split(",")]
         return f"-{controller}" not in words and ("*" in words or controller in words)
 
-    @property
-    def adapters(self) -> frozenset[str]:
-        """The names of the providers with an adapter."""
-        return frozenset(self.providers)
+    async def adapters(self) -> Mapping[str, frozenset[str] | None]:
+        """The providers with an adapter, with the runtimes of their machines."""
+        return {name: await provider.runtimes() for name, provider in self.providers.items()}
 
 
 class ControllerSet:

@@ -79,6 +79,11 @@ class Provider(Protocol):
 
     name: str
 
+    async def runtimes(self) -> frozenset[str] | None:
+        """The runtimes that new machines have: process, container. None: unknown, so every runtime counts as
+        possible until a machine reports."""
+        ...
+
     async def available_capacity(self) -> AvailableCapacity: ...
 
     async def create(self, machine: MachineSpec) -> str:

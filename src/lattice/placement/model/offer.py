@@ -41,6 +41,10 @@ class MachineType:
     gpu_model: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
+    # None: not known; every runtime is possible.
+    runtimes: frozenset[str] | None = None
+    # The type as its class states it, if the real machines of the class in the offer have less.
+    promised: "MachineType | None" = None
 
     @property
     def is_priced(self) -> bool:

@@ -91,6 +91,9 @@ class CloudClient:
     net: Network
     name: str = "fake"
 
+    async def runtimes(self) -> frozenset[str] | None:
+        return await self.cloud.provider.runtimes()
+
     async def available_capacity(self) -> AvailableCapacity:
         reply: AvailableCapacity = await self._request(self.cloud.provider.available_capacity)
         return reply
