@@ -46,6 +46,7 @@ from lattice.lifecycle.replica_observation import (
     SchedulingTimeout,
     has_joined,
     is_unschedulable,
+    purchase_blocker,
     unschedulable_reason,
 )
 from lattice.store.protocol import Change, Write
@@ -235,6 +236,10 @@ class EvictionController:
         else:
             return ""
         reason = unschedulable_reason(replica)
+        owner = self._services.get(service)
+        # The scheduler knows nodes only; a budget or a limit that keeps a new machine away is on the service.
+        if owner is not None and (blocker := purchase_blocker(owner, replica.spec.cluster)):
+            return blocker
         cluster = self.context.cache(LatticeCluster).get(f"/{replica.spec.cluster}")
         pool = self.context.cache(LatticePool).get(f"/{cluster.spec.pool}") if cluster else None
         usage, max_nodes = (pool.status.capacity, pool.spec.capacity.max_nodes) if pool else (None, None)

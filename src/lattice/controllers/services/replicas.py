@@ -20,13 +20,20 @@ from lattice.controllers.runtime.object_writes import (
 from lattice.kinds.cluster import LatticeCluster
 from lattice.kinds.meta.base import Condition, path_of
 from lattice.kinds.meta.conditions import find_condition, merge_conditions
-from lattice.kinds.service import PLACED_CONDITION, PROGRESSING_CONDITION, LatticeService
+from lattice.kinds.service import (
+    NO_SURGE_CAPACITY,
+    PLACED_CONDITION,
+    PROGRESSING_CONDITION,
+    ROLLOUT_COMPLETE,
+    LatticeService,
+)
 from lattice.kinds.workload import LatticeWorkload, WorkloadSpec, service_path
 from lattice.lifecycle.eviction import DecidedEvictions
 from lattice.lifecycle.replica_observation import (
     holds_machine,
     is_owned,
     is_terminating,
+    purchase_blocker,
     unschedulable_reason,
 )
 from lattice.lifecycle.replica_template import (
@@ -40,9 +47,10 @@ from lattice.lifecycle.replica_template import (
     workload_template,
 )
 from lattice.lifecycle.rollout import Replica, RolloutSteps, ScaleDownLimits, next_steps
+from lattice.lifecycle.workload import FINAL_FAILURES
 from lattice.store.protocol import Change, Write
 
-ROLLING_OUT, COMPLETE, NO_SURGE_CAPACITY = "RollingOut", "Complete", "NoRoomForSurge"
+ROLLING_OUT = "RollingOut"
 
 
 @dataclass
@@ -123,7 +131,7 @@ class ReplicaController:
         spec = workload_template(service)
         # A terminating replica on an unreachable node does not block the rollout.
         replicas = [
-            self._replica(workload)
+            self._replica(workload, service)
             for workload in owned
             if not (is_terminating(workload) and workload.status.actual_state == "Unknown")
         ]
@@ -133,6 +141,7 @@ class ReplicaController:
             replicas,
             service.spec.min_replicas,
             self._scale_down_limits(key),
+            _final_failure(service, spec.revision),
         )
         if steps.is_rolling or steps.is_waiting:
             self._awaiting_ready.add(key)
@@ -197,8 +206,11 @@ class ReplicaController:
 
         return ScaleDownLimits(is_shared, min_nodes)
 
-    def _replica(self, workload: LatticeWorkload) -> Replica:
-        status = workload.status
+    def _replica(self, workload: LatticeWorkload, service: LatticeService) -> Replica:
+        status, retry = workload.status, workload.status.retry
+        unschedulable = unschedulable_reason(workload)
+        if unschedulable and (blocker := purchase_blocker(service, workload.spec.cluster)):
+            unschedulable = blocker
         return Replica(
             name=workload.metadata.name,
             slot=workload.spec.slot,
@@ -208,7 +220,10 @@ class ReplicaController:
             is_terminating=is_terminating(workload),
             node=status.binding.node if status.binding else "",
             failure=(status.failure_reason or "Failed") if status.actual_state == "Failed" else "",
-            unschedulable_reason=unschedulable_reason(workload),
+            unschedulable_reason=unschedulable,
+            has_failed_finally=retry is not None
+            and retry.final
+            and retry.revision == workload.spec.effective_revision,
         )
 
     def _stop_writes(self, owned: Iterable[LatticeWorkload], names: Sequence[str]) -> Iterator[list[Write]]:
@@ -269,7 +284,7 @@ class ReplicaController:
             return events
         if previous is None or revision not in previous.message:
             events.append(self._recorder.event(service, "RolloutStarted", condition.message))
-        if condition.reason == COMPLETE:
+        if condition.reason == ROLLOUT_COMPLETE:
             events.append(self._recorder.event(service, "RolloutDone", condition.message))
         elif condition.status == "False":
             events.append(self._recorder.event(service, "RolloutPaused", condition.message, warning=True))
@@ -291,7 +306,17 @@ def _replica_inputs(service: LatticeService) -> tuple[object, ...]:
         metadata.labels,
         status.placements,
         conditions,
+        status.remediation,
     )
+
+
+def _final_failure(service: LatticeService, revision: str) -> str:
+    """The reason for which the surge replica of this revision failed for good, from the condition Progressing;
+    empty for every other state."""
+    progress = find_condition(service.status.conditions, PROGRESSING_CONDITION)
+    if progress is None or progress.status != "False" or revision not in progress.message:
+        return ""
+    return progress.reason if progress.reason in FINAL_FAILURES else ""
 
 
 def _health_of(workload: LatticeWorkload) -> tuple[object, ...]:
@@ -325,6 +350,6 @@ def _progress(previous: Condition | None, revision: str, steps: RolloutSteps) ->
     return Condition(
         type=PROGRESSING_CONDITION,
         status="False",
-        reason=COMPLETE,
+        reason=ROLLOUT_COMPLETE,
         message=f"All replicas have revision {revision}",
     )
