@@ -1,6 +1,7 @@
 """Tests of `decide_stages`: the stages together equal `plan`, and each stage is complete in itself."""
 
 from collections import Counter
+from typing import Any
 
 import msgspec
 from build.objects import make_object
@@ -81,11 +82,29 @@ def test_abandoned_cluster_keeps_its_number() -> None:
     assert set(decide_stages(world, ReplicaObservation()).desired_machines) == {"p1-002"}
 
 
-def with_nodes(world: World, cluster: str, node_class: str, count: int = 1) -> World:
+READY = {"conditions": [{"type": "Ready", "status": "True", "reason": "Heard"}]}
+
+
+def with_nodes(
+    world: World, cluster: str, node_class: str, count: int = 1, status: dict[str, Any] | None = None
+) -> World:
     """The world after so many machines of the cluster have joined."""
     spec = {"cluster": cluster, "nodeClass": node_class}
-    nodes = [make_object(LatticeNode, f"{cluster}-{number}", spec=spec) for number in range(count)]
+    nodes = [
+        make_object(LatticeNode, f"{cluster}-{number}", spec=spec, status=READY if status is None else status)
+        for number in range(count)
+    ]
     return world.with_objects(nodes, with_status=True)
+
+
+def test_node_without_a_condition_counts_as_coming() -> None:
+    """The node was created a moment ago: a second machine for its replicas would be too many."""
+    world = converge(a_world(a_pool(), a_service("api"), a_service("web"))).resulting_world()
+    cell: NodeGroupKey = ("p1-001", "m")
+    waiting = {name: Counter({cell: 1}) for name in ("default/api", "default/web")}
+    fresh = with_nodes(world, "p1-001", "m", status={})
+    decided = decide_stages(fresh, ReplicaObservation(unschedulable=waiting))
+    assert decided.desired_machines == {"p1-001": Counter(m=1)}
 
 
 def test_unschedulable_replicas_add_machine_after_all_joined() -> None:

@@ -19,7 +19,7 @@ from lattice.kinds.meta.timestamps import format_timestamp, parse_time, parse_ti
 from lattice.kinds.node import LatticeNode
 from lattice.kinds.service import PROGRESSING_CONDITION, ROLLOUT_COMPLETE
 from lattice.kinds.service import Remediation as RemediationRecord
-from lattice.lifecycle.replica_observation import ReplicaObservation, is_existing
+from lattice.lifecycle.replica_observation import ReplicaObservation, has_joined
 from lattice.lifecycle.replica_template import NodeGroupKey
 from lattice.placement.greedy.place import place
 from lattice.placement.greedy.unschedulable import (
@@ -100,7 +100,8 @@ class JointRemediation:
     def __post_init__(self) -> None:
         self.demands = dict(self.world.demands)
         nodes = self.world.of_kind(LatticeNode)
-        self._existing = {node.metadata.name for node in nodes if is_existing(node)}
+        # A node that was created a moment ago has no Ready condition yet: its machine is still coming.
+        self._joined = {node.metadata.name for node in nodes if has_joined(node)}
         self._rows_before = set(self.fleet.machines.machine_type)
         for name, service in self.world.services.items():
             if service.status.remediation:
@@ -291,7 +292,7 @@ class JointRemediation:
                 yield row
 
     def _is_coming(self, row: int) -> bool:
-        return self.fleet.machines.names[row] not in self._existing
+        return self.fleet.machines.names[row] not in self._joined
 
     def _awaits_machines(self, node_group: NodeGroupKey) -> bool:
         return node_group not in self.observation.blocked and any(
